@@ -53,6 +53,11 @@ class ClusterSection(KubernetesConfig):
     # pods are always written.
     events_per_second: float = Field(default=100.0, ge=0, le=10_000)
 
+    # Namespaces whose bindings the binding webhook does not see: those that its namespaceSelector leaves out
+    # by name. Elsewhere a pod that was bound without a review is reported, unless its namespace has the label
+    # hoss.dev/binding-guard=off.
+    exempt_namespaces: tuple[str, ...] = ("kube-system", "hoss-system")
+
     # What pods of HOSS request and HOSS ignores when it places them: persistent volume claims, ephemeral
     # volumes, resource claims.
     ignored: tuple[Literal["persistent volume claims", "ephemeral volumes", "resource claims"], ...] = ()

@@ -179,6 +179,9 @@ async def serve(
         own += kubernetes.counters if kubernetes else Counter()
         return sum((committer.counters for committer in committers), own)
 
+    def own_tables() -> dict[str, int]:
+        return ledger.own_tables() | (kubernetes.table_sizes() if kubernetes else {})
+
     service = ResolverService(
         ledger,
         feeds,
@@ -187,7 +190,11 @@ async def serve(
         quarantine=quarantine,
         counters=counters,
         rebuilding=RebuildService(ledger, store, now_us=lambda: int(host.unix() * 10**6), rng=host.rng),
-        existing_pods=ExistingPodReservations(ledger, kubernetes.binder if kubernetes else None),
+        existing_pods=ExistingPodReservations(
+            ledger,
+            kubernetes.binder if kubernetes else None,
+            reviews_bindings=config.webhook is not None,
+        ),
         max_request_rows=config.max_request_rows,
         grants=EpochGrants(config.grants_per_second, host.monotonic) if config.grants_per_second else None,
         unix_clock=host.unix,
@@ -200,7 +207,7 @@ async def serve(
         process_source("resolver"),
         loop_delay,
         limits,
-        ResolverSource(committers, availability, counters, ledger.own_tables),
+        ResolverSource(committers, availability, counters, own_tables),
     )
     jobs = [
         loop_delay.run(),

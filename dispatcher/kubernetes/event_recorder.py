@@ -26,6 +26,8 @@ _POLL_SECONDS = 0.1
 _CONCURRENT_REQUESTS = 8  # few, because bindings matter more
 _COMPONENT = "hoss"
 _REFUSED_BY = "hoss.dev/refused-by"  # annotation of FailedScheduling: its plugins, for programs to read
+_UNREVIEWED = "BindingNotReviewed"
+_WARNINGS = ("FailedScheduling", _UNREVIEWED)
 _GATED = "SchedulingGated"  # a condition that the API server writes itself
 
 # Queued pods with a reason are included: their binding was refused, or their gang did not fit.
@@ -70,6 +72,16 @@ class EventRecorder:
         for row, reason in zip(rows.tolist(), reasons, strict=True):
             namespace, name, uid = self._identity(row)
             self._record(self._event(namespace, name, uid, "FailedScheduling", reason, action="Scheduling"))
+
+    def unreviewed(self, rows: Rows, nodes: Sequence[str]) -> None:
+        """These pods of other schedulers were bound to the nodes of these names, and no resolver was asked."""
+        for row, node in zip(rows.tolist(), nodes, strict=True):
+            namespace, name, uid = self._identity(row)
+            text = (
+                f"Bound to node {node} without a review by HOSS: its binding webhook had no answer, or the pod "
+                "was created with spec.nodeName. The pod is counted there now, whether there was room or not"
+            )
+            self._record(self._event(namespace, name, uid, _UNREVIEWED, text, action="Binding"))
 
     def preempted(self, row: int, preemptor: str, node: str) -> None:
         """This pod is evicted from the node for the pod with that UID."""
@@ -178,7 +190,7 @@ class EventRecorder:
                 "name": name,
                 "uid": uid,
             },
-            "type": "Warning" if reason == "FailedScheduling" else "Normal",
+            "type": "Warning" if reason in _WARNINGS else "Normal",
             "reason": reason,
             "message": message[:1024],  # the API server's limit
             "action": action,

@@ -5,6 +5,7 @@ reservation, and the reservation would stay for ever.
 """
 
 import asyncio
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +31,19 @@ class ExistingPods:
     """Executes Reserve and Release instructions, one after the other."""
 
     def __init__(
-        self, runtime: Runtime, client: ResolverClient, leadership: Leadership, nodes: ClusterNodes
+        self,
+        runtime: Runtime,
+        client: ResolverClient,
+        leadership: Leadership,
+        nodes: ClusterNodes,
+        on_unreviewed: Callable[[Rows], None],
     ) -> None:
+        """`on_unreviewed` gets pods whose bindings no resolver has reviewed, where resolvers do that."""
         self._runtime = runtime
         self._client = client
         self._leadership = leadership
         self._nodes = nodes
+        self._on_unreviewed = on_unreviewed
         self._order = asyncio.Lock()  # asyncio's locks are first come, first served
         self._epoch = 0
         runtime.set_executor(m.Reserve, self._reserve)
@@ -68,7 +76,10 @@ class ExistingPods:
         if not len(rows):
             return
         request = self._request(rows)
-        verdicts = await self._runtime.until_answered(lambda: self._upsert(request))
+        verdicts, unreviewed = await self._runtime.until_answered(lambda: self._upsert(request))
+        # Rows may have changed hands while the resolver was asked.
+        still = (pods.uid[rows] == uids[present]).all(axis=1) & (pods.phase[rows] == Phase.BOUND)
+        self._on_unreviewed(rows[still & unreviewed])
         refused = ~np.isin(verdicts, (pb.COMMITTED, pb.DUPLICATE))
         if refused.any():
             names = sorted({pb.Verdict.Name(verdict) for verdict in verdicts[refused].tolist()})
@@ -89,15 +100,18 @@ class ExistingPods:
             node_names=[common_pb2.NodeName(index=index, name=name) for index, name in names.items() if name],
         )
 
-    async def _upsert(self, request: pb.UpsertPodsRequest) -> NDArray[np.uint8]:
+    async def _upsert(self, request: pb.UpsertPodsRequest) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """The verdicts, and which pods' bindings nobody has reviewed."""
         self._leadership.require_valid_lease()
         if not self._epoch:
             self._epoch = await self._client.grant_epoch(WRITER)
         request.epoch = self._epoch
-        verdicts: NDArray[np.uint8] = decode(
-            (await self._client.upsert_pods(request)).verdicts, U8, name="verdicts"
-        )
+        reply = await self._client.upsert_pods(request)
+        verdicts: NDArray[np.uint8] = decode(reply.verdicts, U8, name="verdicts")
+        unreviewed = np.zeros(len(verdicts), np.bool_)
+        if reply.unreviewed:
+            unreviewed = decode(reply.unreviewed, U8, name="unreviewed", rows=len(verdicts)) != 0
         if (verdicts == pb.STALE_EPOCH).any():
             self._epoch = 0  # the ledger was rebuilt, or another dispatcher has a newer term
             raise LedgerUnavailable("the ledger has fenced this writer")
-        return verdicts
+        return verdicts, unreviewed

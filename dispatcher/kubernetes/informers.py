@@ -222,6 +222,8 @@ class Informers:
         self._reader = PodReader(config.scheduler_names, ignored=config.ignored, max_pod_terms=max_pod_terms)
         self.pods = PodMirror(self._registry)
         self.over_reserved: set[int] = set()  # nodes with pods that had no reservations at the start
+        # Nodes that the ledger did not have at the start, until their pods are counted.
+        self.new_nodes: set[int] = set()
         self._nodes = NodeMirror(self._registry)
         self._objects = ObjectInformers(runtime, api, rng=rng)
         self._changed = asyncio.Event()
@@ -267,6 +269,8 @@ class Informers:
         gone = [name for name in self._nodes.names if name not in self._node_changes]
         self._node_changes.update(dict.fromkeys(gone))
         await self._take_nodes()
+        restored = {info.spec.name for info in known}
+        self.new_nodes.update(index for name, index in self.pods.nodes.items() if name not in restored)
         plan = self.pods.plan(self._take_pod_changes())
         accepted = [self._accept(part) for part in _parts(plan.new)]
         self._rejections.skip(plan.rejected)

@@ -15,6 +15,7 @@ from dispatcher.kubernetes.event_recorder import EventRecorder
 from dispatcher.kubernetes.evictor import Evictor
 from dispatcher.kubernetes.existing_pods import ExistingPods
 from dispatcher.kubernetes.informers import Informers
+from dispatcher.kubernetes.unreviewed_bindings import UnreviewedBindings
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
@@ -43,7 +44,6 @@ class KubernetesMode:
         rng: random.Random,
     ) -> None:
         self._runtime = runtime
-        self._existing_pods = ExistingPods(runtime, resolver, leadership, nodes)
         self.informers = Informers(
             runtime, api, resolver, config, leadership.term, max_pod_terms=max_pod_terms, rng=rng
         )
@@ -55,6 +55,15 @@ class KubernetesMode:
             utc_now=utc_now,
             rng=rng,
         )
+        self._unreviewed = UnreviewedBindings(
+            runtime,
+            self._recorder,
+            self.informers.pods.nodes,
+            schedulers=config.scheduler_names,
+            exempt_namespaces=config.exempt_namespaces,
+            new_nodes=self.informers.new_nodes,
+        )
+        self._existing_pods = ExistingPods(runtime, resolver, leadership, nodes, self._unreviewed.report)
         self._binder = PodBinder(
             runtime,
             resolver,
@@ -77,6 +86,7 @@ class KubernetesMode:
         """Return once the ledger has reservations for all existing pods. A worker that is served earlier
         would see room that is not free."""
         await self._existing_pods.done()
+        self.informers.new_nodes.clear()
 
     def jobs(self) -> tuple[Awaitable[None], ...]:
         """To be run for the rest of the term.
@@ -88,4 +98,4 @@ class KubernetesMode:
         refused = np.isin(self._runtime.machine.registry.pods.node[rows], over_reserved)
         self._runtime.handle(m.BindingRefused(rows[refused], (_OVER_RESERVED,) * int(refused.sum())))
         self._binder.add(rows[~refused], uids[~refused], attempted=True)
-        return self.informers.run(), self._binder.run(), self._recorder.run()
+        return self.informers.run(), self._binder.run(), self._recorder.run(), self._unreviewed.run()

@@ -87,6 +87,10 @@ _DISKS: dict[str, Callable[[Object, str], InlineDisk]] = {
 }
 
 
+CLAIM_SOURCES = frozenset(("persistentVolumeClaim", "ephemeral"))
+DISK_SOURCES = frozenset(_DISKS)  # volumes that name a disk themselves
+
+
 def read_storage_object(item: Object, kind: str) -> StorageObject | None:
     """The object; None for another kind. Raises InvalidInput with the field's path."""
     reader = _READERS.get(kind)

@@ -12,6 +12,10 @@ from hoss.model.selectors import NodeSelector
 
 # Every class stands for the extended resource of this prefix and its name.
 CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
+# kube-scheduler's words
+NOT_ALLOCATABLE = "cannot allocate all claims"
+CLAIM_UNREACHABLE = "resourceclaim not available on the node"
+
 MOST_DEVICES = 32  # of one claim
 MOST_ALTERNATIVES = 8  # of one request
 

@@ -11,6 +11,15 @@ from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm
 READ_WRITE_ONCE_POD = "ReadWriteOncePod"
 FILESYSTEM = "Filesystem"  # the volume mode where none is given
 
+# kube-scheduler's words
+DISK_IN_USE = "node(s) had no available disk"
+CLAIM_IN_USE = (
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by "
+    "another pod"
+)
+VOLUME_UNREACHABLE = "node(s) didn't match PersistentVolume's node affinity"
+OVER_ATTACH_LIMIT = "node(s) exceed max volume count"
+
 
 @dataclass(frozen=True, slots=True)
 class EphemeralOwner:

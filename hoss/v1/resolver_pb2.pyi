@@ -161,7 +161,7 @@ class ProposalBatch(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: bool = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., seen: _Optional[bytes] = ..., firsts: _Optional[bytes] = ..., places: _Optional[bytes] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: bool = ..., criteria: _Optional[_Union[_common_pb2.Criteria, str]] = ..., displace_gap: _Optional[int] = ..., sending: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class PodGroup(_message.Message):
-    __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread", "excess", "tolerates_cordon", "volumes", "reserved_names", "claims_devices", "held_claims")
+    __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread", "excess", "tolerates_cordon", "volumes", "reserved_names", "claims_devices", "held_claims", "unreviewed")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     AFFINITY_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +173,7 @@ class PodGroup(_message.Message):
     RESERVED_NAMES_FIELD_NUMBER: _ClassVar[int]
     CLAIMS_DEVICES_FIELD_NUMBER: _ClassVar[int]
     HELD_CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    UNREVIEWED_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
     affinity: _common_pb2.PodAffinity
@@ -184,7 +185,8 @@ class PodGroup(_message.Message):
     reserved_names: _containers.RepeatedScalarFieldContainer[str]
     claims_devices: bool
     held_claims: _containers.RepeatedCompositeFieldContainer[_common_pb2.HeldClaim]
-    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., affinity: _Optional[_Union[_common_pb2.PodAffinity, _Mapping]] = ..., host_ports: _Optional[_Iterable[_Union[_common_pb2.HostPort, _Mapping]]] = ..., spread: _Optional[_Iterable[_Union[_common_pb2.SpreadConstraint, _Mapping]]] = ..., excess: _Optional[_Union[_common_pb2.CpuAndMemory, _Mapping]] = ..., tolerates_cordon: bool = ..., volumes: _Optional[_Union[_common_pb2.PodVolumes, _Mapping]] = ..., reserved_names: _Optional[_Iterable[str]] = ..., claims_devices: bool = ..., held_claims: _Optional[_Iterable[_Union[_common_pb2.HeldClaim, _Mapping]]] = ...) -> None: ...
+    unreviewed: bool
+    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., affinity: _Optional[_Union[_common_pb2.PodAffinity, _Mapping]] = ..., host_ports: _Optional[_Iterable[_Union[_common_pb2.HostPort, _Mapping]]] = ..., spread: _Optional[_Iterable[_Union[_common_pb2.SpreadConstraint, _Mapping]]] = ..., excess: _Optional[_Union[_common_pb2.CpuAndMemory, _Mapping]] = ..., tolerates_cordon: bool = ..., volumes: _Optional[_Union[_common_pb2.PodVolumes, _Mapping]] = ..., reserved_names: _Optional[_Iterable[str]] = ..., claims_devices: bool = ..., held_claims: _Optional[_Iterable[_Union[_common_pb2.HeldClaim, _Mapping]]] = ..., unreviewed: bool = ...) -> None: ...
 
 class VerdictBatch(_message.Message):
     __slots__ = ("batch_id", "shard", "seq", "verdicts", "nodes", "conflicts", "fresh", "unavailable", "retry_after_ms", "invalid", "duplicate_seqs", "as_of_seq", "parts", "awaits", "evidence")
@@ -833,10 +835,12 @@ class UpsertPodsRequest(_message.Message):
     def __init__(self, writer: _Optional[str] = ..., epoch: _Optional[int] = ..., kinds: _Optional[_Iterable[_Union[PodKind, _Mapping]]] = ..., pods: _Optional[_Union[PodColumns, _Mapping]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ...) -> None: ...
 
 class UpsertPodsReply(_message.Message):
-    __slots__ = ("verdicts",)
+    __slots__ = ("verdicts", "unreviewed")
     VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    UNREVIEWED_FIELD_NUMBER: _ClassVar[int]
     verdicts: bytes
-    def __init__(self, verdicts: _Optional[bytes] = ...) -> None: ...
+    unreviewed: bytes
+    def __init__(self, verdicts: _Optional[bytes] = ..., unreviewed: _Optional[bytes] = ...) -> None: ...
 
 class BindRequest(_message.Message):
     __slots__ = ("uids", "nodes", "pods", "node_names", "volumes", "resource_claims")

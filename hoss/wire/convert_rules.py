@@ -209,6 +209,17 @@ def definition_taking(definition: bytes, names: Sequence[str]) -> bytes:
     return definition + PodGroupMessage(reserved_names=names).SerializeToString()
 
 
+def unreviewed_definition(definition: bytes) -> bytes:
+    """The definition of a group of pods that were found on their nodes, bound by nobody knows whom."""
+    return definition + PodGroupMessage(unreviewed=True).SerializeToString()
+
+
+@lru_cache(maxsize=4096)
+def is_unreviewed(definition: bytes) -> bool:
+    """Whether it is an `unreviewed_definition`."""
+    return parsed(PodGroupMessage, definition, name="groups").unreviewed
+
+
 def parsed(message: type[MessageT], data: bytes, *, name: str) -> MessageT:
     """The message that a field holds as bytes. Raises ColumnError."""
     try:

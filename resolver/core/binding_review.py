@@ -1,9 +1,9 @@
 """Reviews of bindings: what the API server asks about a scheduler's binding, what the webhook answers, and
 how the outcome of a binding is read from the API server's replies.
 
-The webhook checks room and nothing else: amounts, cards and host ports, which a kubelet would refuse as well.
-Rules about nodes and other pods are the business of the scheduler that made the binding. Formats:
-admission.k8s.io/v1, Binding of core/v1.
+The webhook checks room: amounts, cards and host ports, which a kubelet would refuse as well; and volumes and
+devices, see volumes_and_devices. Rules about nodes and other pods are the business of the scheduler that made
+the binding. Formats: admission.k8s.io/v1, Binding of core/v1.
 
 The API server binds a pod if its UID is the given one, it has no node yet, and it is not being deleted.
 Otherwise it replies 409. It also replies 409 if an earlier attempt succeeded and the reply was lost. So a 409
@@ -221,6 +221,11 @@ def reserved_elsewhere(review: Review, node: str) -> ReviewAnswer:
     return ReviewAnswer("reserved_elsewhere", code=CONFLICT, message=message)
 
 
+def not_given(review: Review, verdict: str, reason: str) -> ReviewAnswer:
+    """The pod does not get its volumes or devices there. `reason`: in kube-scheduler's words."""
+    return ReviewAnswer(verdict, message=f"node {review.node} cannot take {review.title}: {reason}")
+
+
 def amounts_row(spec: PodSpec, schema: list[str]) -> tuple[list[int], str]:
     """The pod's requests by schema index (at least up to `pods`), and the first requested resource that the
     schema lacks, if any."""
@@ -244,10 +249,12 @@ def proposal_for(
     shards: int,
     known: int,
     existing: bool = False,
+    seen: tuple[int, ...] = (),
 ) -> Proposal:
     """The proposal that reserves the room. It has a commit, and so a lease, of its own: bindings succeed and
     fail one by one. `known`: the seq at which the index was the node's. `existing`: the pod is on the node
-    already, so its room is counted whether it fits or not.
+    already, so its room is counted whether it fits or not. `seen`: by shard, up to where what the pod takes
+    by name was judged; empty: it takes nothing so.
 
     For a dry run it is a gang that cannot reach its minimum: it is decided in the same way, and nothing is
     reserved."""
@@ -256,7 +263,7 @@ def proposal_for(
         epoch=epoch,
         snapshot_seq=known,
         # The scheduler's view is its own affair: nothing is refused for being unknown to it.
-        seen=(MAX_AMOUNT,) * shards,
+        seen=seen or (MAX_AMOUNT,) * shards,
         uids=np.frombuffer(pod_uid, np.uint8).reshape(1, -1),
         slots=np.zeros(1, U16),
         nodes=np.array([[node]], np.uint32),

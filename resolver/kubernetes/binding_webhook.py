@@ -21,6 +21,7 @@ from hoss.model.pod import PodSpec
 from hoss.telemetry import logger
 from hoss.v1 import common_pb2
 from hoss.wire.columns import NONE_U32, decode_uids
+from hoss.wire.convert_rules import unreviewed_definition
 from hoss.wire.uids import uid_from_text
 from resolver.core.binding_review import (
     ALREADY_RESERVED,
@@ -30,6 +31,7 @@ from resolver.core.binding_review import (
     amounts_row,
     answer_of,
     no_such_pod,
+    not_given,
     obstacle,
     proposal_for,
     reserved_elsewhere,
@@ -37,13 +39,20 @@ from resolver.core.binding_review import (
     unknown_resource,
     unreadable,
 )
+from resolver.core.denials import RecentDenials
 from resolver.core.values import Decision, Proposal, ReservationState, Verdict, Writer
+from resolver.core.volumes_and_devices import NotGiven
 from resolver.kubernetes.bindings_under_way import BindingsUnderWay
-from resolver.kubernetes.pod_source import DemandCache, PodDemand, PodSource
+from resolver.kubernetes.pod_source import DemandCache, PodDemand, PodSource, takes_names
+from resolver.kubernetes.volumes_and_devices import Share, VolumeFacts, VolumesAndDevices
 from resolver.ledger.port import Ledger
 from resolver.messages.nodes import shard_of
+from resolver.messages.proposals import group_of
 
 _ATTEMPTS = 3  # per decision; an epoch is lost only if the ledger is
+# The same for a pod with volumes or devices: others may have taken some in between, or be about to.
+_ATTEMPTS_BY_NAME = 8
+_PAUSE_SECONDS = 0.005
 _NODES_CACHED = 20_000
 _COUNTED_AT_ONCE = 50  # existing pods in one call of the ledger
 
@@ -119,6 +128,7 @@ class BindingWebhook:
         ledger: Ledger,
         decide: Callable[[int, Proposal], Awaitable[Decision]],
         pods: PodSource,
+        volumes_and_devices: VolumesAndDevices,
         *,
         name: str,
         exempt: Collection[str] = (),
@@ -127,6 +137,7 @@ class BindingWebhook:
         clock: Callable[[], float] = THIS_HOST.monotonic,
     ) -> None:
         self._ledger = ledger
+        self._volumes_and_devices = volumes_and_devices
         self._decide = decide
         self._pods = pods
         self._name = name
@@ -149,23 +160,54 @@ class BindingWebhook:
             clock=clock,
         )
         self._answers: Counter[str] = Counter()
+        self._denials = RecentDenials()
+        self._clock = clock
 
     @property
     def counters(self) -> Counter[str]:
         """guard_<verdict> of every answer, and what became of leases."""
         return self._answers + self.under_way.counters
 
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of what is remembered here."""
+        return {
+            "webhook_nodes": len(self._nodes),
+            "webhook_leases": len(self.under_way),
+            "webhook_denials": len(self._denials),
+            **self._volumes_and_devices.table_sizes(),
+        }
+
     async def review(self, review: Review) -> ReviewAnswer:
         """The answer to one review. Raises LedgerUnavailable and TransportError if there is none."""
-        try:
-            answer = await self._review(review)
-        except (LedgerUnavailable, TransportError):
-            # With failurePolicy Ignore this binding passes all the same, so the next one compares the node
-            # again.
-            self._complete_nodes.pop(review.node, None)
-            raise
+        answer = self._denials.repeated(review, self._clock())
+        if answer is not None:
+            self._answers["guard_repeated"] += 1
+        else:
+            try:
+                answer = await self._review(review)
+            except (LedgerUnavailable, TransportError):
+                # With failurePolicy Ignore this binding passes all the same, so the next one compares the
+                # node again.
+                self._complete_nodes.pop(review.node, None)
+                raise
+            self._denials.judged(review, answer, self._clock())
         self._answers[f"guard_{answer.verdict}"] += 1
+        if not answer.allowed:
+            self._log_denial(review, answer)
         return answer
+
+    def _log_denial(self, review: Review, answer: ReviewAnswer) -> None:
+        unlogged = self._denials.to_log(review, self._clock())
+        if unlogged is not None:
+            logger().info(
+                "binding_denied",
+                verdict=answer.verdict,
+                namespace=review.namespace,
+                pod=review.pod,
+                node=review.node,
+                message=answer.message,
+                **({"repeated": unlogged} if unlogged else {}),
+            )
 
     async def _review(self, review: Review) -> ReviewAnswer:
         if review.namespace in self._exempt:
@@ -179,8 +221,9 @@ class BindingWebhook:
     async def _review_at(self, review: Review) -> ReviewAnswer:
         pod = self._pods.cached(review.namespace, review.pod, review.pod_uid)
         # If the pod is cached and there is one shard, the script that reserves also finds an existing
-        # reservation.
-        if pod is not None and self._ledger.shards == 1 and not review.dry_run:
+        # reservation. For a pod with volumes or devices that is looked up later.
+        one_script = self._ledger.shards == 1 and not review.dry_run
+        if pod is not None and (one_script or takes_names(pod)):
             return await self._review_pod(review, pod)
         if review.pod_uid and (answer := await self._by_reservation(review, review.pod_uid)):
             return answer
@@ -200,7 +243,19 @@ class BindingWebhook:
         except InvalidInput as exc:
             return unreadable(review, exc)
         await self._check_node_is_complete(review.node)
-        return await self._reserve(review, _uid_of(pod), demand)
+        uid = _uid_of(pod)
+        if not takes_names(pod):
+            return await self._reserve(review, uid, demand)
+        try:
+            facts = await self._volumes_and_devices.read(review.namespace, demand)
+        except InvalidInput as exc:
+            return unreadable(review, exc)
+        async with self._volumes_and_devices.turn():
+            # Only now: what the pod holds itself, by the same question asked twice, must not count against
+            # it.
+            if answer := await self._by_reservation(review, uid):
+                return answer
+            return await self._reserve(review, uid, demand, facts)
 
     async def _check_node_is_complete(self, node: str) -> None:
         """Check, once per node, that the ledger has the node's pods: a new ledger learns of nodes before it
@@ -225,32 +280,9 @@ class BindingWebhook:
         node = await self._node(name)
         if node is None:
             return
-        shard, proposals = shard_of(name, self._ledger.shards), []
+        shard = shard_of(name, self._ledger.shards)
         epoch = self._epoch or await self._granted(self._epoch)
-        for pod in pods:
-            try:
-                demand = self._demands.of(pod, str(pod["metadata"]["namespace"]))
-            except InvalidInput as exc:
-                title = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-                raise LedgerUnavailable(f"pod {title} on node {name} cannot be counted: {exc}") from exc
-            # A resource that the node does not offer any more may be new to the ledger.
-            self._schema = await self._ledger.schema([resource for resource, _ in demand.spec.requests])
-            row, _ = amounts_row(demand.spec, self._schema)
-            proposals.append(
-                proposal_for(
-                    _uid_of(pod),
-                    node.node,
-                    row,
-                    spec=demand.spec,
-                    group=demand.group,
-                    worker=self._name,
-                    epoch=epoch,
-                    dry_run=False,
-                    shards=self._ledger.shards,
-                    known=node.seq,
-                    existing=True,
-                )
-            )
+        proposals = [await self._proposal_of_existing(pod, name, node, epoch) for pod in pods]
         for start in range(0, len(pods), _COUNTED_AT_ONCE):
             part = slice(start, start + _COUNTED_AT_ONCE)
             decisions = await self._ledger.commit(shard, proposals[part])
@@ -264,6 +296,34 @@ class BindingWebhook:
                     self._watch_existing(name, shard, pod, decision.seq)
                 elif verdict != Verdict.DUPLICATE:  # a duplicate: the dispatcher was quicker
                     raise LedgerUnavailable(f"the pods on node {name} are being counted; try again")
+
+    async def _proposal_of_existing(self, pod: Object, name: str, node: _KnownNode, epoch: int) -> Proposal:
+        """That of a pod whose binding nobody has reviewed, as far as is known."""
+        namespace = str(pod["metadata"]["namespace"])
+        try:
+            demand = self._demands.of(pod, namespace)
+            definition = demand.group.definition
+            if takes_names(pod):
+                definition = await self._volumes_and_devices.existing(namespace, demand)
+        except InvalidInput as exc:
+            title = f"{namespace}/{pod['metadata']['name']}"
+            raise LedgerUnavailable(f"pod {title} on node {name} cannot be counted: {exc}") from exc
+        # A resource that the node does not offer any more may be new to the ledger.
+        self._schema = await self._ledger.schema([resource for resource, _ in demand.spec.requests])
+        row, _ = amounts_row(demand.spec, self._schema)
+        return proposal_for(
+            _uid_of(pod),
+            node.node,
+            row,
+            spec=demand.spec,
+            group=group_of(unreviewed_definition(definition)),
+            worker=self._name,
+            epoch=epoch,
+            dry_run=False,
+            shards=self._ledger.shards,
+            known=node.seq,
+            existing=True,
+        )
 
     def _watch_existing(self, node: str, shard: int, pod: Object, seq: int) -> None:
         metadata, uid = pod["metadata"], _uid_of(pod)
@@ -317,50 +377,74 @@ class BindingWebhook:
             *(self._ledger.lookup(shard, column) for shard in range(self._ledger.shards))
         )
 
-    async def _reserve(self, review: Review, uid: bytes, demand: PodDemand) -> ReviewAnswer:
-        spec = demand.spec
-        row, missing = await self._amounts(spec)
+    async def _reserve(
+        self, review: Review, uid: bytes, demand: PodDemand, facts: VolumeFacts | None = None
+    ) -> ReviewAnswer:
+        """`facts`: of the pod's volumes and devices, and this is its turn; None: it has none."""
+        row, missing = await self._amounts(demand.spec)
         if missing:
-            return unknown_resource(review, missing, dict(spec.requests)[missing])
-        shard = shard_of(review.node, self._ledger.shards)
-        for _ in range(_ATTEMPTS):
-            epoch = self._epoch or await self._granted(self._epoch)
-            node = await self._node(review.node)
-            if node is None:
-                return unknown_node(review)
-            proposal = proposal_for(
-                uid,
-                node.node,
-                row,
-                spec=spec,
-                group=demand.group,
-                worker=self._name,
-                epoch=epoch,
-                dry_run=review.dry_run,
-                shards=self._ledger.shards,
-                known=node.seq,
-            )
-            decision = await self._decide(shard, proposal)
-            verdict, where = int(decision.verdicts[0]), int(decision.nodes[0])
-            if verdict in (Verdict.DUPLICATE, Verdict.NODE_GONE):
-                self._forget_node(review.node)  # the index may be another node's by now
-                node = await self._node(review.node)
-                if verdict == Verdict.NODE_GONE and node is not None:
-                    continue
-            if verdict == Verdict.DUPLICATE and (node is None or where != node.node):
-                return reserved_elsewhere(review, await self._name_of(_Location(shard, where)))
-            if verdict == Verdict.COMMITTED and (other := await self._yield_to_other(uid, shard)):
-                return reserved_elsewhere(review, await self._name_of(other))
-            if not review.dry_run and verdict in (Verdict.COMMITTED, Verdict.DUPLICATE):
-                seq = decision.seq or int(decision.duplicate_seqs[0])
-                self.under_way.begin(review, shard, uid, seq)
-            if verdict != Verdict.STALE_EPOCH:
-                return answer_of(review, decision, self._schema)
-            await self._granted(epoch)
+            return unknown_resource(review, missing, dict(demand.spec.requests)[missing])
+        for attempt in range(_ATTEMPTS if facts is None else _ATTEMPTS_BY_NAME):
+            if answer := await self._try_to_reserve(review, uid, demand, row, facts):
+                return answer
+            await asyncio.sleep(0 if facts is None else _PAUSE_SECONDS * attempt)
         raise LedgerUnavailable(
-            f"node {review.node} comes and goes, or the ledger loses registrations of webhooks, faster than this "
-            "can be decided; try again"
+            f"node {review.node} comes and goes, or its volumes and devices are taken by others, or the ledger "
+            "loses registrations of webhooks, faster than this can be decided; try again"
         )
+
+    async def _try_to_reserve(
+        self, review: Review, uid: bytes, demand: PodDemand, row: list[int], facts: VolumeFacts | None
+    ) -> ReviewAnswer | None:
+        """The answer by the ledger's decision; None: what it was based on has changed, so try again."""
+        epoch = self._epoch or await self._granted(self._epoch)
+        node = await self._node(review.node)
+        if node is None:
+            return unknown_node(review)
+        share: Share | NotGiven = Share(demand.group, ())
+        if facts is not None:
+            share = await self._volumes_and_devices.judge(facts, demand, review.node, node.node)
+        if isinstance(share, NotGiven):
+            return not_given(review, share.verdict, share.reason)
+        proposal = proposal_for(
+            uid,
+            node.node,
+            row,
+            spec=demand.spec,
+            group=share.group,
+            worker=self._name,
+            epoch=epoch,
+            dry_run=review.dry_run,
+            shards=self._ledger.shards,
+            known=node.seq,
+            seen=share.seen,
+        )
+        shard = shard_of(review.node, self._ledger.shards)
+        decision = await self._decide(shard, proposal)
+        verdict = int(decision.verdicts[0])
+        if verdict == Verdict.STALE_EPOCH:
+            await self._granted(epoch)
+            return None
+        if verdict == Verdict.NODE_GONE:  # the index may be another node's by now
+            self._forget_node(review.node)
+            return None if await self._node(review.node) else unknown_node(review)
+        if verdict == Verdict.CONFLICT_TOPOLOGY and facts is not None:
+            return None  # somebody took an equal name since
+        return await self._answer(review, uid, shard, decision)
+
+    async def _answer(self, review: Review, uid: bytes, shard: int, decision: Decision) -> ReviewAnswer:
+        verdict, where = int(decision.verdicts[0]), int(decision.nodes[0])
+        if verdict == Verdict.DUPLICATE:
+            self._forget_node(review.node)  # the index may be another node's by now
+            known = await self._node(review.node)
+            if known is None or where != known.node:
+                return reserved_elsewhere(review, await self._name_of(_Location(shard, where)))
+        if verdict == Verdict.COMMITTED and (other := await self._yield_to_other(uid, shard)):
+            return reserved_elsewhere(review, await self._name_of(other))
+        if not review.dry_run and verdict in (Verdict.COMMITTED, Verdict.DUPLICATE):
+            seq = decision.seq or int(decision.duplicate_seqs[0])
+            self.under_way.begin(review, shard, uid, seq)
+        return answer_of(review, decision, self._schema)
 
     async def _amounts(self, spec: PodSpec) -> tuple[list[int], str]:
         """See `amounts_row`."""

@@ -1,19 +1,22 @@
 """Kubernetes mode's two calls: reservations for pods that exist on their nodes, and bindings of reserved
 pods."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import InvalidInput, LedgerUnavailable
+from hoss.model.devices import HeldClaim
 from hoss.model.pod import PodGroup
 from hoss.model.resources import MAX_AMOUNT
 from hoss.model.volumes import PodVolumes
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, U8, U32, Uids, decode, decode_uids
-from hoss.wire.convert_rules import group_defined
+from hoss.wire.convert_rules import definition_of, group_defined, is_unreviewed
 from hoss.wire.uids import uid_text
 from resolver.core.binding_review import BindResult, Bound
 from resolver.core.values import MAX_BATCH_PODS, Proposal, Verdict, Writer
@@ -28,11 +31,13 @@ _MOVES = 3  # a pod that is somewhere else each time is being moved by another w
 
 
 class ExistingPodReservations:
-    """Serves UpsertPods and Bind. `binder`: None if this resolver has no API server."""
+    """Serves UpsertPods and Bind. `binder`: None if this resolver has no API server. `reviews_bindings`: it
+    serves the binding webhook, so pods without a reservation passed that by."""
 
-    def __init__(self, ledger: Ledger, binder: "Binder | None") -> None:
+    def __init__(self, ledger: Ledger, binder: "Binder | None", *, reviews_bindings: bool = False) -> None:
         self._ledger = ledger
         self._binder = binder
+        self._reviews_bindings = reviews_bindings
 
     async def upsert(self, request: pb.UpsertPodsRequest) -> pb.UpsertPodsReply:
         """Reserve for existing pods. A different reservation on the same node is replaced in one step. Raises
@@ -51,6 +56,14 @@ class ExistingPodReservations:
         known, renamed = await self._compare_names(request, nodes)
         verdicts = np.where(renamed, Verdict.NODE_GONE, 0).astype(np.uint8)
         writer = Writer(worker=request.writer, epoch=request.epoch)
+        unreviewed = b""
+        if self._reviews_bindings:
+            held, definitions = await asyncio.gather(self._held(uids), self._definitions(uids))
+            unreviewed = bytes(
+                not is_held or is_unreviewed(definition)
+                for is_held, definition in zip(held.tolist(), definitions, strict=True)
+            )
+            kinds = _keep_devices(request, kinds, definitions)
         await self._release_on_other_shards(uids, nodes, writer)
         for shard in range(self._ledger.shards):
             rows = np.flatnonzero((nodes % self._ledger.shards == shard) & ~renamed)
@@ -66,7 +79,22 @@ class ExistingPodReservations:
             else:
                 if len(rows):
                     raise LedgerUnavailable(f"{len(rows)} pods are being moved by somebody else; ask again")
-        return pb.UpsertPodsReply(verdicts=verdicts.tobytes())
+        return pb.UpsertPodsReply(verdicts=verdicts.tobytes(), unreviewed=unreviewed)
+
+    async def _held(self, uids: Uids) -> NDArray[np.bool_]:
+        """Which pods hold a reservation, on whichever shard."""
+        found = await asyncio.gather(
+            *(self._ledger.lookup(shard, uids) for shard in range(self._ledger.shards))
+        )
+        held: NDArray[np.bool_] = np.any([records["node"] != NONE_U32 for records in found], axis=0)
+        return held
+
+    async def _definitions(self, uids: Uids) -> list[bytes]:
+        """Of the group of each pod's reservation; b"": it has no reservation, or no group."""
+        of_shards = await asyncio.gather(
+            *(self._ledger.definitions(shard, uids) for shard in range(self._ledger.shards))
+        )
+        return [next(filter(None, found), b"") for found in zip(*of_shards, strict=True)]
 
     async def _compare_names(
         self, request: pb.UpsertPodsRequest, nodes: NDArray[np.uint32]
@@ -186,6 +214,29 @@ class ExistingPodReservations:
                 held = (await self._ledger.lookup(shard, others))["node"] != NONE_U32
                 if held.any():
                     await self._ledger.release(shard, others[held], writer)
+
+
+def _keep_devices(
+    request: pb.UpsertPodsRequest, kinds: NDArray[np.uint32], definitions: Sequence[bytes]
+) -> NDArray[np.uint32]:
+    """The pods' kinds, with the devices that their reservations hold. The webhook reserved these; who tells
+    of the pod does not know them, and the API server's record of them may reach workers later than the
+    pod."""
+    kept: dict[tuple[int, tuple[HeldClaim, ...]], int] = {}
+    numbers: NDArray[np.uint32] = kinds.copy()
+    for row, definition in enumerate(definitions):
+        held = group_defined(definition).held_claims if definition else ()
+        if not held:
+            continue
+        key = int(kinds[row]), held
+        if key not in kept:
+            kind = request.kinds[key[0]]
+            group = replace(group_defined(kind.group), held_claims=held)
+            kept[key] = len(request.kinds)
+            request.kinds.add().CopyFrom(kind)
+            request.kinds[kept[key]].group = definition_of(group)
+        numbers[row] = kept[key]
+    return numbers
 
 
 def _check_size(pods: int) -> None:

@@ -22,6 +22,8 @@ from resolver.core.values import Decision, Proposal
 from resolver.kubernetes.binder import Binder
 from resolver.kubernetes.binding_webhook import BindingWebhook
 from resolver.kubernetes.pod_source import KubePods, WatchedPods, pods_of_other_schedulers
+from resolver.kubernetes.storage_source import ClusterStorage
+from resolver.kubernetes.volumes_and_devices import VolumesAndDevices
 from resolver.kubernetes.webhook_callers import WebhookCallers
 from resolver.kubernetes.webhook_certificates import CertificateSecret
 from resolver.kubernetes.webhook_server import (
@@ -78,6 +80,10 @@ class KubernetesServices:
         reviews = self._webhook.counters + self._callers.counters if self._webhook else Counter[str]()
         return self.binder.counters + reviews
 
+    def table_sizes(self) -> dict[str, int]:
+        """What is remembered for the webhook."""
+        return self._webhook.table_sizes() if self._webhook else {}
+
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[dict[str, int]]:
         """Serve the webhook, if it is configured, within the block; yields its port by name."""
@@ -86,10 +92,15 @@ class KubernetesServices:
             yield {}
             return
         pods = WatchedPods(KubePods(self._api, patience_seconds=config.patience_seconds))
+        storage = ClusterStorage(
+            self._api, patience_seconds=config.patience_seconds, clock=self._clock, rng=self._rng
+        )
+        held = VolumesAndDevices(self._ledger, storage)
         self._webhook = BindingWebhook(
             self._ledger,
             self._decide,
             pods,
+            held,
             # A unique name: a registration fences the former holder of the name.
             name=f"guard@{socket.gethostname()}:{os.getpid()}",
             exempt=config.exempt_namespaces,
@@ -105,7 +116,8 @@ class KubernetesServices:
         if config.client_authority is not None:
             live.trust(config.client_authority)
         source = self._certificate_source(config, live)
-        async with background(reflector.run(), self._webhook.under_way.run()):
+        followed = (reflector, *storage.reflectors)
+        async with background(*(r.run() for r in followed), held.run(), self._webhook.under_way.run()):
             await wait_for_certificate(source)
             if self._callers.open:
                 self._check_open(config.listen)

@@ -12,9 +12,11 @@ import orjson
 from hoss.errors import TransportError
 from hoss.kube.api import KubeApi, Object, Refused
 from hoss.kube.reflector import Change, ObjectGone
+from hoss.manifests.devices import read_pod_claims
 from hoss.manifests.fields import mapping
 from hoss.manifests.pod import read_pod_template
-from hoss.model.pod import PodSpec
+from hoss.manifests.volumes import CLAIM_SOURCES, DISK_SOURCES, read_pod_volumes
+from hoss.model.pod import PodGroup, PodSpec
 from hoss.model.pod import group_of as group_of_spec
 from hoss.wire.convert_rules import definition_of
 from hoss.wire.uids import uid_from_text
@@ -26,6 +28,7 @@ _CACHED = 4096
 # Fields in which otherwise equal pods differ (each has a token volume of its own) and that request nothing.
 _OF_ONE_POD = frozenset({"volumes", "hostname"})
 _OF_ONE_CONTAINER = frozenset({"volumeMounts", "env"})
+_NAMED_SOURCES = CLAIM_SOURCES | DISK_SOURCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,19 @@ class PodDemand:
     """What a pod to be bound asks for. It tolerates cordons: those are its scheduler's business."""
 
     spec: PodSpec
-    group: Group
+    group: Group  # without volumes and devices
+
+    @property
+    def group_model(self) -> PodGroup:
+        """The group with the pod's volumes."""
+        return replace(group_of_spec(self.spec), tolerates_cordon=True)
+
+
+def takes_names(pod: Object) -> bool:
+    """Whether a pod may have volumes or devices for which pods compete by name."""
+    spec = pod["spec"]
+    volumes = spec.get("volumes") or ()
+    return bool(spec.get("resourceClaims")) or not all(_NAMED_SOURCES.isdisjoint(v) for v in volumes)
 
 
 class DemandCache:
@@ -56,7 +71,18 @@ class DemandCache:
             if len(self._pods) >= _CACHED:
                 self._pods.clear()
             self._pods[key] = demand
-        return demand
+        return _with_names(demand, pod) if takes_names(pod) else demand
+
+
+def _with_names(demand: PodDemand, pod: Object) -> PodDemand:
+    metadata, spec = pod["metadata"], pod["spec"]
+    claims = None
+    if spec.get("resourceClaims"):
+        found = read_pod_claims(metadata, spec, mapping(pod, "status", "pod"), "pod.spec")
+        # Extended resources are amounts of the node here.
+        claims = None if found is None else replace(found, containers=())
+    volumes = read_pod_volumes(metadata, spec, "pod.spec")
+    return replace(demand, spec=replace(demand.spec, volumes=volumes, claims=claims))
 
 
 def _essence(spec: Object) -> Object:
@@ -153,14 +179,18 @@ class WatchedPods:
         """Handle changes of a reflector with `pods_of_other_schedulers`. A bound pod leaves that watch."""
         for change in changes:
             if isinstance(change, ObjectGone):
-                known = self._pods.get((change.namespace, change.name))
-                if known is not None and known.uid == change.uid:
+                gone = self._pods.get((change.namespace, change.name))
+                if gone is not None and gone.uid == change.uid:
                     del self._pods[change.namespace, change.name]
                 continue
             metadata = {
                 name: value for name, value in change.object["metadata"].items() if name != "managedFields"
             }
-            text = orjson.dumps({"metadata": metadata, "spec": change.object["spec"]})
+            known = {"metadata": metadata, "spec": change.object["spec"]}
+            made = change.object.get("status", {}).get("resourceClaimStatuses")
+            if made:  # the names of claims that were made for the pod
+                known["status"] = {"resourceClaimStatuses": made}
+            text = orjson.dumps(known)
             self._pods[metadata["namespace"], metadata["name"]] = _WatchedPod(metadata["uid"], text)
 
     def cached(self, namespace: str, name: str, uid: bytes) -> Object | None:

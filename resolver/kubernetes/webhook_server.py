@@ -211,15 +211,6 @@ async def _answer(webhook: BindingWebhook, request: web.BaseRequest) -> web.Resp
         return _problem(400, str(exc))
     except (LedgerUnavailable, TransportError, asyncio.TimeoutError) as exc:
         return _problem(503, str(exc) or "no answer in time")
-    if not answer.allowed:
-        logger().info(
-            "binding_denied",
-            verdict=answer.verdict,
-            namespace=review.namespace,
-            pod=review.pod,
-            node=review.node,
-            message=answer.message,
-        )
     body = orjson.dumps(answer_document(review, answer))
     return web.Response(body=body, content_type="application/json")
 

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from pods_in_memory import PodsInMemory
+from storage_in_memory import StorageInMemory
 
 from hoss.certificates import KeyPair, issue, new_authority
 from hoss.wire.columns import NONE_U32, decode_uids
@@ -17,6 +18,7 @@ from hoss.wire.uids import uid_from_text
 from hossctl.local.binding_webhook import make_certificate
 from resolver.core.values import LedgerNodeChange
 from resolver.kubernetes.binding_webhook import BindingWebhook
+from resolver.kubernetes.volumes_and_devices import VolumesAndDevices
 from resolver.kubernetes.webhook_callers import PATH, WebhookCallers, path_with
 from resolver.kubernetes.webhook_server import LiveCertificate, serve_webhook
 from resolver.ledger.memory import MemoryLedger
@@ -44,7 +46,9 @@ async def test_what_is_no_question_is_answered_by_what_is_wrong_with_it(
     trust = ssl.create_default_context(cadata=make_certificate(tmp_path).decode())
     own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     own.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
-    guard = BindingWebhook(MemoryLedger(1, lambda: 0), _no_decision, PodsInMemory(), name="guard")
+    ledger = MemoryLedger(1, lambda: 0)
+    held = VolumesAndDevices(ledger, StorageInMemory())
+    guard = BindingWebhook(ledger, _no_decision, PodsInMemory(), held, name="guard")
     callers = WebhookCallers(clock=lambda: 0.0)
     async with serve_webhook(guard, "127.0.0.1:0", own, callers) as port, aiohttp.ClientSession() as session:
         method, path = asked.split()
@@ -66,7 +70,8 @@ class AskedWebhook:
         self._directory = directory
         self.ledger = MemoryLedger(1, lambda: 0)
         self.pods = PodsInMemory()
-        self.webhook = BindingWebhook(self.ledger, self._decide, self.pods, name="guard")
+        held = VolumesAndDevices(self.ledger, StorageInMemory())
+        self.webhook = BindingWebhook(self.ledger, self._decide, self.pods, held, name="guard")
         self._trust = make_certificate(directory).decode()
         self.authority = new_authority("cluster", now=NOW, lifetime=timedelta(days=1))
         self.port = 0

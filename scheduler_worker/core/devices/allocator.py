@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from hoss.model.devices import (
     MOST_DEVICES,
+    NOT_ALLOCATABLE,
     Allocation,
     AttributeValue,
     ClaimConstraint,
@@ -32,7 +33,6 @@ from scheduler_worker.core.devices.pools import (
     reaches,
 )
 
-NOT_ALLOCATABLE = "cannot allocate all claims"
 INVALID_POOLS = "invalid resource pools were encountered"
 TIMED_OUT = "timed out trying to allocate devices"
 

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model import reserved_names as names_of
 from hoss.model.devices import (
+    CLAIM_UNREACHABLE,
     MOST_ALTERNATIVES,
+    NOT_ALLOCATABLE,
     Allocation,
     ClaimRequest,
     ClaimUse,
@@ -24,7 +27,7 @@ from hoss.model.devices import (
 from hoss.model.pod import PodSpec
 from scheduler_worker.core.cache.devices import DeviceFits
 from scheduler_worker.core.cache.node_info import NodeInfoCache
-from scheduler_worker.core.devices.allocator import INVALID_POOLS, NOT_ALLOCATABLE, TIMED_OUT, ClaimShape
+from scheduler_worker.core.devices.allocator import INVALID_POOLS, TIMED_OUT, ClaimShape
 from scheduler_worker.core.framework.extension_points import (
     MAX_SCORE,
     Code,
@@ -37,7 +40,6 @@ from scheduler_worker.core.framework.extension_points import (
 from scheduler_worker.core.nodes import Mask
 
 _LEFT_OVER = "cannot schedule extended resource claim"
-_UNAVAILABLE = "resourceclaim not available on the node"
 
 EXTENDED_CLAIM = "<extended-resources>"  # the claim of a pod's extended resources, before it has a name
 
@@ -110,7 +112,7 @@ class ClaimedDevices:
 
     def refusals(self) -> Refusals:
         """See FilterState."""
-        order = (_LEFT_OVER, TIMED_OUT, INVALID_POOLS, NOT_ALLOCATABLE, _UNAVAILABLE)
+        order = (_LEFT_OVER, TIMED_OUT, INVALID_POOLS, NOT_ALLOCATABLE, CLAIM_UNREACHABLE)
         none = np.zeros(len(self.passed), np.bool_)
         reasons = tuple((reason, self._refused.get(reason, none)) for reason in order)
         return Refusals(reasons, unresolvable=~self.passed)
@@ -141,10 +143,10 @@ class ClaimedDevices:
         """The claims and their devices, and the counters that devices share."""
         names = []
         for held in self.held_claims(node):
-            names.append(f"resourceclaim/{held.namespace}/{held.name}")
+            names.append(names_of.resource_claim(held.namespace, held.name))
             for result in held.allocation.results:
                 if not result.admin_access:
-                    names.append(f"device/{result.id}")
+                    names.append(names_of.device(result.id))
                     names += self._counters(node, result.id.driver, result.id.pool, result.id.device)
         return names
 
@@ -166,7 +168,7 @@ class ClaimedDevices:
     def _counters(self, node: int, driver: str, pool: str, device: str) -> list[str]:
         offer = self._cache.devices.offer(node)
         return [
-            f"counters/{driver}/{pool}/{counter_set}"
+            names_of.counters(driver, pool, counter_set)
             for offered in (() if offer is None else offer.pools)
             if offered.id == (driver, pool)
             for one in offered.devices
@@ -227,7 +229,7 @@ class ClaimedDevices:
                 reached[:] = False
             elif allocation.nodes is not None:
                 reached = cache.node_sets.matching(allocation.nodes, cache.size)
-            self._refuse(_UNAVAILABLE, ~reached)
+            self._refuse(CLAIM_UNREACHABLE, ~reached)
 
     def _allocate(
         self, nodes: Mask, claims: tuple[ResourceClaim, ...], mappings: tuple[RequestMapping, ...]

@@ -5,12 +5,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from hoss.model.pod import PodSpec
-from hoss.model.volumes import CsiVolume, PodVolumes
+from hoss.model.reserved_names import attachments
+from hoss.model.volumes import OVER_ATTACH_LIMIT, CsiVolume, PodVolumes
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.framework.extension_points import Failure, FilterState, Refusals
 from scheduler_worker.core.nodes import Mask
-
-_REASON = "node(s) exceed max volume count"
 
 
 class NodeVolumeLimits:
@@ -49,13 +48,15 @@ class _FreeAttachments:
 
     def refusals(self) -> Refusals:
         refused = ~self.passed
-        return Refusals(reasons=((_REASON, refused),), unresolvable=np.zeros(len(refused), np.bool_))
+        return Refusals(
+            reasons=((OVER_ATTACH_LIMIT, refused),), unresolvable=np.zeros(len(refused), np.bool_)
+        )
 
     def reserved_names(self, node: int) -> Iterable[str]:
         """Attachments of the drivers that have a limit on the node."""
         name, drivers = self._cache.catalogue.name(node), {volume.driver for volume in self._own}
         limits = self._cache.attached_volumes.limits_of(node)
-        return [f"attachments/{name}/{driver}" for driver, _ in limits if driver in drivers]
+        return [attachments(name, driver) for driver, _ in limits if driver in drivers]
 
     def _failure(self, size: int) -> Failure:
         failing = self._cache.attached_volumes.failing

@@ -10,13 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.pod import PodSpec
-from hoss.model.volumes import ClaimMount, PersistentVolume, PersistentVolumeClaim, PodVolumes, StorageClass
+from hoss.model.reserved_names import chosen_volume, claim_binding
+from hoss.model.volumes import (
+    VOLUME_UNREACHABLE,
+    ClaimMount,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodVolumes,
+    StorageClass,
+)
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cache.storage import not_owned
 from scheduler_worker.core.framework.extension_points import Code, FilterState, Refusals, Rejection
 from scheduler_worker.core.nodes import Mask, NodeIndexes
 
-_UNREACHABLE = "node(s) didn't match PersistentVolume's node affinity"
 _NO_VOLUME = "node(s) didn't find available persistent volumes to bind"
 _NO_SPACE = "node(s) did not have enough free storage"
 _GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
@@ -78,7 +85,7 @@ class ReachableVolumes:
     def refusals(self) -> Refusals:
         """See FilterState."""
         reasons = (
-            (_UNREACHABLE, self._unreachable),
+            (VOLUME_UNREACHABLE, self._unreachable),
             (_NO_VOLUME, self._no_volume),
             (_NO_SPACE, self._no_space),
             (_GONE, self._gone),
@@ -97,9 +104,9 @@ class ReachableVolumes:
     def reserved_names(self, node: int) -> Iterable[str]:
         """Claims that are bound with the pod's placement, and the volumes that they get."""
         for claim, volume in self.bindings(node).items():
-            yield f"binding/{self._namespace}/{claim}"
+            yield claim_binding(self._namespace, claim)
             if volume is not None:
-                yield f"volume/{volume}"
+                yield chosen_volume(volume)
 
     def _look_up(self) -> Rejection | None:
         """Why no node can take the pod, by the claims alone."""

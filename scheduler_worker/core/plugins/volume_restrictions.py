@@ -5,18 +5,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from hoss.model.pod import PodSpec
-from hoss.model.volumes import READ_WRITE_ONCE_POD, PodVolumes
+from hoss.model.reserved_names import claim_for_one_pod, disk_on_node
+from hoss.model.volumes import CLAIM_IN_USE, DISK_IN_USE, READ_WRITE_ONCE_POD, PodVolumes
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.framework.extension_points import Code, FilterState, Refusals, Rejection
 from scheduler_worker.core.nodes import Mask
 from scheduler_worker.core.pod_index.counter import PodCounter
 from scheduler_worker.core.pod_index.selector_query import ClaimUsers, DiskHolders
-
-_DISK_IN_USE = "node(s) had no available disk"
-_CLAIM_IN_USE = (
-    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by "
-    "another pod"
-)
 
 
 class VolumeRestrictions:
@@ -65,15 +60,15 @@ class _UnsharedVolumes:
     def refusals(self) -> Refusals:
         free = ~self._disk_in_use
         return Refusals(
-            reasons=((_DISK_IN_USE, self._disk_in_use), (_CLAIM_IN_USE, free & self._claim_in_use)),
+            reasons=((DISK_IN_USE, self._disk_in_use), (CLAIM_IN_USE, free & self._claim_in_use)),
             unresolvable=np.zeros(len(free), np.bool_),
         )
 
     def reserved_names(self, node: int) -> Iterable[str]:
         """Claims for one pod, and disks of the node."""
-        yield from (f"claim/{self._namespace}/{claim}" for claim in self._alone)
+        yield from (claim_for_one_pod(self._namespace, claim) for claim in self._alone)
         name = self._cache.catalogue.name(node)
-        yield from (f"disk/{name}/{disk.kind}/{'/'.join(disk.names)}" for disk in self._disks)
+        yield from (disk_on_node(name, disk) for disk in self._disks)
 
     def _look_up(self) -> None:
         claims = {name: self._cache.storage.claims.get((self._namespace, name)) for name in self._claims}

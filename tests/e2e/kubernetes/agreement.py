@@ -46,6 +46,19 @@ async def _reserved(address: str) -> dict[str, str]:
     return found
 
 
+def counted(cluster: Cluster, counter: str) -> int:
+    """One of the resolver's counters."""
+    return asyncio.run(_counted(cluster.address("resolver"), counter))
+
+
+async def _counted(address: str, counter: str) -> int:
+    client = ResolverClient([address])
+    try:
+        return int((await client.status()).counters.get(counter, 0))
+    finally:
+        await client.close()
+
+
 def requested(cluster: Cluster, node: str) -> dict[str, int]:
     """What the ledger has as requested on a node, in schema units; nothing on one that it has not (yet)."""
     return asyncio.run(_requested(cluster.address("resolver"), node))

@@ -83,6 +83,12 @@ class Devices:
         made = {"status": {"resourceClaimStatuses": [{"name": entry, "resourceClaimName": claim}]}}
         self._api("PATCH", path, made, **_MERGE)
 
+    def give(self, claim: str, node: str, device: str) -> None:
+        """The claim has this device of the node, by some scheduler."""
+        result = {"request": "one", "driver": DRIVER, "pool": node, "device": device}
+        body = {"status": {"allocation": {"devices": {"results": [result]}}}}
+        self._api("PATCH", f"{_CLAIMS}/{claim}/status", body, **_MERGE)
+
     def free(self, claim: str) -> None:
         """No pod uses the claim any more: take its devices, as the controller does."""
         body = {"status": {"allocation": None, "reservedFor": None}}

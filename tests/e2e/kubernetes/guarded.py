@@ -93,7 +93,8 @@ class Guarded:
 
     def add_node(self, name: str, *, cpu: int = 4000, memory: int = 8 * GI, pods: int = 110) -> None:
         self.api.create_node(name, cpu=f"{cpu}m", memory=str(memory), pods=pods)
-        spec = NodeSpec(name, allocatable=(("cpu", cpu), ("memory", memory), ("pods", pods)))
+        amounts = (("cpu", cpu), ("memory", memory), ("pods", pods))
+        spec = NodeSpec(name, labels=(("kubernetes.io/hostname", name),), allocatable=amounts)
         self.ask(lambda resolver: resolver.upsert_nodes([spec]))
 
     def holds(self, *pods: Any) -> list[bool]:

@@ -1,6 +1,7 @@
 """HOSS and other schedulers on the same nodes, with the guard between them."""
 
 import concurrent.futures
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, reserved, run_hoss
-from e2e.kubernetes.api import Api
+from e2e.kubernetes.api import Api, await_reason, events_of
 from e2e.kubernetes.guarded import await_guard, install
 from waiting import wait_until
 
@@ -24,9 +25,9 @@ def guarded_cluster(
     "2")`."""
     made: list[Cluster] = []
 
-    def make(*flags: str) -> tuple[Api, Cluster]:
+    def make(*flags: str, failure_policy: str = "Fail") -> tuple[Api, Cluster]:
         api, (port,) = Api(own_control_plane), free_ports(1)
-        install(api, f"https://127.0.0.1:{port}/bindings", failure_policy="Fail")
+        install(api, f"https://127.0.0.1:{port}/bindings", failure_policy=failure_policy)
         webhook = ["--webhook-listen", f"127.0.0.1:{port}", "--webhook-host", "127.0.0.1"]
         made.append(
             Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig, resolver_flags=[*webhook, *flags])
@@ -102,3 +103,51 @@ def test_a_binding_that_comes_to_nothing_gives_its_room_back_when_the_lease_is_o
     wait_until(lambda: reserved(cluster) == {}, "the lease is over")
     api("DELETE", f"{path}/nobody")
     wait_until(lambda: api.bind(pod, "n1")[0] == 201, "there is room")
+
+
+def test_a_binding_that_passed_a_guard_that_was_down_is_counted_and_told_of_within_seconds(
+    guarded_cluster: Callable[..., tuple[Api, Cluster]],
+) -> None:
+    """And nothing is told of bindings that were reviewed, nor of those in exempt namespaces."""
+    api, cluster = guarded_cluster(failure_policy="Ignore")
+    api.create_node("n1", cpu="1")
+    api.create_namespace("free", **{"hoss.dev/binding-guard": "off"})
+    wait_until(lambda: "n1" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
+    assert api.bind(api.create_pod("reviewed", cpu="100m"), "n1")[0] == 201
+    assert api.bind(api.create_pod("exempt", cpu="100m", namespace="kube-system"), "n1")[0] == 201
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    cluster.kill("resolver")
+    unseen = [api.create_pod(f"unseen-{number}", cpu="700m") for number in range(2)]
+    of_exempt = api.create_pod("free", cpu="100m", namespace="free")
+    for pod in (*unseen, of_exempt):
+        wait_until(lambda pod=pod: api.bind(pod, "n1")[0] == 201, "Ignore lets it pass")
+    cluster.start_resolver()
+    began = time.monotonic()
+    for pod in unseen:
+        await_reason(api, pod["metadata"]["name"], "Bound to node n1 without a review by HOSS")
+    assert time.monotonic() - began < 10
+    assert [reason for reason, _ in events_of(api, "unseen-0")] == ["BindingNotReviewed"]
+    assert events_of(api, "reviewed") == []
+    status = json.loads(run_hoss(cluster, "status", "-o", "json"))
+    assert status["dispatcher"]["counters"]["bindings_unreviewed"] == 2
+    told = "2 bindings of other schedulers passed the binding webhook unreviewed"
+    assert any(told in problem for problem in status["problems"]), status["problems"]
+    assert "n1" in run_hoss(cluster, "audit"), "the node is overcommitted, and the audit says so"
+    assert api.bind(api.create_pod("next", cpu="100m"), "n1")[0] == 403
+
+
+def test_pods_that_were_there_before_hoss_are_not_told_of(
+    own_control_plane: ControlPlane, guarded_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    api = Api(own_control_plane)
+    api.create_node("n1", cpu="1")
+    old = api.create_pod("old", cpu="100m")
+    assert api.bind(old, "n1")[0] == 201
+    _, cluster = guarded_cluster()
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    cluster.kill("dispatcher")
+    unseen = api.create_pod("unseen", cpu="100m", nodeName="n1")  # past every webhook
+    cluster.start_dispatcher()
+    await_reason(api, "unseen", "Bound to node n1 without a review by HOSS")
+    assert events_of(api, "old") == []
+    assert unseen["spec"]["nodeName"] == "n1"

@@ -29,7 +29,7 @@ class SlowLedger:
 
 async def test_all_that_was_asked_for_before_is_done_when_it_says_so():
     ledger = SlowLedger()
-    existing = ExistingPods(ledger, None, None, None)  # type: ignore[arg-type]
+    existing = ExistingPods(ledger, None, None, None, None)  # type: ignore[arg-type]
     rows = [np.array([row], np.uint32) for row in range(3)]
     wanted = [m.Release(row, decode_uids(bytes(16)), row) for row in rows]
     jobs = [asyncio.create_task(ledger.jobs[m.Release](release)) for release in wanted]

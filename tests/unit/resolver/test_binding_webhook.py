@@ -4,80 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from pods_in_memory import PodsInMemory
+from webhook_in_memory import WebhookCluster, review_of
 
 from hoss.errors import LedgerUnavailable, TransportError
-from hoss.wire.columns import NONE_U32, decode_uids
-from hoss.wire.uids import uid_from_text
-from resolver.core.binding_review import Review
-from resolver.kubernetes.binding_webhook import BindingWebhook
-from resolver.ledger.memory import MemoryLedger
 from resolver.messages.nodes import shard_of
-
-
-class WebhookCluster:
-    """A guard, its ledger and its pods. `problem` is what availability says."""
-
-    def __init__(self, shards: int) -> None:
-        self.now = 0.0
-        self.ledger = MemoryLedger(shards, lambda: int(self.now * 1000), lease_ms=30_000)
-        self.pods = PodsInMemory()
-        self.problem = ""
-        self.guard = self.another_guard("guard")
-
-    def another_guard(self, name: str) -> BindingWebhook:
-        async def decide(shard: int, proposal: Any) -> Any:
-            await asyncio.sleep(0)
-            (decision,) = await self.ledger.commit(shard, [proposal])
-            return decision
-
-        return BindingWebhook(
-            self.ledger,
-            decide,
-            self.pods,
-            name=name,
-            exempt=["kube-system"],
-            problem=lambda: self.problem,
-            clock=lambda: self.now,
-        )
-
-    async def add_nodes(self, *nodes: Any) -> None:
-        for node in nodes:
-            await self.ledger.upsert_nodes(shard_of(node.name, self.ledger.shards), [node])
-
-    def pod(self, name: str, *, cpu: str = "100m", namespace: str = "default", **container: Any) -> Any:
-        resources = {"requests": {"cpu": cpu}}
-        return self.pods.add(
-            name,
-            namespace=namespace,
-            containers=[{"name": "c", "image": "i", "resources": resources, **container}],
-        )
-
-    async def bind(self, name: str, node: str) -> Any:
-        """A pod of another scheduler that the guard allows there, and the API server binds."""
-        pod = self.pod(name, cpu="600m")
-        assert (await self.guard.review(_review(pod, node))).allowed
-        pod["spec"]["nodeName"] = node
-        return pod
-
-    async def pass_without_dispatcher(self, seconds: int, *guards: BindingWebhook) -> None:
-        """Leases end, and these resolvers look after theirs."""
-        for _ in range(0, seconds, 2):
-            self.now += 2  # lease time goes on by no more from one reaping to the next
-            for guard in guards:
-                await guard.under_way.look()
-            for shard in range(self.ledger.shards):
-                await self.ledger.reap(shard)
-
-    async def requested_cpu(self) -> int:
-        rows = [(await self.ledger.state(shard)).reservations.records for shard in range(self.ledger.shards)]
-        return sum(int(records["requests"][:, 0].sum()) for records in rows)
-
-    async def reserved(self, pod: Any) -> int:
-        """How many reservations the pod has."""
-        uids = decode_uids(uid_from_text(pod["metadata"]["uid"]))
-        found = [await self.ledger.lookup(shard, uids) for shard in range(self.ledger.shards)]
-        return sum(int(records["node"][0]) != NONE_U32 for records in found)
 
 
 @pytest.fixture(
@@ -90,18 +20,12 @@ def cluster(request: pytest.FixtureRequest) -> WebhookCluster:
     return cluster
 
 
-def _review(pod: Any, node: str, *, dry_run: bool = False, with_uid: bool = True) -> Review:
-    metadata = pod["metadata"]
-    uid = uid_from_text(metadata["uid"]) if with_uid else b""
-    return Review("q", metadata["namespace"], metadata["name"], uid, node, dry_run)
-
-
 async def test_bindings_judged_at_once_never_overcommit_and_use_all_there_is(
     cluster: WebhookCluster, make_node: Any
 ) -> None:
     await cluster.add_nodes(make_node("n1", cpu=1000))
     pods = [cluster.pod(f"p{i}", cpu="300m") for i in range(20)]
-    answers = await asyncio.gather(*(cluster.guard.review(_review(pod, "n1")) for pod in pods))
+    answers = await asyncio.gather(*(cluster.guard.review(review_of(pod, "n1")) for pod in pods))
     assert sum(answer.allowed for answer in answers) == 3
     assert await cluster.requested_cpu() == 900
     refused = next(answer for answer in answers if not answer.allowed)
@@ -113,7 +37,7 @@ async def test_two_bindings_of_one_pod_at_once_reserve_once_on_one_shard(make_no
     cluster = WebhookCluster(1)
     await cluster.add_nodes(make_node("n1"), make_node("n2"))
     pod = cluster.pod("p")
-    answers = await asyncio.gather(*(cluster.guard.review(_review(pod, node)) for node in ("n1", "n2")))
+    answers = await asyncio.gather(*(cluster.guard.review(review_of(pod, node)) for node in ("n1", "n2")))
     assert [answer.allowed for answer in answers] == [True, False]
     assert "room is reserved for pod default/p on node n1" in answers[1].message
     assert await cluster.reserved(pod) == 1
@@ -130,10 +54,10 @@ async def test_of_bindings_of_one_pod_at_once_on_several_shards_one_at_most_rese
     guards = [cluster.another_guard(f"guard-{number}") for number in range(2)]
     for number in range(5):
         pod = cluster.pod(f"p{number}")
-        asked = [guards[turn % 2].review(_review(pod, name)) for turn, name in enumerate(names)]
+        asked = [guards[turn % 2].review(review_of(pod, name)) for turn, name in enumerate(names)]
         allowed = sum(answer.allowed for answer in await asyncio.gather(*asked))
         assert await cluster.reserved(pod) == allowed <= 1
-        answers = [await cluster.guard.review(_review(pod, name)) for name in names]
+        answers = [await cluster.guard.review(review_of(pod, name)) for name in names]
         assert [answer.verdict for answer in answers].count("reserved_elsewhere") == 2
         assert await cluster.reserved(pod) == 1
 
@@ -142,18 +66,18 @@ async def test_a_watched_pod_is_judged_by_one_question_to_a_ledger_of_one_shard(
     cluster = WebhookCluster(1)
     cluster.pods.watched = True
     await cluster.add_nodes(make_node("n1"), make_node("n2"))
-    assert (await cluster.guard.review(_review(cluster.pod("first"), "n1"))).allowed
+    assert (await cluster.guard.review(review_of(cluster.pod("first"), "n1"))).allowed
 
     async def lookup(*_: Any) -> Any:
         pytest.fail("it was looked up")
 
     cluster.ledger.lookup, looked_up = lookup, cluster.ledger.lookup
     pod = cluster.pod("p")
-    assert (await cluster.guard.review(_review(pod, "n1"))).verdict == "reserved"
-    assert (await cluster.guard.review(_review(pod, "n1"))).verdict == "standing"
+    assert (await cluster.guard.review(review_of(pod, "n1"))).verdict == "reserved"
+    assert (await cluster.guard.review(review_of(pod, "n1"))).verdict == "standing"
     cluster.pods.found = 0
     cluster.ledger.lookup = looked_up
-    assert (await cluster.guard.review(_review(pod, "n2"))).verdict == "reserved_elsewhere"
+    assert (await cluster.guard.review(review_of(pod, "n2"))).verdict == "reserved_elsewhere"
     assert cluster.pods.found == 0
 
 
@@ -165,8 +89,8 @@ async def test_a_pod_that_holds_room_on_one_shard_gets_none_on_another(make_node
     await cluster.add_nodes(make_node(here), make_node(there))
     pod = cluster.pod("p")
     for with_uid in (True, False):
-        assert (await cluster.guard.review(_review(pod, here, with_uid=with_uid))).allowed
-        answer = await cluster.guard.review(_review(pod, there, with_uid=with_uid))
+        assert (await cluster.guard.review(review_of(pod, here, with_uid=with_uid))).allowed
+        answer = await cluster.guard.review(review_of(pod, there, with_uid=with_uid))
         assert (answer.verdict, answer.code) == ("reserved_elsewhere", 409)
     assert await cluster.reserved(pod) == 1
 
@@ -176,9 +100,9 @@ async def test_a_reservation_is_the_pass_and_the_pod_is_not_even_read(
 ) -> None:
     await cluster.add_nodes(make_node("n1"))
     pod = cluster.pod("p")
-    assert (await cluster.guard.review(_review(pod, "n1"))).verdict == "reserved"
+    assert (await cluster.guard.review(review_of(pod, "n1"))).verdict == "reserved"
     asked = cluster.pods.found
-    assert (await cluster.guard.review(_review(pod, "n1"))).verdict == "standing"
+    assert (await cluster.guard.review(review_of(pod, "n1"))).verdict == "standing"
     assert cluster.pods.found == asked
 
 
@@ -187,7 +111,7 @@ async def test_every_reservation_is_a_commit_of_its_own_so_that_each_ends_by_its
 ) -> None:
     await cluster.add_nodes(make_node("n1"))
     pods = [cluster.pod(f"p{i}") for i in range(5)]
-    await asyncio.gather(*(cluster.guard.review(_review(pod, "n1")) for pod in pods))
+    await asyncio.gather(*(cluster.guard.review(review_of(pod, "n1")) for pod in pods))
     records = (await cluster.ledger.state(shard_of("n1", cluster.ledger.shards))).reservations.records
     assert len(set(records["seq"].tolist())) == 5
 
@@ -198,8 +122,8 @@ async def test_a_dry_run_says_what_would_be_and_leaves_no_trace(
     await cluster.add_nodes(make_node("n1", cpu=1000))
     before = await cluster.ledger.seq(shard_of("n1", cluster.ledger.shards))
     small, large = cluster.pod("small"), cluster.pod("large", cpu="1001m")
-    assert (await cluster.guard.review(_review(small, "n1", dry_run=True))).verdict == "would_fit"
-    assert (await cluster.guard.review(_review(large, "n1", dry_run=True))).verdict == "conflict_resource"
+    assert (await cluster.guard.review(review_of(small, "n1", dry_run=True))).verdict == "would_fit"
+    assert (await cluster.guard.review(review_of(large, "n1", dry_run=True))).verdict == "conflict_resource"
     assert await cluster.reserved(small) == 0
     assert await cluster.ledger.seq(shard_of("n1", cluster.ledger.shards)) == before
 
@@ -208,15 +132,15 @@ async def test_a_host_port_that_is_taken_is_named(cluster: WebhookCluster, make_
     await cluster.add_nodes(make_node("n1"))
     ports = [{"containerPort": 80, "hostPort": 8080}]
     first, second = (cluster.pod(name, ports=ports) for name in ("first", "second"))
-    assert (await cluster.guard.review(_review(first, "n1"))).allowed
-    answer = await cluster.guard.review(_review(second, "n1"))
+    assert (await cluster.guard.review(review_of(first, "n1"))).allowed
+    answer = await cluster.guard.review(review_of(second, "n1"))
     assert answer.verdict == "conflict_port"
     assert "its host port 8080 is taken there" in answer.message
 
 
 async def test_a_cordon_is_the_scheduler_s_to_know(cluster: WebhookCluster, make_node: Any) -> None:
     await cluster.add_nodes(make_node("n1", unschedulable=True))
-    assert (await cluster.guard.review(_review(cluster.pod("p"), "n1"))).verdict == "reserved"
+    assert (await cluster.guard.review(review_of(cluster.pod("p"), "n1"))).verdict == "reserved"
 
 
 async def test_a_resource_that_no_node_offers_does_not_fit_anywhere(
@@ -224,7 +148,7 @@ async def test_a_resource_that_no_node_offers_does_not_fit_anywhere(
 ) -> None:
     await cluster.add_nodes(make_node("n1"))
     resources = {"requests": {"example.com/fpga": "1"}, "limits": {"example.com/fpga": "1"}}
-    answer = await cluster.guard.review(_review(cluster.pod("p", resources=resources), "n1"))
+    answer = await cluster.guard.review(review_of(cluster.pod("p", resources=resources), "n1"))
     assert answer.message.endswith("asks for 1 of example.com/fpga, and none is free")
     assert "example.com/fpga" not in await cluster.ledger.schema()
 
@@ -233,7 +157,7 @@ async def test_a_pod_that_cannot_be_counted_is_denied_with_the_field(
     cluster: WebhookCluster, make_node: Any
 ) -> None:
     await cluster.add_nodes(make_node("n1"))
-    answer = await cluster.guard.review(_review(cluster.pod("p", cpu="9007199254741000"), "n1"))
+    answer = await cluster.guard.review(review_of(cluster.pod("p", cpu="9007199254741000"), "n1"))
     assert answer.verdict == "unreadable"
     assert "pod.spec.containers[0].resources.requests.cpu" in answer.message
 
@@ -243,16 +167,16 @@ async def test_a_node_that_is_gone_is_as_unknown_as_one_that_never_was(
 ) -> None:
     await cluster.add_nodes(make_node("n1"))
     pod = cluster.pod("p")
-    assert (await cluster.guard.review(_review(pod, "never"))).verdict == "unknown_node"
-    assert (await cluster.guard.review(_review(cluster.pod("first"), "n1"))).allowed
+    assert (await cluster.guard.review(review_of(pod, "never"))).verdict == "unknown_node"
+    assert (await cluster.guard.review(review_of(cluster.pod("first"), "n1"))).allowed
     await cluster.ledger.remove_nodes(shard_of("n1", cluster.ledger.shards), ["n1"])
-    assert (await cluster.guard.review(_review(pod, "n1"))).verdict == "unknown_node"
+    assert (await cluster.guard.review(review_of(pod, "n1"))).verdict == "unknown_node"
 
 
 async def test_an_exempt_namespace_is_allowed_whatever_is_the_matter(cluster: WebhookCluster) -> None:
     cluster.problem = "the ledger is away"
     assert (
-        await cluster.guard.review(_review(cluster.pod("p", namespace="kube-system"), "never"))
+        await cluster.guard.review(review_of(cluster.pod("p", namespace="kube-system"), "never"))
     ).verdict == "exempt"
 
 
@@ -260,16 +184,16 @@ async def test_while_the_ledger_is_away_there_is_no_answer(cluster: WebhookClust
     await cluster.add_nodes(make_node("n1"))
     cluster.problem = "the ledger is away"
     with pytest.raises(LedgerUnavailable, match="the ledger is away"):
-        await cluster.guard.review(_review(cluster.pod("p"), "n1"))
+        await cluster.guard.review(review_of(cluster.pod("p"), "n1"))
 
 
 async def test_a_guard_that_was_fenced_registers_again_and_answers(
     cluster: WebhookCluster, make_node: Any
 ) -> None:
     await cluster.add_nodes(make_node("n1"))
-    assert (await cluster.guard.review(_review(cluster.pod("first"), "n1"))).allowed
+    assert (await cluster.guard.review(review_of(cluster.pod("first"), "n1"))).allowed
     await cluster.ledger.grant("guard")
-    assert (await cluster.guard.review(_review(cluster.pod("second"), "n1"))).verdict == "reserved"
+    assert (await cluster.guard.review(review_of(cluster.pod("second"), "n1"))).verdict == "reserved"
 
 
 async def test_two_guards_do_not_disturb_each_other(cluster: WebhookCluster, make_node: Any) -> None:
@@ -277,7 +201,8 @@ async def test_two_guards_do_not_disturb_each_other(cluster: WebhookCluster, mak
     other = cluster.another_guard("other")
     pods = [cluster.pod(f"p{i}", cpu="300m") for i in range(10)]
     asked = [
-        guard.review(_review(pod, "n1")) for guard, pod in zip([cluster.guard, other] * 5, pods, strict=True)
+        guard.review(review_of(pod, "n1"))
+        for guard, pod in zip([cluster.guard, other] * 5, pods, strict=True)
     ]
     assert sum(answer.allowed for answer in await asyncio.gather(*asked)) == 3
 
@@ -290,7 +215,7 @@ async def test_what_stands_on_a_node_and_is_not_in_the_ledger_is_counted_before_
     standing = [cluster.pod(name, cpu="600m") for name in ("one", "two")]
     for pod in standing:
         pod["spec"]["nodeName"] = "n1"
-    answer = await cluster.guard.review(_review(cluster.pod("p"), "n1"))
+    answer = await cluster.guard.review(review_of(cluster.pod("p"), "n1"))
     assert not answer.allowed
     assert "none is free (200m more is requested there than it has)" in answer.message
     assert [await cluster.reserved(pod) for pod in standing] == [1, 1]
@@ -303,7 +228,7 @@ async def test_a_pod_that_cannot_be_counted_leaves_its_node_without_an_answer(
     await cluster.add_nodes(make_node("n1", cpu=1000))
     cluster.pod("odd", cpu="many")["spec"]["nodeName"] = "n1"
     with pytest.raises(LedgerUnavailable, match="pod default/odd on node n1 cannot be counted"):
-        await cluster.guard.review(_review(cluster.pod("p"), "n1"))
+        await cluster.guard.review(review_of(cluster.pod("p"), "n1"))
 
 
 async def test_a_counted_pod_that_goes_without_a_dispatcher_gives_its_room_back(
@@ -312,7 +237,7 @@ async def test_a_counted_pod_that_goes_without_a_dispatcher_gives_its_room_back(
     await cluster.add_nodes(make_node("n1", cpu=1000))
     standing = cluster.pod("standing", cpu="900m")
     standing["spec"]["nodeName"] = "n1"
-    assert not (await cluster.guard.review(_review(cluster.pod("p", cpu="600m"), "n1"))).allowed
+    assert not (await cluster.guard.review(review_of(cluster.pod("p", cpu="600m"), "n1"))).allowed
     cluster.pods.remove("standing")
     await cluster.pass_without_dispatcher(120, cluster.guard)
     assert await cluster.reserved(standing) == 0
@@ -323,14 +248,14 @@ async def test_a_binding_without_an_answer_may_have_passed_so_its_node_is_compar
 ) -> None:
     """failurePolicy Ignore."""
     await cluster.add_nodes(make_node("n1", cpu=1000))
-    assert (await cluster.guard.review(_review(cluster.pod("early"), "n1"))).allowed
+    assert (await cluster.guard.review(review_of(cluster.pod("early"), "n1"))).allowed
     unseen = cluster.pod("unseen", cpu="800m")
     cluster.problem = "the ledger is away"
     with pytest.raises(LedgerUnavailable):
-        await cluster.guard.review(_review(unseen, "n1"))
+        await cluster.guard.review(review_of(unseen, "n1"))
     unseen["spec"]["nodeName"] = "n1"
     cluster.problem = ""
-    assert not (await cluster.guard.review(_review(cluster.pod("p", cpu="600m"), "n1"))).allowed
+    assert not (await cluster.guard.review(review_of(cluster.pod("p", cpu="600m"), "n1"))).allowed
     assert await cluster.reserved(unseen) == 1
 
 
@@ -340,20 +265,20 @@ async def test_a_node_whose_index_is_another_nodes_by_now_is_looked_for_again(
     shards = cluster.ledger.shards
     old, new = [name for name in map("n{}".format, range(99)) if shard_of(name, shards) == 0][:2]
     await cluster.add_nodes(make_node(old, cpu=1000))
-    assert (await cluster.guard.review(_review(cluster.pod("first"), old))).allowed
+    assert (await cluster.guard.review(review_of(cluster.pod("first"), old))).allowed
     await cluster.ledger.remove_nodes(0, [old])
     await cluster.add_nodes(make_node(new, cpu=1000))
     pod = cluster.pod("p")
-    assert (await cluster.guard.review(_review(pod, old))).verdict == "unknown_node"
+    assert (await cluster.guard.review(review_of(pod, old))).verdict == "unknown_node"
     assert await cluster.reserved(pod) == 0
-    assert (await cluster.guard.review(_review(pod, new))).verdict == "reserved"
-    assert not (await cluster.guard.review(_review(pod, old))).allowed, (
+    assert (await cluster.guard.review(review_of(pod, new))).verdict == "reserved"
+    assert not (await cluster.guard.review(review_of(pod, old))).allowed, (
         "it is reserved on the node with that index"
     )
     await cluster.add_nodes(make_node(old, cpu=1000))
     another = cluster.pod("another")
-    assert (await cluster.guard.review(_review(another, old))).verdict == "reserved"
-    assert (await cluster.guard.review(_review(another, old))).verdict == "standing"
+    assert (await cluster.guard.review(review_of(another, old))).verdict == "reserved"
+    assert (await cluster.guard.review(review_of(another, old))).verdict == "standing"
 
 
 async def test_what_is_bound_keeps_its_room_without_a_dispatcher(
@@ -364,7 +289,7 @@ async def test_what_is_bound_keeps_its_room_without_a_dispatcher(
     await cluster.pass_without_dispatcher(120, cluster.guard)
     assert await cluster.reserved(first) == 1
     second = cluster.pod("second", cpu="600m")
-    assert (await cluster.guard.review(_review(second, "n1"))).verdict == "conflict_resource"
+    assert (await cluster.guard.review(review_of(second, "n1"))).verdict == "conflict_resource"
     assert len(cluster.guard.under_way) == 0, "it is confirmed, and forgotten"
     assert cluster.guard.counters["lease_confirmed"] == 1
 
@@ -374,7 +299,7 @@ async def test_a_binding_that_comes_to_nothing_gives_its_room_back(
 ) -> None:
     await cluster.add_nodes(make_node("n1", cpu=1000))
     pod = cluster.pod("p")
-    assert (await cluster.guard.review(_review(pod, "n1"))).allowed
+    assert (await cluster.guard.review(review_of(pod, "n1"))).allowed
     await cluster.pass_without_dispatcher(60, cluster.guard)
     assert await cluster.reserved(pod) == 1, "the API server may still write it"
     await cluster.pass_without_dispatcher(60, cluster.guard)
@@ -388,14 +313,14 @@ async def test_a_node_is_compared_with_the_api_server_again_after_leases_ended(
     """The resolver that allowed the binding died, and no dispatcher has confirmed it."""
     await cluster.add_nodes(make_node("n1", cpu=1000))
     another = cluster.another_guard("guard-2")
-    assert (await another.review(_review(cluster.pod("early"), "n1"))).allowed, (
+    assert (await another.review(review_of(cluster.pod("early"), "n1"))).allowed, (
         "it has compared the node once"
     )
     await another.under_way.look()
     first = await cluster.bind("first", "n1")
     await cluster.pass_without_dispatcher(60, another)
     second = cluster.pod("second", cpu="600m")
-    answer = await another.review(_review(second, "n1"))
+    answer = await another.review(review_of(second, "n1"))
     assert not answer.allowed
     assert answer.verdict == "conflict_resource"
     await cluster.pass_without_dispatcher(120, another)
@@ -405,10 +330,10 @@ async def test_a_node_is_compared_with_the_api_server_again_after_leases_ended(
 async def test_a_resolver_adopts_the_lease_of_one_that_died(cluster: WebhookCluster, make_node: Any) -> None:
     await cluster.add_nodes(make_node("n1", cpu=1000))
     pod = cluster.pod("p", cpu="600m")
-    assert (await cluster.guard.review(_review(pod, "n1"))).verdict == "reserved"
+    assert (await cluster.guard.review(review_of(pod, "n1"))).verdict == "reserved"
     another = cluster.another_guard("guard-2")
-    await another.review(_review(cluster.pod("other"), "n1"))
-    assert (await another.review(_review(pod, "n1"))).verdict == "standing"
+    await another.review(review_of(cluster.pod("other"), "n1"))
+    assert (await another.review(review_of(pod, "n1"))).verdict == "standing"
     pod["spec"]["nodeName"] = "n1"
     await cluster.pass_without_dispatcher(60, another)
     assert await cluster.reserved(pod) == 1

@@ -28,6 +28,7 @@ class Ground:
         self.standing = ExistingPodReservations(self.ledger, self)
         self.nodes = {}
         self.epoch = 0
+        self.unreviewed = []  # of the last upsert
 
     async def build(self):
         schema = await self.ledger.schema(["cpu", "pods"])
@@ -60,7 +61,9 @@ class Ground:
         )
         for index, name in (named or {}).items():
             request.node_names.add(index=index, name=name)
-        return list((await self.standing.upsert(request)).verdicts)
+        reply = await self.standing.upsert(request)
+        self.unreviewed = list(reply.unreviewed)
+        return list(reply.verdicts)
 
     async def places(self):
         """Names of nodes by number of the pod."""
@@ -88,6 +91,16 @@ async def test_what_stands_is_reserved_beyond_what_there_is_and_stays_without_an
     assert await ground.upsert("n0", "n0") == [Verdict.COMMITTED] * 2
     assert await ground.requested("n0") == (1200, True)
     assert [await ground.ledger.reap(shard) for shard in range(2)] == [0, 0]
+
+
+async def test_pods_that_nobody_had_reserved_for_are_named_where_bindings_are_reviewed_and_once(ground):
+    await ground.upsert("n0")
+    assert ground.unreviewed == []  # nobody reviews bindings here
+    ground.standing = ExistingPodReservations(ground.ledger, ground, reviews_bindings=True)
+    await ground.upsert("n1", "n1", "x1")
+    assert ground.unreviewed == [0, 1, 1]
+    await ground.upsert("n1", "n1", "x1")
+    assert ground.unreviewed == [0, 0, 0]
 
 
 async def test_a_second_time_changes_nothing(ground):

@@ -1,0 +1,207 @@
+"""Whether a pod that another scheduler binds may have its volumes and devices: what binds two pods of
+different schedulers together and no kubelet refuses in time. Reasons are kube-scheduler's words.
+
+Checked is what others may have taken, or what no scheduler can wish: a claim for one pod that another pod
+mounts, a disk that is mounted on the node already, a volume that the node does not reach, more volumes than a
+driver attaches, a device that another claim has. What the API server has settled is not judged again: a
+volume belongs to the claim that its claimRef names, whatever a worker has chosen meanwhile. How much of a
+shared device is left, and which devices share counters, is the business of the scheduler that allocated
+them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from hoss.model import reserved_names
+from hoss.model.devices import (
+    CLAIM_UNREACHABLE,
+    NOT_ALLOCATABLE,
+    Allocation,
+    DeviceResult,
+    HeldClaim,
+    PodClaims,
+    ResourceClaim,
+)
+from hoss.model.pod import PodGroup
+from hoss.model.volumes import (
+    CLAIM_IN_USE,
+    DISK_IN_USE,
+    OVER_ATTACH_LIMIT,
+    READ_WRITE_ONCE_POD,
+    VOLUME_UNREACHABLE,
+    CsiVolume,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodVolumes,
+)
+from resolver.core.held_view import ClaimKey, HeldView
+
+VOLUME_CONFLICT, DEVICE_CONFLICT = "conflict_volume", "conflict_device_claim"  # verdicts, in one word
+
+
+class StorageView(Protocol):
+    """Storage objects of the cluster."""
+
+    def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
+        """None: there is none of the name."""
+
+    def volume(self, name: str) -> PersistentVolume | None:
+        """None: there is none of the name."""
+
+    def attach_limits(self, node: str) -> Mapping[str, int]:
+        """How many volumes can be attached, by driver that has a limit on the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class BindingNode:
+    """The node of a binding. `index`: in the ledger."""
+
+    index: int
+    name: str
+    labels: Mapping[str, str]
+
+
+class Wanted(NamedTuple):
+    """What a pod mounts and claims. `device_claims`: by name, those of `claims` that exist."""
+
+    namespace: str
+    volumes: PodVolumes | None
+    claims: PodClaims | None
+    device_claims: Mapping[str, ResourceClaim]
+
+
+class Taken(NamedTuple):
+    """What a pod takes with its binding: names that nobody else may have taken unseen, and devices."""
+
+    names: tuple[str, ...]
+    held_claims: tuple[HeldClaim, ...]
+
+
+class NotGiven(NamedTuple):
+    """Why a pod does not get its volumes and devices on the node."""
+
+    verdict: str
+    reason: str
+
+
+def judge(wanted: Wanted, node: BindingNode, storage: StorageView, held: HeldView) -> Taken | NotGiven:
+    """The pod must hold no reservation: what it holds itself would count against it."""
+    allocated = allocated_claims(wanted)
+    if wanted.volumes is not None and (
+        reason := _volumes_problem(wanted.namespace, wanted.volumes, node, storage, held)
+    ):
+        return NotGiven(VOLUME_CONFLICT, reason)
+    for claim in allocated:
+        if reason := _devices_problem((claim.namespace, claim.name), claim.allocation, node, held):
+            return NotGiven(DEVICE_CONFLICT, reason)
+    return Taken(tuple(sorted(set(_names(wanted, allocated, node, storage)))), allocated)
+
+
+def allocated_claims(wanted: Wanted) -> tuple[HeldClaim, ...]:
+    """The pod's resource claims that have devices. A scheduler that knows of devices allocates them before it
+    binds."""
+    uses = () if wanted.claims is None else wanted.claims.uses
+    found = [wanted.device_claims.get(use.claim or "") for use in uses]
+    return tuple(
+        HeldClaim(claim.namespace, claim.name, claim.allocation)
+        for claim in dict.fromkeys(found)
+        if claim is not None and claim.allocation is not None
+    )
+
+
+def _volumes_problem(
+    namespace: str, volumes: PodVolumes, node: BindingNode, storage: StorageView, held: HeldView
+) -> str:
+    for mount in volumes.claims:
+        claim = storage.claim(namespace, mount.claim)
+        if claim is not None and (reason := _claim_problem(claim, node, storage, held)):
+            return reason
+    there = [group for group in held.groups_on(node.index) if group.volumes is not None]
+    for group in there:
+        for disk in group.volumes.disks if group.volumes is not None else ():
+            if any(own.excludes(disk) for own in volumes.disks):
+                return DISK_IN_USE
+    return _attachments_problem(namespace, volumes, node, storage, there)
+
+
+def _claim_problem(
+    claim: PersistentVolumeClaim, node: BindingNode, storage: StorageView, held: HeldView
+) -> str:
+    key = claim.namespace, claim.name
+    if READ_WRITE_ONCE_POD in claim.access_modes and held.users(key):
+        return CLAIM_IN_USE
+    if claim.bound:
+        volumes = [claim.volume_name]
+    else:
+        choices = held.choices(key)
+        if any(choice.node not in (-1, node.index) for choice in choices):
+            return VOLUME_UNREACHABLE  # one is being provisioned for another node
+        volumes = [choice.volume for choice in choices if choice.volume]
+    for volume in map(storage.volume, volumes):
+        affinity = None if volume is None else volume.node_affinity
+        if affinity is not None and not affinity.matches(node.labels, node.name):
+            return VOLUME_UNREACHABLE
+    return ""
+
+
+def _attachments_problem(
+    namespace: str, volumes: PodVolumes, node: BindingNode, storage: StorageView, there: list[PodGroup]
+) -> str:
+    limits = storage.attach_limits(node.name)
+    own = {volume for volume in _attached(namespace, volumes, storage) if volume.driver in limits}
+    if not own:
+        return ""
+    attached: set[CsiVolume] = set()
+    for group in there:
+        if group.volumes is not None:
+            attached.update(_attached(group.namespace, group.volumes, storage))
+    for driver in {volume.driver for volume in own - attached}:
+        if sum(volume.driver == driver for volume in own | attached) > limits[driver]:
+            return OVER_ATTACH_LIMIT
+    return ""
+
+
+def _attached(namespace: str, volumes: PodVolumes, storage: StorageView) -> Iterator[CsiVolume]:
+    """The volumes of bound claims. Pods that mount equal ones share an attachment."""
+    for mount in volumes.claims:
+        claim = storage.claim(namespace, mount.claim)
+        volume = None if claim is None or not claim.bound else storage.volume(claim.volume_name)
+        if volume is not None and volume.csi is not None:
+            yield volume.csi
+
+
+def _devices_problem(key: ClaimKey, allocation: Allocation, node: BindingNode, held: HeldView) -> str:
+    if allocation.nodes is not None and not allocation.nodes.matches(node.labels, node.name):
+        return CLAIM_UNREACHABLE
+    for result in allocation.results:
+        other = None if result.admin_access else _other_claim(key, result, held)
+        if other is not None:
+            return f"{NOT_ALLOCATABLE}: device {result.id} is given to claim {'/'.join(other)}"
+    return ""
+
+
+def _other_claim(key: ClaimKey, result: DeviceResult, held: HeldView) -> ClaimKey | None:
+    """Another claim that has the device and does not share it."""
+    others = (use for use in held.uses(result.id) if use.claim != key)
+    return next((use.claim for use in others if not (use.shared and result.shared)), None)
+
+
+def _names(
+    wanted: Wanted, allocated: tuple[HeldClaim, ...], node: BindingNode, storage: StorageView
+) -> Iterator[str]:
+    volumes = wanted.volumes or PodVolumes()
+    for mount in volumes.claims:
+        claim = storage.claim(wanted.namespace, mount.claim)
+        if claim is not None and READ_WRITE_ONCE_POD in claim.access_modes:
+            yield reserved_names.claim_for_one_pod(wanted.namespace, mount.claim)
+    for disk in volumes.disks:
+        yield reserved_names.disk_on_node(node.name, disk)
+    limits = storage.attach_limits(node.name)
+    for volume in _attached(wanted.namespace, volumes, storage):
+        if volume.driver in limits:
+            yield reserved_names.attachments(node.name, volume.driver)
+    for given in allocated:
+        yield reserved_names.resource_claim(given.namespace, given.name)
+        for result in given.allocation.results:
+            if not result.admin_access:
+                yield reserved_names.device(result.id)

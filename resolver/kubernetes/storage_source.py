@@ -1,0 +1,161 @@
+"""Where the binding webhook learns of volumes and devices: claims, volumes and CSINodes from watches, because
+the volumes of all pods of a node are counted; and the resource claims of a pod from the API server, because a
+scheduler writes their devices right before it asks.
+
+A claim may have been bound a moment ago, too. So a claim of the pod that the watch does not show as bound,
+and its volume, are read again."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from hoss.errors import InvalidInput, TransportError
+from hoss.kube.api import KubeApi, Object, Refused
+from hoss.kube.reflector import Change, ObjectGone, Reflector
+from hoss.manifests.devices import read_device_object
+from hoss.manifests.volumes import read_storage_object
+from hoss.model.devices import PodClaims, ResourceClaim
+from hoss.model.volumes import CsiNode, PersistentVolume, PersistentVolumeClaim, PodVolumes
+from hoss.telemetry import logger
+from resolver.core.held_view import ClaimKey
+from resolver.core.volumes_and_devices import StorageView
+
+_NOT_FOUND = 404
+_CLAIMS, _VOLUMES, _CSI_NODES = (
+    "/api/v1/persistentvolumeclaims",
+    "/api/v1/persistentvolumes",
+    "/apis/storage.k8s.io/v1/csinodes",
+)
+_KINDS = {_CLAIMS: "PersistentVolumeClaim", _VOLUMES: "PersistentVolume", _CSI_NODES: "CSINode"}
+
+
+class StorageSource(Protocol):
+    """What the webhook needs to know of volumes and devices. All raise TransportError if that is unknown, and
+    InvalidInput for an object that cannot be read."""
+
+    def __len__(self) -> int:
+        """The number of objects that are remembered."""
+
+    async def storage_for(self, namespace: str, volumes: PodVolumes) -> StorageView:
+        """The storage objects, with the pod's claims and their volumes as they are now."""
+
+    async def device_claims(self, namespace: str, claims: PodClaims) -> dict[str, ResourceClaim]:
+        """The pod's resource claims by name, without those that do not exist."""
+
+
+class _FreshStorage:
+    """Storage objects, some of which were read later than the others."""
+
+    def __init__(self, known: StorageView) -> None:
+        self.claims: dict[ClaimKey, PersistentVolumeClaim] = {}
+        self.volumes: dict[str, PersistentVolume] = {}
+        self._known = known
+
+    def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
+        return self.claims.get((namespace, name)) or self._known.claim(namespace, name)
+
+    def volume(self, name: str) -> PersistentVolume | None:
+        return self.volumes.get(name) or self._known.volume(name)
+
+    def attach_limits(self, node: str) -> Mapping[str, int]:
+        return self._known.attach_limits(node)
+
+
+class ClusterStorage:
+    """The StorageSource of a cluster. Its `reflectors` must be running."""
+
+    def __init__(
+        self, api: KubeApi, *, patience_seconds: float, clock: Callable[[], float], rng: random.Random
+    ) -> None:
+        self._api = api
+        self._patience_seconds = patience_seconds
+        self._claims: dict[ClaimKey, PersistentVolumeClaim] = {}
+        self._volumes: dict[str, PersistentVolume] = {}
+        self._limits: dict[str, dict[str, int]] = {}  # by node, of drivers with a limit
+        self.reflectors = [
+            Reflector(api, path, self._handler(kind), clock=clock, rng=rng) for path, kind in _KINDS.items()
+        ]
+
+    def __len__(self) -> int:
+        return len(self._claims) + len(self._volumes) + len(self._limits)
+
+    def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
+        return self._claims.get((namespace, name))
+
+    def volume(self, name: str) -> PersistentVolume | None:
+        return self._volumes.get(name)
+
+    def attach_limits(self, node: str) -> Mapping[str, int]:
+        return self._limits.get(node, {})
+
+    async def storage_for(self, namespace: str, volumes: PodVolumes) -> StorageView:
+        if not volumes.claims:
+            return self
+        if not all(reflector.complete.is_set() for reflector in self.reflectors):
+            raise TransportError("the volumes of the cluster are being listed")
+        fresh = _FreshStorage(self)
+        await asyncio.gather(*(self._read_claim(namespace, m.claim, fresh) for m in volumes.claims))
+        return fresh
+
+    async def _read_claim(self, namespace: str, name: str, fresh: "_FreshStorage") -> None:
+        claim = self._claims.get((namespace, name))
+        if claim is None or not claim.bound:
+            found = await self._read(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}")
+            read = None if found is None else read_storage_object(found, "PersistentVolumeClaim")
+            if not isinstance(read, PersistentVolumeClaim):
+                return
+            claim = fresh.claims[namespace, name] = read
+        if claim.bound and claim.volume_name not in self._volumes:
+            found = await self._read(f"{_VOLUMES}/{claim.volume_name}")
+            volume = None if found is None else read_storage_object(found, "PersistentVolume")
+            if isinstance(volume, PersistentVolume):
+                fresh.volumes[volume.name] = volume
+
+    async def device_claims(self, namespace: str, claims: PodClaims) -> dict[str, ResourceClaim]:
+        names = list(dict.fromkeys(use.claim for use in claims.uses if use.claim))
+        place = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
+        found = await asyncio.gather(*(self._read(f"{place}/{name}") for name in names))
+        read = (read_device_object(item, "ResourceClaim") for item in found if item is not None)
+        return {claim.name: claim for claim in read if isinstance(claim, ResourceClaim)}
+
+    async def _read(self, path: str) -> Object | None:
+        try:
+            found: Object = await self._api.get(path, patience_seconds=self._patience_seconds)
+        except Refused as refused:
+            if refused.reply.status == _NOT_FOUND:
+                return None
+            raise TransportError(str(refused)) from refused
+        return found
+
+    def _handler(self, kind: str) -> Callable[[list[Change]], None]:
+        def handle(changes: Iterable[Change]) -> None:
+            for change in changes:
+                if isinstance(change, ObjectGone):
+                    self._remove(kind, change.namespace, change.name)
+                    continue
+                try:
+                    self._put(kind, change.object)
+                except InvalidInput as exc:
+                    name = change.object["metadata"]["name"]
+                    logger().warning("object_unreadable", kind=kind, name=name, problem=str(exc))
+
+        return handle
+
+    def _put(self, kind: str, found: Any) -> None:
+        match read_storage_object(found, kind):
+            case PersistentVolumeClaim() as claim:
+                self._claims[claim.namespace, claim.name] = claim
+            case PersistentVolume() as volume:
+                self._volumes[volume.name] = volume
+            case CsiNode() as node:
+                self._limits[node.name] = dict(node.limits)
+
+    def _remove(self, kind: str, namespace: str, name: str) -> None:
+        match kind:
+            case "PersistentVolumeClaim":
+                self._claims.pop((namespace, name), None)
+            case "PersistentVolume":
+                self._volumes.pop(name, None)
+            case _:
+                self._limits.pop(name, None)

@@ -1,0 +1,132 @@
+"""The binding webhook's judgement of volumes and devices, by a view of the ledger that the ledger proves to
+be complete: the proposal names what the pod takes, and up to where the view knew each shard.
+
+Bindings of pods with volumes or devices are judged one at a time by each resolver. The ledger does not refuse
+what a writer itself placed in between, because the writer is to know that. Of several resolvers the ledger
+refuses the later one, which looks again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+from hoss.errors import LedgerUnavailable
+from hoss.model.volumes import PodVolumes
+from hoss.telemetry import logger
+from hoss.v1 import common_pb2
+from hoss.wire.convert_rules import definition_of, definition_taking
+from hoss.wire.convert_selectors import labels_from_proto
+from resolver.core.held_view import HeldView
+from resolver.core.values import Group
+from resolver.core.volumes_and_devices import (
+    BindingNode,
+    NotGiven,
+    StorageView,
+    Wanted,
+    allocated_claims,
+    judge,
+)
+from resolver.kubernetes.pod_source import PodDemand
+from resolver.kubernetes.storage_source import StorageSource
+from resolver.ledger.port import Ledger
+from resolver.messages.proposals import group_of
+
+_LOOK_SECONDS = 1.0  # a view that is not asked follows the ledger all the same, or it would need a snapshot
+
+
+class VolumeFacts(NamedTuple):
+    """What the API server says of a pod's volumes and devices."""
+
+    wanted: Wanted
+    storage: StorageView
+
+
+class Share(NamedTuple):
+    """What a pod proposes to take. `seen`: by shard, the seq up to which the view knew it."""
+
+    group: Group
+    seen: tuple[int, ...]
+
+
+class VolumesAndDevices:
+    """`run` must be running."""
+
+    def __init__(self, ledger: Ledger, storage: StorageSource) -> None:
+        self._ledger = ledger
+        self._storage = storage
+        self._view = HeldView(ledger.shards)
+        self._ledger_epoch = ledger.epoch  # that the view belongs to
+        self._turn = asyncio.Lock()
+
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of what is remembered here."""
+        return {"webhook_held": len(self._view), "webhook_storage": len(self._storage)}
+
+    async def run(self) -> None:
+        """Follow the ledger until cancelled."""
+        while True:
+            try:
+                async with self._turn:
+                    await self._catch_up()
+            except LedgerUnavailable as exc:
+                logger().warning("held_volumes_and_devices_unknown", error=str(exc))
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Judge, and propose by it, within the block: nobody else here does so meanwhile."""
+        async with self._turn:
+            yield
+
+    async def read(self, namespace: str, demand: PodDemand) -> VolumeFacts:
+        """What the pod mounts and claims. Raises TransportError, and InvalidInput for a claim that cannot be
+        read."""
+        storage, wanted = await asyncio.gather(
+            self._storage.storage_for(namespace, demand.spec.volumes or PodVolumes()),
+            self._wanted(namespace, demand),
+        )
+        return VolumeFacts(wanted, storage)
+
+    async def judge(self, facts: VolumeFacts, demand: PodDemand, node: str, index: int) -> Share | NotGiven:
+        """What the pod takes on the node, or why it does not get it. The pod must hold no reservation. Raises
+        LedgerUnavailable."""
+        labels = await self._labels(node, index)
+        await self._catch_up()  # last: what the ledger has then is what the proposal is based on
+        found = judge(facts.wanted, BindingNode(index, node, labels), facts.storage, self._view)
+        if isinstance(found, NotGiven):
+            return found
+        definition = definition_of(replace(demand.group_model, held_claims=found.held_claims))
+        return Share(group_of(definition_taking(definition, found.names)), self._view.seen)
+
+    async def existing(self, namespace: str, demand: PodDemand) -> bytes:
+        """The definition of the group of a pod that is on its node already, with the devices that its claims
+        have. Raises as `read`."""
+        held = allocated_claims(await self._wanted(namespace, demand))
+        return definition_of(replace(demand.group_model, held_claims=held))
+
+    async def _wanted(self, namespace: str, demand: PodDemand) -> Wanted:
+        claims = demand.spec.claims
+        device_claims = {} if claims is None else await self._storage.device_claims(namespace, claims)
+        return Wanted(namespace, demand.spec.volumes, claims, device_claims)
+
+    async def _labels(self, name: str, index: int) -> dict[str, str]:
+        found = await self._ledger.nodes_named(index % self._ledger.shards, [name])
+        if name not in found:
+            return {}
+        return dict(labels_from_proto(common_pb2.NodeSpec.FromString(found[name][1]).labels))
+
+    async def _catch_up(self) -> None:
+        if self._ledger_epoch != self._ledger.epoch:
+            self._view, self._ledger_epoch = HeldView(self._ledger.shards), self._ledger.epoch
+        await asyncio.gather(*map(self._catch_up_with, range(self._ledger.shards)))
+
+    async def _catch_up_with(self, shard: int) -> None:
+        now, known = await self._ledger.seq(shard), self._view.seqs[shard]
+        while known is None or known < now:
+            entries = None if known is None else await self._ledger.feed(shard, known, 1)
+            if entries:
+                self._view.apply(shard, entries)
+            else:  # the first look, or the feed does not go back so far
+                self._view.replace(shard, await self._ledger.snapshot(shard, groups=True))
+            known = self._view.seqs[shard]

@@ -1,0 +1,40 @@
+"""Volumes and devices in dictionaries, where the resolver's StorageSource is wanted: held to
+tests/e2e/kubernetes/test_storage_source.py like the real one."""
+
+from typing import Any
+
+from hoss.manifests.devices import read_device_object
+from hoss.manifests.volumes import read_storage_object
+
+
+class StorageInMemory:
+    """`put` takes objects as the API server stores them; an object of the same name is replaced."""
+
+    def __init__(self) -> None:
+        self._objects: dict[tuple[str, str, str], Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def put(self, kind: str, name: str, **parts: Any) -> None:
+        """In namespace default, if it has one. `parts`: spec, status, and what else the object has."""
+        item = {"metadata": {"name": name, "namespace": "default", **parts.pop("metadata", {})}, **parts}
+        read = read_device_object if kind == "ResourceClaim" else read_storage_object
+        self._objects[kind, "default", name] = read(item, kind)
+
+    def claim(self, namespace: str, name: str) -> Any:
+        return self._objects.get(("PersistentVolumeClaim", namespace, name))
+
+    def volume(self, name: str) -> Any:
+        return self._objects.get(("PersistentVolume", "default", name))
+
+    def attach_limits(self, node: str) -> Any:
+        known = self._objects.get(("CSINode", "default", node))
+        return dict(known.limits) if known else {}
+
+    async def storage_for(self, namespace: str, volumes: Any) -> Any:
+        return self
+
+    async def device_claims(self, namespace: str, claims: Any) -> Any:
+        found = (self._objects.get(("ResourceClaim", namespace, use.claim)) for use in claims.uses)
+        return {claim.name: claim for claim in found if claim is not None}

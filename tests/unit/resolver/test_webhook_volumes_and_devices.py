@@ -1,0 +1,277 @@
+"""The binding webhook judges volumes and devices, on a ledger of one shard and of several."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from webhook_in_memory import WebhookCluster, review_of
+
+from hoss.model.devices import Allocation, DeviceId, DeviceResult, HeldClaim
+from hoss.model.pod import PodGroup, PodSpec
+from hoss.model.reserved_names import claim_for_one_pod, device
+from hoss.model.volumes import ClaimMount, PodVolumes
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.convert_rules import definition_of, definition_taking, group_defined
+from hoss.wire.uids import uid_from_text
+from resolver.core.binding_review import proposal_for
+from resolver.core.denials import REPEATED_SECONDS
+from resolver.core.values import Verdict
+from resolver.kubernetes.existing_pods import ExistingPodReservations
+from resolver.messages.nodes import shard_of
+from resolver.messages.proposals import group_of
+
+ONE_POD, MANY_PODS = "ReadWriteOncePod", "ReadWriteOnce"
+CLAIM_IN_USE = "ReadWriteOncePod access mode already in-use by another pod"
+GPU = DeviceId("gpu.example.com", "n1", "gpu-0")
+
+
+class VolumeCluster(WebhookCluster):
+    """With volumes and devices, and a worker of HOSS that knows the ledger up to its last `look`."""
+
+    def __init__(self, shards: int) -> None:
+        super().__init__(shards)
+        self._seen: tuple[int, ...] = (0,) * shards
+
+    def volume(self, claim: str, *, mode: str = MANY_PODS, node: str = "", bound: bool = True) -> list[Any]:
+        """spec.volumes with a claim that has a volume, which `node` alone reaches; "": every node."""
+        bound_to = {"volumeName": f"pv-{claim}"} if bound else {}
+        annotations = {"pv.kubernetes.io/bind-completed": "yes"} if bound else {}
+        self.storage.put(
+            "PersistentVolumeClaim",
+            claim,
+            metadata={"annotations": annotations},
+            spec={"accessModes": [mode], **bound_to},
+        )
+        there = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+        affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [there]}]}} if node else {}
+        csi = {"driver": "disks.example.com", "volumeHandle": claim}
+        self.storage.put("PersistentVolume", f"pv-{claim}", spec={"csi": csi, "nodeAffinity": affinity})
+        return [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
+
+    def limit(self, node: str, count: int) -> None:
+        driver = {"name": "disks.example.com", "allocatable": {"count": count}}
+        self.storage.put("CSINode", node, spec={"drivers": [driver]})
+
+    def give(self, claim: str, device: str = "gpu-0", **result: Any) -> list[Any]:
+        """spec.resourceClaims with a claim to which its scheduler has given a device of node n1."""
+        given = {"request": "one", "driver": GPU.driver, "pool": "n1", "device": device, **result}
+        at = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+        allocation = {
+            "devices": {"results": [given]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [at]}]},
+        }
+        self.storage.put("ResourceClaim", claim, status={"allocation": allocation})
+        return [{"name": "gpu", "resourceClaimName": claim}]
+
+    async def ask(self, pod: Any, node: str = "n1") -> str:
+        """The verdict and what it says."""
+        answer = await self.guard.review(review_of(pod, node))
+        return f"{answer.verdict} {answer.message}".strip()
+
+    async def look(self) -> None:
+        self._seen = tuple([await self.ledger.seq(shard) for shard in range(self.ledger.shards)])
+
+    async def place(self, node: str, group: PodGroup, *names: str, uid: bytes = b"w" * 16) -> Verdict:
+        """The worker's proposal of a pod that takes these names on the node."""
+        shard = shard_of(node, self.ledger.shards)
+        proposal = proposal_for(
+            uid,
+            int((await self.ledger.node_indexes(shard, [node]))[0]),
+            [0] * len(await self.ledger.schema()),
+            spec=PodSpec(),
+            group=group_of(definition_taking(definition_of(group), names)),
+            worker="w1",
+            epoch=await self.ledger.grant("w1"),
+            dry_run=False,
+            shards=self.ledger.shards,
+            known=2**40,
+            seen=self._seen,
+        )
+        return Verdict(int((await self.decide(shard, proposal)).verdicts[0]))
+
+    async def held_claims(self, pod: Any) -> list[str]:
+        """The resource claims whose devices the ledger holds for the pod."""
+        shard = shard_of("n1", self.ledger.shards)
+        column = self.uids(pod)
+        (definition,) = await self.ledger.definitions(shard, column)
+        return [held.name for held in group_defined(definition).held_claims]
+
+
+@pytest.fixture(params=[1, 3], ids="{} shards".format)
+async def cluster(request: pytest.FixtureRequest, make_node: Any) -> VolumeCluster:
+    made = VolumeCluster(request.param)
+    hostnames = {name: (("kubernetes.io/hostname", name),) for name in ("n1", "n2")}
+    await made.add_nodes(*(make_node(name, labels=labels) for name, labels in hostnames.items()))
+    return made
+
+
+def _mounting(claim: str, **choice: Any) -> PodGroup:
+    return PodGroup(volumes=PodVolumes((ClaimMount(claim, **choice),)))
+
+
+def _holding(claim: str) -> PodGroup:
+    return PodGroup(held_claims=(HeldClaim("default", claim, Allocation((DeviceResult("one", GPU),))),))
+
+
+async def test_a_claim_for_one_pod_is_not_given_to_a_second_pod_on_any_node(cluster: VolumeCluster) -> None:
+    volumes = cluster.volume("data", mode=ONE_POD)
+    first, second = cluster.pod("first", volumes=volumes), cluster.pod("second", volumes=volumes)
+    assert await cluster.ask(first, "n1") == "reserved"
+    for node in ("n1", "n2"):
+        refused = await cluster.ask(second, node)
+        assert refused.startswith(
+            f"conflict_volume node {node} cannot take pod default/second: node(s) unavail"
+        )
+        assert refused.endswith(CLAIM_IN_USE)
+    assert await cluster.ask(first, "n1") == "standing"  # its own use is not in its way
+    assert await cluster.reserved(second) == 0
+
+
+async def test_of_pods_that_are_bound_at_once_with_a_claim_for_one_pod_one_is_allowed(
+    cluster: VolumeCluster,
+) -> None:
+    """By two webhooks, each asked for several."""
+    volumes = cluster.volume("data", mode=ONE_POD)
+    pods = [cluster.pod(f"p{number}", volumes=volumes) for number in range(6)]
+    guards = [cluster.guard, cluster.another_guard("another")]
+    asked = [guards[i % 2].review(review_of(pod, f"n{1 + i % 2}")) for i, pod in enumerate(pods)]
+    verdicts = [answer.verdict for answer in await asyncio.gather(*asked)]
+    assert sorted(verdicts) == ["conflict_volume"] * 5 + ["reserved"]
+
+
+async def test_the_same_question_twice_at_once_is_answered_by_one_reservation(cluster: VolumeCluster) -> None:
+    pod = cluster.pod("p", volumes=cluster.volume("data", mode=ONE_POD))
+    answers = await asyncio.gather(*(cluster.ask(pod) for _ in range(3)))
+    assert sorted(answers) == ["reserved", "standing", "standing"]
+
+
+async def test_a_worker_that_has_not_seen_what_the_webhook_allowed_does_not_get_it(
+    cluster: VolumeCluster,
+) -> None:
+    volumes, claims = cluster.volume("data", mode=ONE_POD), cluster.give("gpus")
+    # A worker's first such pod teaches the ledger the rule, which is not what is tried here.
+    await cluster.place("n2", PodGroup(), "something/else")
+    await cluster.look()
+    assert await cluster.ask(cluster.pod("p", volumes=volumes, resourceClaims=claims)) == "reserved"
+    for group, name in (
+        (_mounting("data"), claim_for_one_pod("default", "data")),
+        (_holding("another"), device(GPU)),
+    ):
+        assert await cluster.place("n2", group, name) is Verdict.CONFLICT_TOPOLOGY
+    await cluster.look()
+    assert await cluster.place("n2", _holding("another"), device(GPU)) is Verdict.COMMITTED
+
+
+async def test_what_a_worker_of_hoss_has_taken_is_refused_and_free_again_after_it(
+    cluster: VolumeCluster,
+) -> None:
+    await cluster.look()
+    names = claim_for_one_pod("default", "data"), device(GPU)
+    both = PodGroup(volumes=_mounting("data").volumes, held_claims=_holding("theirs").held_claims)
+    await cluster.place("n2", both, *names)  # teaches the ledger the rule
+    await cluster.look()
+    assert await cluster.place("n2", both, *names) in (Verdict.COMMITTED, Verdict.DUPLICATE)
+    volumes, claims = cluster.volume("data", mode=ONE_POD), cluster.give("ours")
+    mounting, claiming = cluster.pod("m", volumes=volumes), cluster.pod("c", resourceClaims=claims)
+    assert (await cluster.ask(mounting)).endswith(CLAIM_IN_USE)
+    assert await cluster.ask(claiming) == (
+        "conflict_device_claim node n1 cannot take pod default/c: cannot allocate all claims: device "
+        "gpu.example.com/n1/gpu-0 is given to claim default/theirs"
+    )
+    for shard in range(cluster.ledger.shards):
+        await cluster.ledger.release(shard, cluster.uids(b"w" * 16))
+    cluster.now += REPEATED_SECONDS
+    assert [await cluster.ask(pod) for pod in (mounting, claiming)] == ["reserved", "reserved"]
+
+
+async def test_a_volume_that_the_node_does_not_reach_is_refused(cluster: VolumeCluster) -> None:
+    pod = cluster.pod("p", volumes=cluster.volume("data", node="n2"))
+    assert (await cluster.ask(pod, "n1")).endswith("node(s) didn't match PersistentVolume's node affinity")
+    assert await cluster.ask(pod, "n2") == "reserved"
+
+
+async def test_a_claim_whose_volume_a_worker_chose_is_not_bound_where_that_volume_is_not(
+    cluster: VolumeCluster,
+) -> None:
+    """The claim waits for its first consumer, and another pod of HOSS is that."""
+    provisioned, chosen = cluster.volume("new", bound=False), cluster.volume("old", bound=False, node="n2")
+    await cluster.look()
+    await cluster.place("n2", _mounting("new", provisioned=True))
+    await cluster.look()
+    for number, (claim, choice) in enumerate((("new", {"provisioned": True}), ("old", {"volume": "pv-old"}))):
+        placed = await cluster.place("n2", _mounting(claim, **choice), uid=bytes([number]) * 16)
+        assert placed is Verdict.COMMITTED
+    for volumes in (provisioned, chosen):
+        pod = cluster.pod(f"p-{volumes is chosen}", volumes=volumes)
+        assert (await cluster.ask(pod, "n1")).startswith("conflict_volume")
+        assert await cluster.ask(pod, "n2") == "reserved"
+
+
+async def test_a_node_gets_no_more_volumes_than_its_driver_attaches_and_pods_share_attachments(
+    cluster: VolumeCluster,
+) -> None:
+    cluster.limit("n1", 1)
+    shared = cluster.volume("shared")
+    assert await cluster.ask(cluster.pod("first", volumes=shared)) == "reserved"
+    assert await cluster.ask(cluster.pod("second", volumes=shared)) == "reserved"
+    third = cluster.pod("third", volumes=cluster.volume("own"))
+    assert (await cluster.ask(third)).endswith("node(s) exceed max volume count")
+    assert await cluster.ask(third, "n2") == "reserved"
+
+
+async def test_a_disk_that_pods_name_is_mounted_once_on_a_node(cluster: VolumeCluster) -> None:
+    disk = [{"name": "d", "gcePersistentDisk": {"pdName": "disk-1"}}]
+    assert await cluster.ask(cluster.pod("first", volumes=disk)) == "reserved"
+    second = cluster.pod("second", volumes=disk)
+    assert (await cluster.ask(second)).endswith("node(s) had no available disk")
+    assert await cluster.ask(second, "n2") == "reserved"
+
+
+async def test_a_device_is_one_claims_unless_all_its_claims_share_it(cluster: VolumeCluster) -> None:
+    pods = {
+        "first": cluster.give("first"),
+        "same-claim": cluster.give("first"),
+        "second": cluster.give("second"),
+        "watching": cluster.give("watching", adminAccess=True),
+        "part": cluster.give("part", device="gpu-1", shareID="a"),
+        "other-part": cluster.give("other-part", device="gpu-1", shareID="b"),
+        "whole": cluster.give("whole", device="gpu-1"),
+    }
+    answers = {name: await cluster.ask(cluster.pod(name, resourceClaims=of)) for name, of in pods.items()}
+    assert [name for name, answer in answers.items() if answer != "reserved"] == ["second", "whole"]
+
+
+async def test_devices_are_not_bound_to_a_node_that_they_are_not_on(cluster: VolumeCluster) -> None:
+    pod = cluster.pod("p", resourceClaims=cluster.give("gpus"))
+    assert (await cluster.ask(pod, "n2")).endswith("resourceclaim not available on the node")
+
+
+async def test_a_claim_that_no_scheduler_gave_devices_is_not_the_webhooks_business(
+    cluster: VolumeCluster,
+) -> None:
+    cluster.storage.put("ResourceClaim", "idle")
+    pod = cluster.pod("p", resourceClaims=[{"name": "gpu", "resourceClaimName": "idle"}])
+    assert await cluster.ask(pod) == "reserved"
+    assert await cluster.held_claims(pod) == []
+
+
+async def test_devices_stay_held_when_a_dispatcher_tells_of_the_pod(cluster: VolumeCluster) -> None:
+    """It knows the pod, and not what its claims have."""
+    pod = cluster.pod("p", resourceClaims=cluster.give("gpus"))
+    assert await cluster.ask(pod) == "reserved"
+    shard = shard_of("n1", cluster.ledger.shards)
+    (node,) = (await cluster.ledger.node_indexes(shard, ["n1"])).tolist()
+    standing = ExistingPodReservations(cluster.ledger, None, reviews_bindings=True)
+    kind = pb.PodKind(group=definition_of(PodGroup(labels=(("app", "web"),))))
+    kind.requests.add(resource="pods", amount=1)
+    columns = pb.PodColumns(
+        uids=uid_from_text(pod["metadata"]["uid"]), nodes=node.to_bytes(4, "little"), kinds=bytes(4)
+    )
+    request = pb.UpsertPodsRequest(
+        writer="mirror", epoch=await cluster.ledger.grant("mirror"), kinds=[kind], pods=columns
+    )
+    assert (await standing.upsert(request)).unreviewed == b"\0"
+    assert await cluster.held_claims(pod) == ["gpus"]
+    assert (await cluster.ask(cluster.pod("q", resourceClaims=cluster.give("others")))).startswith(
+        "conflict_device_claim"
+    )
