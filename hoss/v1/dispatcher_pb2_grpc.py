@@ -323,7 +323,8 @@ class DispatcherServicer(object):
 
     def Rebalance(self, request, context):
         """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
-        moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, and while another run is under way.
+        moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, while another run is under way, for a
+        controller that is paused, and for a second controller beside a living one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

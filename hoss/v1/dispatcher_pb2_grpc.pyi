@@ -101,7 +101,8 @@ class DispatcherStub:
     """
     Rebalance: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceRequest, _dispatcher_pb2.RebalanceStatus]
     """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
-    moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, and while another run is under way.
+    moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, while another run is under way, for a
+    controller that is paused, and for a second controller beside a living one.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]
     """The dispatcher's state: pods by phase, counters, and every problem as a sentence."""
@@ -181,7 +182,8 @@ class DispatcherAsyncStub(DispatcherStub):
     """
     Rebalance: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceRequest, _dispatcher_pb2.RebalanceStatus]  # type: ignore[assignment]
     """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
-    moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, and while another run is under way.
+    moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, while another run is under way, for a
+    controller that is paused, and for a second controller beside a living one.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]  # type: ignore[assignment]
     """The dispatcher's state: pods by phase, counters, and every problem as a sentence."""
@@ -384,7 +386,8 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.RebalanceStatus, _abc.Awaitable[_dispatcher_pb2.RebalanceStatus]]:
         """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
-        moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, and while another run is under way.
+        moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, while another run is under way, for a
+        controller that is paused, and for a second controller beside a living one.
         """
 
     @_abc_1.abstractmethod

@@ -156,26 +156,62 @@ def run(
 
 @group.command("status")
 def status(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
-    """How far the present run of moves is, or how the last one ended."""
+    """How far the present run of moves is, or how the last one ended; and what the controller does."""
     _show(_asked("STATUS", dispatcher), output)
 
 
 @group.command("pause")
 def pause(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
-    """Make no more moves. What is on its way ends on the old node or on the new one."""
+    """Make no more moves, by hand or by the controller. What is on its way ends on the old node or on the new
+    one."""
     _show(_asked("PAUSE", dispatcher), output)
 
 
 @group.command("resume")
 def resume(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
-    """Go on with a paused run."""
+    """Go on with a paused run, and let the controller go on."""
     _show(_asked("RESUME", dispatcher), output)
 
 
 @group.command("undo")
 def undo(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
-    """Move back what the run has moved, the last pod first. This is a run of its own: see status."""
+    """Move back what the run has moved, the last pod first. This is a run of its own: see status. It pauses
+    the controller, which would plan the same again."""
     _show(_asked("UNDO", dispatcher), output)
+
+
+@group.command("controller")
+def controller(
+    *,
+    file: Annotated[Path, typer.Option("-f", "--file", help="A RebalancePolicy document.")],
+    check: Annotated[bool, typer.Option("--check", help="Only check the document.")] = False,
+    metrics_listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where Prometheus reads metrics; empty: nowhere.")
+    ] = "",
+    tls_dir: Annotated[
+        str, typer.Option(metavar="DIRECTORY", help="The certificate to connect with; else the context's.")
+    ] = "",
+    ready_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Written once the controller is at work.")
+    ] = None,
+    dispatcher: Dispatcher = "",
+    resolver: Resolver = "",
+) -> None:
+    """Plan and move by itself, as a RebalancePolicy says, until it is ended. One at a time; it needs the role
+    operate. `hoss up --rebalance FILE` starts it with the local platform.
+
+    `hoss rebalance status` shows what it does, and `pause` and `resume` steer it. Not in Kubernetes mode."""
+    from hossctl.rebalance.policy import read_policy
+
+    policy, _ = read_policy(file)
+    if check:
+        say(f"{file} can be used")
+        return
+    from hoss.serving import run as run_service
+    from hossctl.rebalance.controlling import serve
+
+    endpoints = Endpoints(dispatcher, resolver, tls_dir)
+    run_service(lambda: serve(policy, endpoints, metrics_listen, ready_file))
 
 
 def _asked(action: str, dispatcher: str) -> Document:
@@ -190,12 +226,15 @@ def _show(document: Document, output: Format) -> None:
     if not output.for_people:
         print_document(document, output)
         return
-    if not document["state"]:
+    if document["state"]:
+        print_rows(document["moves"], running.MOVE_COLUMNS)
+        print_lines([""])
+        print_summary(f"Moves for {document['purpose'] or 'a plan'}", running.run_lines(document))
+    else:
         say("no moves were begun since this dispatcher leads")
-        return
-    print_rows(document["moves"], running.MOVE_COLUMNS)
-    print_lines([""])
-    print_summary(f"Moves for {document['purpose'] or 'a plan'}", running.run_lines(document))
+    if document["controller"] is not None:
+        print_lines([""])
+        print_summary("Rebalance controller", running.controller_lines(document["controller"]))
 
 
 def _gathered(endpoints: Endpoints) -> "Gathered":

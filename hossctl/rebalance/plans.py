@@ -45,22 +45,28 @@ def plan_document(
 ) -> Document:
     """The plan for a goal. `drain`: instead empty these nodes, a name or LABEL=VALUE. `more`: pods that would
     wait, beside those that do. Changes the snapshot. Raises NotFound for nodes that are not there."""
-    waiting = (*gathered.waiting, *more)
+    waiting = gathered.waiting
     state = PlanState(gathered.snapshot, profile, gathered.pods, limits)
     if drain:
         plan = goals.drain(state, nodes_of(gathered, drain))
-    elif goal is RebalanceGoal.FIT_PENDING:
-        plan = goals.fit_pending(state, more or waiting)
-        waiting = tuple(more) or waiting
-    elif goal is RebalanceGoal.EMPTY_NODES:
-        plan = goals.empty_nodes(state)
-    elif goal is RebalanceGoal.SPREAD:
-        plan = goals.spread(state)
+    elif more:
+        plan, waiting = goals.fit_pending(state, more), tuple(more)
     else:
-        plan = defragment_gpus(state, popularity_of(gathered))
+        plan = plan_for(goal, state, gathered)
     head = {"kind": "RebalancePlan", "goal": f"drain {drain}" if drain else goal.value}
     seen = {str(shard): seq for shard, seq in sorted(gathered.snapshot.cache.seqs.items())}
     return head | {"seen": seen} | _document(gathered, state, plan, waiting)
+
+
+def plan_for(goal: RebalanceGoal, state: PlanState, gathered: Gathered) -> MovePlan:
+    """The plan for a goal, made in `state`."""
+    if goal is RebalanceGoal.FIT_PENDING:
+        return goals.fit_pending(state, gathered.waiting)
+    if goal is RebalanceGoal.EMPTY_NODES:
+        return goals.empty_nodes(state)
+    if goal is RebalanceGoal.SPREAD:
+        return goals.spread(state)
+    return defragment_gpus(state, popularity_of(gathered))
 
 
 FEW_MOVES = 10  # that `hoss describe` speaks of

@@ -307,6 +307,11 @@ class PlanState:
         """The gain that all moves since the last one with a gain have together."""
         self.moves[-1] = replace(self.moves[-1], gain=gain)
 
+    def credit_together(self, since: int, gain: float) -> None:
+        """The gain that all moves but the first `since` have only together."""
+        self.moves[since:] = [replace(move, gain=0.0) for move in self.moves[since:]]
+        self.credit(gain)
+
     def undo_to(self, moves: int) -> None:
         """Take back all moves but the first `moves`."""
         while len(self.moves) > moves:
