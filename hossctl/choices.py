@@ -34,6 +34,21 @@ class RebalanceGoal(str, Enum):
     DEFRAGMENT_GPUS = "defragment-gpus"
 
 
+class SimulatedCare(str, Enum):
+    """What is done about holes in `hoss simulate rebalance`."""
+
+    NONE = "none"
+    NIGHTLY = "nightly"  # all pods are packed anew each night
+    CONTROLLER = "controller"
+
+
+class SimulatedPlacer(str, Enum):
+    """Where a pod goes in `hoss simulate rebalance`, of the nodes that accept it."""
+
+    FULLEST = "fullest"
+    EMPTIEST = "emptiest"
+
+
 class Load(str, Enum):
     """The pods of a comparison; hossctl/compare/loads.py makes them."""
 

@@ -222,6 +222,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench plan": ("hoss bench plan --pods-per-second 500000 --nodes 2000",),
     "simulate omega": ("hoss simulate omega --quick",),
     "simulate cluster": ("hoss simulate cluster --quick",),
+    "simulate rebalance": ("hoss simulate rebalance --days 2 --placer emptiest",),
     "simulate check": ("hoss simulate check --measured slow.json",),
     "certs init": ("hoss certs init --authority ./authority",),
     "certs issue": (

@@ -12,7 +12,7 @@ from enum import Enum
 STEP_MOVES = 50
 REFUSED_IN_A_ROW = 5
 MORE_WAITING = 10  # pods, or a tenth of those that waited at the start, whichever is more
-SILENT_SECONDS = 60.0  # after so long without a report another controller may take over
+SILENT_SECONDS = 20.0  # after so long without a report another controller may take over
 
 
 class MoveState(str, Enum):
@@ -146,6 +146,11 @@ class ControllerSeat:
         if self.paused is None:
             self.paused = paused
         return ""
+
+    def leave(self, controller: str) -> None:
+        """This controller ends. Another one need not wait."""
+        if self.id == controller:
+            self.id = ""
 
     def refusal(self, controller: str) -> str:
         """Why this controller may not begin a run; empty: it may. People (no id) always may."""

@@ -127,6 +127,8 @@ class Mover:
             raise InvalidInput("is missing", where="report.id")
         if refusal := self._seat.report(report.id, self._runtime.now(), paused=report.paused):
             raise InvalidInput(refusal, where="report.id")
+        if report.leaving:
+            self._seat.leave(report.id)
         self._report = pb.RebalanceController()
         self._report.CopyFrom(report)
         self._report.heard_unix_ms = self._runtime.now_ms()

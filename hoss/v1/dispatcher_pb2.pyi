@@ -908,7 +908,7 @@ class WorkerView(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., digest: _Optional[int] = ..., idle: bool = ...) -> None: ...
 
 class RebalanceController(_message.Message):
-    __slots__ = ("id", "text", "paused", "moves_last_hour", "moves_per_hour", "moves_last_day", "goals", "heard_unix_ms")
+    __slots__ = ("id", "text", "paused", "moves_last_hour", "moves_per_hour", "moves_last_day", "goals", "heard_unix_ms", "leaving")
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
@@ -917,6 +917,7 @@ class RebalanceController(_message.Message):
     MOVES_LAST_DAY_FIELD_NUMBER: _ClassVar[int]
     GOALS_FIELD_NUMBER: _ClassVar[int]
     HEARD_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     id: str
     text: str
     paused: bool
@@ -925,7 +926,8 @@ class RebalanceController(_message.Message):
     moves_last_day: int
     goals: _containers.RepeatedScalarFieldContainer[str]
     heard_unix_ms: int
-    def __init__(self, id: _Optional[str] = ..., text: _Optional[str] = ..., paused: bool = ..., moves_last_hour: _Optional[int] = ..., moves_per_hour: _Optional[int] = ..., moves_last_day: _Optional[int] = ..., goals: _Optional[_Iterable[str]] = ..., heard_unix_ms: _Optional[int] = ...) -> None: ...
+    leaving: bool
+    def __init__(self, id: _Optional[str] = ..., text: _Optional[str] = ..., paused: bool = ..., moves_last_hour: _Optional[int] = ..., moves_per_hour: _Optional[int] = ..., moves_last_day: _Optional[int] = ..., goals: _Optional[_Iterable[str]] = ..., heard_unix_ms: _Optional[int] = ..., leaving: bool = ...) -> None: ...
 
 class RebalanceMove(_message.Message):
     __slots__ = ("pod", "source", "target")

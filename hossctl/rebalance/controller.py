@@ -61,6 +61,7 @@ class RebalanceController:
     def __init__(self, policy: RebalancePolicy, *, now: datetime, spent: int = 0) -> None:
         """`spent`: moves of the last hour that a controller before this one has made."""
         self.policy = policy
+        self.stand_offs = 0  # how often a goal was left alone because its moves were undone
         self._made: deque[tuple[float, str]] = deque((now.timestamp(), "") for _ in range(spent))
         self._rests: dict[str, float] = {}  # pod -> until
         self._watched: dict[RebalanceGoal, _Watched] = {}
@@ -156,6 +157,7 @@ class RebalanceController:
         back = sum(load.get(node, 0.0) > after + gone / 2 for node, (after, gone) in watched.relieved.items())
         if 2 * back <= len(watched.relieved):
             return ""
+        self.stand_offs += 1
         seconds = min(max(2 * watched.stand_off_seconds, _FIRST_STAND_OFF_SECONDS), _DAY)
         self._watched[goal] = _Watched({}, 0.0, seconds, at + seconds)
         return (

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from hoss import telemetry
-from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
+from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
 from hoss.serving import announce_ready, until_stopped
 from hoss.tasks import background
 from hoss.telemetry import logger
@@ -39,7 +39,7 @@ _RUNNING, _PAUSED = "Running", "Paused"
 
 
 class ControllerProcess:
-    """Run `run` until cancelled; `families` is a source of metrics."""
+    """After `connect`, run `run` and `report` until cancelled. `families` is a source of metrics."""
 
     def __init__(self, policy: RebalancePolicy, clients: Clients, profile: Profile, *, identity: str) -> None:
         """`identity`: of this process, unlike any other's."""
@@ -60,6 +60,18 @@ class ControllerProcess:
         self._controller = RebalanceController(self._policy, now=_now(), spent=spent)
         self._paused = status.controller.paused
         await self._report()
+
+    async def report(self) -> None:
+        """Report every second, also while a plan is made. Raises InvalidInput as `connect` does."""
+        while True:
+            with contextlib.suppress(TransportError, LedgerUnavailable, Overloaded):
+                await self._report()
+            await asyncio.sleep(_REPORT_SECONDS)
+
+    async def leave(self) -> None:
+        """Tell the dispatcher that this process ends, if it answers."""
+        with contextlib.suppress(HossError):
+            await self._report(leaving=True)
 
     async def run(self) -> None:
         """Look, plan and move, as the policy says. Raises InvalidInput as `connect` does."""
@@ -164,7 +176,7 @@ class ControllerProcess:
                 logger().warning("rebalance_waits", error=str(exc))
         return status
 
-    async def _report(self) -> pb.RebalanceStatus:
+    async def _report(self, *, leaving: bool = False) -> pb.RebalanceStatus:
         now = _now()
         report = pb.RebalanceController(
             id=self._id,
@@ -174,6 +186,7 @@ class ControllerProcess:
             moves_per_hour=self._policy.budget.movesPerHour,
             moves_last_day=self._controller.moved_in_last(_DAY, now),
             goals=[entry.goal.value for entry in self._policy.goals],
+            leaving=leaving,
         )
         request = pb.RebalanceRequest(action=pb.REBALANCE_REPORT, report=report)
         status = await self._clients.dispatcher.rebalance(request)
@@ -194,7 +207,8 @@ async def serve(
         delay = LoopDelay()
         metrics = Metrics(process_source(_SERVICE), delay, process.families)
         port = await stack.enter_async_context(metrics_endpoint(metrics_listen, metrics))
-        await stack.enter_async_context(background(process.run(), delay.run()))
+        stack.push_async_callback(process.leave)
+        await stack.enter_async_context(background(process.run(), process.report(), delay.run()))
         announce_ready(ready_file, metrics_port=port, service=_SERVICE)
         await until_stopped()
 

@@ -11,7 +11,7 @@ The document (camel case):
     moves[]               pod, from, to, state (Waiting, Moved, Refused), text (why it was refused)
     byController          whether the rebalance controller began it
     controller            null, or text (what it does or waits for), paused, goals, movesLastHour,
-                          movesPerHour, movesLastDay, silentSeconds (since its last report)
+                          movesPerHour, movesLastDay, ended, silentSeconds (since its last report)
 """
 
 import asyncio
@@ -132,6 +132,7 @@ def _controller_document(controller: pb.RebalanceController, now: float) -> Docu
         "movesLastHour": controller.moves_last_hour,
         "movesPerHour": controller.moves_per_hour,
         "movesLastDay": controller.moves_last_day,
+        "ended": controller.leaving,
         "silentSeconds": max(0, round(now - controller.heard_unix_ms / 1000)),
     }
 
@@ -154,18 +155,18 @@ def run_lines(document: Document) -> list[tuple[str, object]]:
     return [*lines, ("paused", document["reason"])] if document["reason"] else lines
 
 
-_SILENT_SECONDS = 30  # a controller reports every second; planning takes some
+_SILENT_SECONDS = 10  # a controller reports every second
 
 
 def controller_lines(controller: Document) -> list[tuple[str, object]]:
     """A controller in short."""
     budget = f"{controller['movesLastHour']} of {controller['movesPerHour']} moves of the hour"
     lines: list[tuple[str, object]] = [
-        ("state", "paused" if controller["paused"] else "at work"),
+        ("state", "ended" if controller["ended"] else "paused" if controller["paused"] else "at work"),
         ("now", controller["text"]),
         ("goals", ", ".join(controller["goals"]) or "none: it measures"),
         ("moves", f"{budget}; {controller['movesLastDay']} in 24 hours"),
     ]
-    if controller["silentSeconds"] > _SILENT_SECONDS:
+    if not controller["ended"] and controller["silentSeconds"] > _SILENT_SECONDS:
         lines.append(("silent", f"for {controller['silentSeconds']} seconds; is its process there?"))
     return lines
