@@ -19,9 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from hoss.errors import HossError, InvalidInput, NotFound
-from hoss.model.pod import PodSpec
 from hoss.model.resources import written_amount
-from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.convert import pod_spec_from_proto
 from hossctl.choices import RebalanceGoal
 from hossctl.console import Column, Document
@@ -72,12 +70,9 @@ def plan_for(goal: RebalanceGoal, state: PlanState, gathered: Gathered) -> MoveP
 FEW_MOVES = 10  # that `hoss describe` speaks of
 
 
-def moves_that_help(gathered: Gathered, profile: Profile, workload: str, spec: PodSpec) -> str:
-    """After which few moves one such pod of a workload fits, or its whole gang, in words; "" if after none.
+def moves_that_help(gathered: Gathered, profile: Profile, entry: WaitingPods) -> str:
+    """After which few moves one of these waiting pods fits, or its whole gang, in words; "" if after none.
     Changes the snapshot."""
-    entry = next((at for at in gathered.waiting if (at.name, at.spec) == (workload, spec)), None)
-    if entry is None:
-        return ""
     state = PlanState(gathered.snapshot, profile, gathered.pods, PlanLimits(FEW_MOVES))
     plan = goals.fit_pending(state, [replace(entry, pods=max(1, entry.together))])
     if not plan.placements or not plan.moves:
@@ -91,13 +86,24 @@ async def moves_for_pod(endpoints: Endpoints, profile: Profile, namespace: str, 
     try:
         async with clients_of(endpoints) as clients:
             pod = await clients.dispatcher.get_pod(namespace, name)
-            if pod.phase != pb.UNSCHEDULABLE:
-                return ""
             gathered = await gather(clients)
     except HossError:
         return ""
-    workload = f"{pod.namespace}/{pod.job or pod.name}"
-    return moves_that_help(gathered, profile, workload, pod_spec_from_proto(pod.template.spec))
+    workload, spec = f"{pod.namespace}/{pod.job or pod.name}", pod_spec_from_proto(pod.template.spec)
+    entry = next((at for at in gathered.waiting if (at.name, at.spec) == (workload, spec)), None)
+    return "" if entry is None else moves_that_help(gathered, profile, entry)
+
+
+async def moves_for_job(endpoints: Endpoints, profile: Profile, namespace: str, name: str) -> str:
+    """The same for a job: for its gang, or for one of its pods that wait."""
+    try:
+        async with clients_of(endpoints) as clients:
+            gathered = await gather(clients)
+    except HossError:
+        return ""
+    waiting = (entry for entry in gathered.waiting if entry.name == f"{namespace}/{name}")
+    entry = next(waiting, None)
+    return "" if entry is None else moves_that_help(gathered, profile, entry)
 
 
 def nodes_of(gathered: Gathered, text: str) -> list[int]:

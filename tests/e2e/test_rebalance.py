@@ -115,3 +115,26 @@ def test_moves_are_carried_out_undone_and_refused_where_the_cluster_has_changed(
     wait_until(lambda: platform.json("rebalance", "status")["state"] == "Done", "the pod is back")
     assert platform.json("get", "pod", move["pod"].split("/")[1])["node"] == move["from"]
     platform("audit")
+
+
+def test_a_waiting_gang_says_after_which_moves_it_fits_as_a_whole(platform, tmp_path):
+    """The last test of the platform: it adds a node. The gang's selector leaves it n0 and n2; n2 takes one of
+    its pods as it is, and n0 the other one after a move."""
+    (tmp_path / "n2.yaml").write_text(NODES.format(name="n2", pool="p0"))
+    platform("cordon", "node", "n1")
+    platform("nodes", "add", "-f", str(tmp_path / "n2.yaml"))
+    gang = job("gang", 2, 6, selector="pool: p0").replace(
+        "name: gang}", 'name: gang, annotations: {hoss.dev/min-available: "2"}}', 1
+    )
+    (tmp_path / "gang.yaml").write_text(gang)
+    platform("submit", "-f", str(tmp_path / "gang.yaml"))
+    wait_until(lambda: len(platform.json("get", "pods", "--waiting")["items"]) == 2, "the gang waits")
+    assert platform.json("get", "job", "gang")["bound"] == 0
+    words = "fits after moving 1 pod from n0"
+    assert platform.json("describe", "pod", "gang-0")["rebalancing"] == words
+    assert platform.json("describe", "job", "gang")["rebalancing"] == words
+    assert words in platform("describe", "job", "gang").stdout
+    platform.json("rebalance", "run", "--goal", "fit-pending")
+    wait_until(lambda: platform.json("get", "job", "gang")["bound"] == 2, "the gang is bound")
+    assert "rebalancing" not in platform.json("describe", "job", "gang")
+    platform("audit")
