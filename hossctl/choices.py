@@ -32,6 +32,7 @@ class RebalanceGoal(str, Enum):
     EMPTY_NODES = "empty-nodes"
     SPREAD = "spread"
     DEFRAGMENT_GPUS = "defragment-gpus"
+    QUIET_NODES = "quiet-nodes"
 
 
 class SimulatedCare(str, Enum):

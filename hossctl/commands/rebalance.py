@@ -8,12 +8,22 @@ import typer
 from hoss.errors import InvalidInput
 from hossctl.choices import RebalanceGoal
 from hossctl.cli import run_async
-from hossctl.console import Document, Format, print_document, print_lines, print_rows, print_summary, say
+from hossctl.console import (
+    Document,
+    Format,
+    print_document,
+    print_lines,
+    print_rows,
+    print_summary,
+    say,
+    warn,
+)
 from hossctl.endpoints import Endpoints
 from hossctl.options import Dispatcher, Output, Resolver
 
 if TYPE_CHECKING:
     from hossctl.rebalance.gathering import Gathered
+    from hossctl.rebalance.usage import UsageFile
     from scheduler_worker.core.rebalance.plan_state import WaitingPods
 
 app = typer.Typer()
@@ -49,6 +59,44 @@ def fragmentation(
     print_lines(["", *room.room_sentences(document)])
 
 
+_Usage = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="What pods use, as metrics.k8s.io has it; for the goal quiet-nodes."),
+]
+_UsageAge = Annotated[
+    float,
+    typer.Option(min=1, metavar="SECONDS", help="Measurements of pods that are older do not count."),
+]
+
+
+@group.command("noisy")
+def noisy(
+    *,
+    usage: Annotated[
+        Path, typer.Option(metavar="FILE", help="What pods use, as metrics.k8s.io has it (PodMetricsList).")
+    ],
+    usage_max_age: _UsageAge = 600.0,
+    dispatcher: Dispatcher = "",
+    resolver: Resolver = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Nodes by what their pods use beyond what they request, the noisiest first."""
+    from hossctl.explain.offline import preset
+    from hossctl.rebalance import usage as usages
+    from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
+
+    read = _read_usage(usage, usage_max_age)
+    document = usages.noisy_document(
+        _gathered(Endpoints(dispatcher, resolver)), preset(DEFAULT_PROFILE), read
+    )
+    if not output.for_people:
+        print_document(document, output)
+        return
+    print_rows(document["nodes"], usages.NOISY_COLUMNS)
+    if missing := usages.missing_usage(document):
+        warn(missing)
+
+
 @group.command("plan")
 def plan(
     *,
@@ -65,6 +113,8 @@ def plan(
         Path | None,
         typer.Option("-f", "--file", help="Pods that would wait, for a what-if; goal fit-pending."),
     ] = None,
+    usage: _Usage = None,
+    usage_max_age: _UsageAge = 600.0,
     dispatcher: Dispatcher = "",
     resolver: Resolver = "",
     output: Output = Format.TABLE,
@@ -82,6 +132,7 @@ def plan(
     if file is not None and (drain or goal is not RebalanceGoal.FIT_PENDING):
         raise InvalidInput("goes with the goal fit-pending only, without --drain", where="-f")
     more = [] if file is None else _read_waiting(file)
+    used = _usage_for(goal, usage, usage_max_age)
     gathered = _gathered(Endpoints(dispatcher, resolver))
     document = plans.plan_document(
         gathered,
@@ -90,6 +141,7 @@ def plan(
         PlanLimits(max_moves, max_pods_per_workload),
         drain=drain,
         more=more,
+        usage=used,
     )
     if not output.for_people:
         print_document(document, output)
@@ -120,6 +172,8 @@ def run(
     max_pods_per_workload: Annotated[
         int, typer.Option(min=1, help="The most moves of pods of one job or controller.")
     ] = 1_000_000,
+    usage: _Usage = None,
+    usage_max_age: _UsageAge = 600.0,
     rate: Annotated[float, typer.Option(min=0.01, max=50, help="The most moves a second.")] = 5.0,
     timeout: _FollowSeconds = 600.0,
     dispatcher: Dispatcher = "",
@@ -137,11 +191,13 @@ def run(
     from scheduler_worker.core.rebalance.plan_state import PlanLimits
 
     endpoints, limits = Endpoints(dispatcher, resolver), PlanLimits(max_moves, max_pods_per_workload)
+    used = _usage_for(goal, usage, usage_max_age)
     rounds = running.PLANS if plan_file is None else 1
     document: Document = {}
     for number in range(rounds):
         if plan_file is None:
-            planned = plans.plan_document(_gathered(endpoints), preset(DEFAULT_PROFILE), goal, limits)
+            profile = preset(DEFAULT_PROFILE)
+            planned = plans.plan_document(_gathered(endpoints), profile, goal, limits, usage=used)
         else:
             planned = running.read_plan(plan_file)
         if number and not planned["moves"]:
@@ -246,6 +302,24 @@ def _gathered(endpoints: Endpoints) -> "Gathered":
             return await gather(clients)
 
     return run_async(read())
+
+
+def _usage_for(goal: RebalanceGoal, file: Path | None, max_age: float) -> "UsageFile | None":
+    """What pods use, for a goal that needs it. Raises InvalidInput where it is missing, old, or of no use."""
+    wanted = goal is RebalanceGoal.QUIET_NODES
+    if wanted and file is None:
+        raise InvalidInput("is missing; the goal quiet-nodes needs to know what pods use", where="--usage")
+    if not wanted and file is not None:
+        raise InvalidInput("goes with the goal quiet-nodes only", where="--usage")
+    return None if file is None else _read_usage(file, max_age)
+
+
+def _read_usage(file: Path, max_age: float) -> "UsageFile":
+    from datetime import datetime, timezone
+
+    from hossctl.rebalance.usage import read_usage
+
+    return read_usage(file, now=datetime.now(tz=timezone.utc), max_age_seconds=max_age)
 
 
 def _read_waiting(file: Path) -> "list[WaitingPods]":

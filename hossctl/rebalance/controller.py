@@ -30,7 +30,7 @@ _HOUR, _DAY = 3600.0, 86_400.0
 _WATCHED_SECONDS = _HOUR
 _FIRST_STAND_OFF_SECONDS = _HOUR
 # The others make room for pods that are to come: that these come is no failure.
-_CAN_BE_UNDONE = (RebalanceGoal.EMPTY_NODES, RebalanceGoal.SPREAD)
+_CAN_BE_UNDONE = (RebalanceGoal.EMPTY_NODES, RebalanceGoal.SPREAD, RebalanceGoal.QUIET_NODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class RebalanceController:
             chosen += group
             of_workload += workloads
             gain += group[-1].gain
-        state.undo_to(0)
+        state.undo_all()
         before = state.load()
         for move in chosen:
             state.take(move.row)

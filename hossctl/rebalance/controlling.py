@@ -20,6 +20,7 @@ from hoss.telemetry import logger
 from hoss.telemetry.endpoint import metrics_endpoint
 from hoss.telemetry.metrics import Family, LoopDelay, Metrics, process_source
 from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.choices import RebalanceGoal
 from hossctl.endpoints import Clients, Endpoints, clients_of
 from hossctl.explain.offline import preset
 from hossctl.rebalance.controller import Chosen, RebalanceController
@@ -28,6 +29,7 @@ from hossctl.rebalance.metrics import MeasuredRoom, controller_families
 from hossctl.rebalance.plans import plan_for
 from hossctl.rebalance.policy import RebalancePolicy
 from hossctl.rebalance.room import fragmentation_document
+from hossctl.rebalance.usage import UsageFile, read_usage
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
 from scheduler_worker.core.rebalance.plan_state import PlanState
@@ -117,13 +119,24 @@ class ControllerProcess:
             if text := self._controller.stands_off(entry.goal, state, now):
                 why.append(text)
                 continue
-            chosen = self._controller.choose(entry.goal, plan_for(entry.goal, state, gathered), state, now)
+            try:
+                plan = plan_for(entry.goal, state, gathered, self._usage(entry.goal, now))
+            except InvalidInput as exc:  # usage is missing or old
+                why.append(f"{entry.goal.value}: {exc}")
+                continue
+            chosen = self._controller.choose(entry.goal, plan, state, now)
             if chosen.moves:
                 return chosen
             why.append(chosen.why)
         self._text = "; ".join(why) or "measures; its policy has no goals"
         logger().info("rebalance_nothing_to_do", why=self._text)
         return None
+
+    def _usage(self, goal: RebalanceGoal, now: datetime) -> UsageFile | None:
+        if goal is not RebalanceGoal.QUIET_NODES or self._policy.usageFile is None:
+            return None
+        seconds = self._policy.usageMaxAgeSeconds
+        return read_usage(self._policy.usageFile, now=now, max_age_seconds=seconds)
 
     async def _carry_out(self, chosen: Chosen, gathered: Gathered) -> None:
         pods, catalogue = gathered.pods, gathered.snapshot.cache.catalogue

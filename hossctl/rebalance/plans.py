@@ -26,10 +26,12 @@ from hossctl.console import Column, Document
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.rebalance.gathering import Gathered, gather
 from hossctl.rebalance.room import popularity_of
+from hossctl.rebalance.usage import UsageFile
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.rebalance import goals
 from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
 from scheduler_worker.core.rebalance.plan_state import MovePlan, PlanLimits, PlanState, WaitingPods
+from scheduler_worker.core.rebalance.quiet_goal import quiet_nodes
 
 
 def plan_document(
@@ -40,8 +42,9 @@ def plan_document(
     *,
     drain: str = "",
     more: Sequence[WaitingPods] = (),
+    usage: UsageFile | None = None,
 ) -> Document:
-    """The plan for a goal. `drain`: instead empty these nodes, a name or LABEL=VALUE. `more`: pods that would
+    """The plan for a goal. `usage`: what pods use, for the goal quiet-nodes. `drain`: instead empty these nodes, a name or LABEL=VALUE. `more`: pods that would
     wait, beside those that do. Changes the snapshot. Raises NotFound for nodes that are not there."""
     waiting = gathered.waiting
     state = PlanState(gathered.snapshot, profile, gathered.pods, limits)
@@ -50,20 +53,24 @@ def plan_document(
     elif more:
         plan, waiting = goals.fit_pending(state, more), tuple(more)
     else:
-        plan = plan_for(goal, state, gathered)
+        plan = plan_for(goal, state, gathered, usage)
     head = {"kind": "RebalancePlan", "goal": f"drain {drain}" if drain else goal.value}
     seen = {str(shard): seq for shard, seq in sorted(gathered.snapshot.cache.seqs.items())}
     return head | {"seen": seen} | _document(gathered, state, plan, waiting)
 
 
-def plan_for(goal: RebalanceGoal, state: PlanState, gathered: Gathered) -> MovePlan:
-    """The plan for a goal, made in `state`."""
+def plan_for(goal: RebalanceGoal, state: PlanState, gathered: Gathered, usage: UsageFile | None) -> MovePlan:
+    """The plan for a goal, made in `state`. Raises InvalidInput for quiet-nodes without usage."""
     if goal is RebalanceGoal.FIT_PENDING:
         return goals.fit_pending(state, gathered.waiting)
     if goal is RebalanceGoal.EMPTY_NODES:
         return goals.empty_nodes(state)
     if goal is RebalanceGoal.SPREAD:
         return goals.spread(state)
+    if goal is RebalanceGoal.QUIET_NODES:
+        if usage is None:
+            raise InvalidInput("needs to know what pods use", where=goal.value)
+        return quiet_nodes(state, usage.of(state.pods))
     return defragment_gpus(state, popularity_of(gathered))
 
 

@@ -23,10 +23,12 @@ _LEAST_GAIN = {
     RebalanceGoal.EMPTY_NODES: 0.1,
     RebalanceGoal.SPREAD: 0.02,
     RebalanceGoal.DEFRAGMENT_GPUS: 100.0,
+    RebalanceGoal.QUIET_NODES: 0.02,
 }
 # Of these goals several moves together gain one pod or one node, and a part of them gains nothing.
 _ALL_AT_ONCE = {RebalanceGoal.FIT_PENDING: "waiting pod", RebalanceGoal.EMPTY_NODES: "node"}
-_UNDO_ONE_ANOTHER = (RebalanceGoal.EMPTY_NODES, RebalanceGoal.SPREAD)
+# empty-nodes fills nodes, and these take pods away from full ones.
+_UNDONE_BY_EMPTYING = (RebalanceGoal.SPREAD, RebalanceGoal.QUIET_NODES)
 
 
 class GoalDocument(Document):
@@ -37,8 +39,8 @@ class GoalDocument(Document):
 
     # What a restart of a pod has to bring: the gain of moves that belong together, divided by their number.
     # fit-pending: waiting pods (0.2 is five moves for one pod); empty-nodes: nodes (0.1 is ten moves for
-    # one); spread: squared load of one node (a node from 90 % to 80 %, another from 30 % to 40 %: 0.1);
-    # defragment-gpus: thousandths of a card. Left out: 0.2, 0.1, 0.02, 100.
+    # one); spread, and quiet-nodes by use: squared load of one node (a node from 90 % to 80 %, another from
+    # 30 % to 40 %: 0.1); defragment-gpus: thousandths of a card. Left out: 0.2, 0.1, 0.02, 0.02, 100.
     leastGainPerMove: float | None = Field(  # noqa: N815 - Kubernetes' spelling
         default=None, gt=0, allow_inf_nan=False
     )
@@ -169,6 +171,15 @@ class RebalancePolicy(Document):
     # Whose pods may be moved.
     namespaces: NamespacesDocument = NamespacesDocument()
 
+    # For quiet-nodes: an absolute path of a file with what pods use, as metrics.k8s.io has it; it is read at
+    # each look. Whoever measures writes it anew.
+    usageFile: Path | None = None  # noqa: N815
+
+    # Measurements in it that are older do not count. If all are, quiet-nodes moves nothing.
+    usageMaxAgeSeconds: float = Field(  # noqa: N815
+        default=600.0, gt=0, le=86_400, allow_inf_nan=False
+    )
+
     # Nodes with equal values of this label are a pool of the metrics of fragmentation. Left out: one pool.
     poolLabel: str = ""  # noqa: N815
 
@@ -190,15 +201,28 @@ class RebalancePolicy(Document):
             raise ValueError("is no time zone that this machine knows; write UTC or Europe/Berlin") from exc
         return name
 
+    @field_validator("usageFile")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        if path is not None and not path.is_absolute():
+            raise ValueError(
+                "is relative, and the controller has no folder of its own; write an absolute path"
+            )
+        return path
+
     @model_validator(mode="after")
     def _goals_agree(self) -> "RebalancePolicy":
         names = [entry.goal for entry in self.goals]
         if twice := sorted({goal.value for goal in names if names.count(goal) > 1}):
             raise ValueError(f"goals: given more than once: {', '.join(twice)}")
-        if all(goal in names for goal in _UNDO_ONE_ANOTHER):
-            raise ValueError(
-                "goals: empty-nodes fills some nodes and spread empties them again; choose one of the two"
-            )
+        for goal in _UNDONE_BY_EMPTYING:
+            if goal in names and RebalanceGoal.EMPTY_NODES in names:
+                raise ValueError(
+                    f"goals: empty-nodes fills some nodes and {goal.value} takes pods from them again; choose "
+                    "one of the two"
+                )
+        if RebalanceGoal.QUIET_NODES in names and self.usageFile is None:
+            raise ValueError("goals: quiet-nodes needs to know what pods use; give usageFile")
         for entry in self.goals:
             self._check_reachable(entry)
         return self

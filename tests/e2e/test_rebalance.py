@@ -1,6 +1,7 @@
 """What hoss fragmentation and hoss rebalance plan say of a local platform."""
 
 import json
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from waiting import wait_until
@@ -138,3 +139,38 @@ def test_a_waiting_gang_says_after_which_moves_it_fits_as_a_whole(platform, tmp_
     wait_until(lambda: platform.json("get", "job", "gang")["bound"] == 2, "the gang is bound")
     assert "rebalancing" not in platform.json("describe", "job", "gang")
     platform("audit")
+
+
+def test_noisy_nodes_are_shown_and_relieved_by_what_pods_use(platform, tmp_path):
+    """After all others: what pods use is written here, and the platform is as the gang left it."""
+    pods = platform.json("get", "pods")["items"]
+    loud = next(pod for pod in pods if pod["name"].startswith("move-"))
+    written = tmp_path / "usage.json"
+
+    def write(measured):
+        items = [
+            {
+                "metadata": {"namespace": "default", "name": pod["name"]},
+                "timestamp": measured.isoformat(),
+                "containers": [{"usage": {"cpu": "5" if pod is loud else "1", "memory": "1Gi"}}],
+            }
+            for pod in pods[1:]
+        ]
+        written.write_text(json.dumps({"items": items}))
+
+    now = datetime.now(tz=timezone.utc)
+    write(now - timedelta(hours=1))
+    refused = platform("rebalance", "noisy", "--usage", str(written), code=2)
+    assert "is too old: its youngest measurement is 36" in refused.stderr
+    write(now)
+    shown = platform.json("rebalance", "noisy", "--usage", str(written))
+    assert (shown["pods"], shown["known"]) == (len(pods), len(pods) - 1)
+    noisiest = shown["nodes"][0]
+    assert (noisiest["name"], noisiest["loudest"]) == (loud["node"], f"default/{loud['name']}")
+    assert (
+        f"the use of 1 of {len(pods)} pods is missing"
+        in platform("rebalance", "noisy", "--usage", str(written)).stderr
+    )
+    plan = platform.json("rebalance", "plan", "--goal", "quiet-nodes", "--usage", str(written))
+    assert plan["unit"] == "squared load by use"
+    assert "quiet-nodes needs" in platform("rebalance", "plan", "--goal", "quiet-nodes", code=2).stderr

@@ -208,3 +208,17 @@ def test_what_makes_room_for_a_gang_is_one_group():
     assert len(plan.moves) == 2
     assert [move.gain for move in plan.moves] == [0.0, 2.0]
     assert groups(plan.moves) == [plan.moves]
+
+
+def test_pods_that_wait_are_counted_nowhere_after_the_choice():
+    decider = controller(RebalanceGoal.FIT_PENDING)
+    pods = placed(("default/a", 0, 500), ("default/b", 1, 400))
+    state = state_of(decider, pods, nodes=2)
+    before = state.cache.requested[:, :2].sum(axis=1).tolist()
+    plan = fit_pending(
+        state, [WaitingPods("default/big", spec(600), 1), WaitingPods("default/one", spec(100), 1)]
+    )
+    assert [len(plan.placements), len(plan.moves)] == [2, 0]
+    chosen = decider.choose(RebalanceGoal.FIT_PENDING, plan, state, NOW)
+    assert chosen.moves == ()
+    assert state.cache.requested[:, :2].sum(axis=1).tolist() == before

@@ -32,7 +32,12 @@ def test_the_example_can_be_used():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("goals: [{goal: empty-nodes}, {goal: spread}]", "fills some nodes and spread empties them again"),
+        (
+            "goals: [{goal: empty-nodes}, {goal: spread}]",
+            "fills some nodes and spread takes pods from them again",
+        ),
+        ("goals: [{goal: quiet-nodes}]", "needs to know what pods use; give usageFile"),
+        ("usageFile: usage.json", "write an absolute path"),
         ("goals: [{goal: spread}, {goal: spread}]", "given more than once: spread"),
         ("goals: [{goal: empty-nodes, leastGainPerMove: 2}]", "no move empties more than one node"),
         (
