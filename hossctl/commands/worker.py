@@ -182,7 +182,6 @@ def apply(
     """Make the pools and the policies of the local platform those of a document. Workers of no pool stay as
     they are."""
     from hoss.config import read_text
-    from hossctl.local.platform import rebalancing
     from hossctl.local.pools import changes, read_platform
     from hossctl.rebalance.policy import read_policy
 
@@ -198,7 +197,7 @@ def apply(
             "dryRun": dry_run,
             "changes": [_change_document(change) for change in planned],
             "policyChanges": new_policy,
-            "rebalancingChanges": rebalance != rebalancing(starter.directory),
+            "rebalancingChanges": rebalance != starter.rebalancing(),
             "killed": [],
         }
         if output.for_people:

@@ -128,14 +128,6 @@ class PlatformState:
         return next((record for record in self.processes if record.name == worker.process), None)
 
 
-def rebalancing(directory: Path) -> str:
-    """The RebalancePolicy that the controller of a running platform was started with; "": it has none."""
-    try:
-        return (directory / _CONTROLLER_POLICY).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
-
-
 def load_state(directory: Path) -> PlatformState | None:
     """The platform that was started in `directory`, or None. Raises InvalidInput for a damaged state file."""
     path = directory / STATE_FILE
@@ -252,6 +244,11 @@ class Starter:
         arguments = ["rebalance", "controller", "--file", str(document)]
         arguments += ["--dispatcher", self.state.dispatcher, "--resolver", ",".join(self.state.resolvers)]
         self._ready(self._process(CONTROLLER, "hossctl", arguments, _REBALANCER))
+
+    def rebalancing(self) -> str:
+        """The RebalancePolicy of the controller that runs; "": none does."""
+        running = any(record.name == CONTROLLER and record.find() for record in self.state.processes)
+        return (self.directory / _CONTROLLER_POLICY).read_text(encoding="utf-8") if running else ""
 
     def start_worker(self, number: int, options: WorkerOptions) -> ProcessRecord:
         """Start one more worker and wait until it serves."""

@@ -70,26 +70,33 @@ class RebalanceController:
 
     # When
 
+    def due(self, now: datetime) -> bool:
+        """Whether it is time to look at the cluster."""
+        return now.timestamp() >= self._next_pass
+
     def waits(self, now: datetime) -> str:
-        """Why no pass begins now, as a sentence; empty: one may."""
+        """Why no moves begin now, as a sentence; empty: they may."""
         at = now.timestamp()
         until, why = self._alarm
         if at < until:
             return f"{why}; goes on {_in(until - at)}"
         if not self.policy.goals:
-            return "" if at >= self._next_pass else f"measures again {_in(self._next_pass - at)}"
+            return "measures; its policy has no goals"
         if not self.policy.seconds_open(now):
             return f"no window is open; the next one opens {self.policy.opens_at(now):%a %H:%M %Z}"
         if not self._left(at):
-            oldest = self._made[0][0] + _HOUR
-            return f"the hour's {self.policy.budget.movesPerHour} moves are made; {_in(oldest - at)}"
-        return "" if at >= self._next_pass else f"looks again {_in(self._next_pass - at)}"
+            oldest = min(made for made, _ in self._made if made > at - _HOUR)
+            moves = self.policy.budget.movesPerHour
+            return f"the hour's {moves} moves are made; goes on {_in(oldest + _HOUR - at)}"
+        return ""
 
     def begin_pass(self, now: datetime) -> None:
         """The cluster is being looked at; the next pass is due one period later."""
         at = now.timestamp()
         self._next_pass = at + self.policy.passSeconds
         self._rests = {pod: until for pod, until in self._rests.items() if until > at}
+        while self._made and self._made[0][0] <= at - _DAY:
+            self._made.popleft()
 
     def alarm(self, now: datetime, why: str) -> None:
         """Something is wrong: begin no moves for a time."""
@@ -97,9 +104,7 @@ class RebalanceController:
 
     def moved_in_last(self, seconds: float, now: datetime) -> int:
         """Moves made, of the last hour or day."""
-        at = now.timestamp()
-        self._forget(at)
-        return sum(made > at - seconds for made, _ in self._made)
+        return sum(made > now.timestamp() - seconds for made, _ in self._made)
 
     # What
 
@@ -209,7 +214,6 @@ class RebalanceController:
     def made(self, chosen: Chosen, pods: Iterable[str], now: datetime) -> None:
         """These pods ("namespace/name") of the chosen moves were moved."""
         at, names = now.timestamp(), list(pods)
-        self._forget(at)
         self._made.extend((at, name) for name in names)
         self._rests |= dict.fromkeys(names, at + self.policy.restSeconds)
         if names and chosen.goal in _CAN_BE_UNDONE:
@@ -221,13 +225,8 @@ class RebalanceController:
     # Within
 
     def _left(self, at: float) -> int:
-        self._forget(at)
         in_hour = sum(made > at - _HOUR for made, _ in self._made)
         return max(0, self.policy.budget.movesPerHour - in_hour)
-
-    def _forget(self, at: float) -> None:
-        while self._made and self._made[0][0] <= at - _DAY:
-            self._made.popleft()
 
     def _by_workload(self, pods: PlacedPods, at: float) -> Counter[int]:
         """Moves of the last hour by number of the workload, of pods that are still there."""

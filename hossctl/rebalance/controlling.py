@@ -58,8 +58,10 @@ class ControllerProcess:
         """Report for the first time, and take over the budget that a controller before this one has spent.
         Raises InvalidInput where the dispatcher wants no controller, or another one."""
         status = await self._clients.dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))
-        spent = min(status.controller.moves_last_hour, self._policy.budget.movesPerHour)
-        self._controller = RebalanceController(self._policy, now=_now(), spent=spent)
+        now, last = _now(), status.controller
+        lately = last.heard_unix_ms / 1000 > now.timestamp() - _HOUR
+        spent = min(last.moves_last_hour, self._policy.budget.movesPerHour) if lately else 0
+        self._controller = RebalanceController(self._policy, now=now, spent=spent)
         self._paused = status.controller.paused
         await self._report()
 
@@ -94,24 +96,31 @@ class ControllerProcess:
 
     async def _step(self, status: pb.RebalanceStatus) -> None:
         now = _now()
+        why = self._waits(status, now)
+        self._text = why or self._text
+        if not self._controller.due(now):
+            return
+        self._controller.begin_pass(now)
+        gathered = await gather(self._clients)
+        self._measured.take(
+            await asyncio.to_thread(fragmentation_document, gathered, self._profile, self._policy.poolLabel)
+        )
+        chosen = None if why else await asyncio.to_thread(self._look, gathered, now)
+        if chosen is not None:
+            await self._carry_out(chosen, gathered)
+
+    def _waits(self, status: pb.RebalanceStatus, now: datetime) -> str:
+        """Why nothing is moved now; empty: it may be."""
         if self._paused:
-            self._text = "paused by hand; `hoss rebalance resume` lets it go on"
-        elif status.state == _RUNNING:
-            self._text = f"waits for the moves that are under way: {status.purpose or 'a plan'}"
-        elif status.state == _PAUSED and not status.begun_by:
-            self._text = "waits: moves that a person began are paused; resume or undo them"
-        elif why := self._controller.waits(now):
-            self._text = why
-        else:
-            self._controller.begin_pass(now)
-            gathered = await gather(self._clients)
-            chosen = await asyncio.to_thread(self._look, gathered, now)
-            if chosen is not None:
-                await self._carry_out(chosen, gathered)
+            return "paused by hand; `hoss rebalance resume` lets it go on"
+        if status.state == _RUNNING:
+            return f"waits for the moves that are under way: {status.purpose or 'a plan'}"
+        if status.state == _PAUSED and not status.begun_by:
+            return "waits: moves that a person began are paused; resume or undo them"
+        return self._controller.waits(now)
 
     def _look(self, gathered: Gathered, now: datetime) -> Chosen | None:
-        """Measure, and find the first goal with moves that are worth it."""
-        self._measured.take(fragmentation_document(gathered, self._profile, self._policy.poolLabel))
+        """Find the first goal with moves that are worth it."""
         pods = self._controller.movable(gathered.pods, now)
         why = []
         for entry in self._policy.goals:
@@ -128,7 +137,7 @@ class ControllerProcess:
             if chosen.moves:
                 return chosen
             why.append(chosen.why)
-        self._text = "; ".join(why) or "measures; its policy has no goals"
+        self._text = "; ".join(why)
         logger().info("rebalance_nothing_to_do", why=self._text)
         return None
 
@@ -163,6 +172,9 @@ class ControllerProcess:
         except InvalidInput as exc:  # paused, or a person was quicker
             self._text = f"did not begin its moves: {exc}"
             return
+        except (TransportError, LedgerUnavailable, Overloaded):  # the run may have begun
+            self._controller.made(chosen, [move.pod for move in moves], _now())
+            raise
         status = await self._followed(status)
         if status.begun_by == self._id:
             moved = [move.pod for move in status.moves if move.state == "Moved"]

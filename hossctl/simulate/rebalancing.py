@@ -252,9 +252,9 @@ class _SimulatedDays:
 
     def _pass(self) -> None:
         now = _MONDAY + timedelta(seconds=self._timeline.now)
+        self._controller.begin_pass(now)
         if self._controller.waits(now):
             return
-        self._controller.begin_pass(now)
         pods = self._controller.movable(self._placed(list(self._pods.values())), now)
         for entry in self._setting.policy.goals:
             state = self._state_of(pods, self._controller.limits(now))

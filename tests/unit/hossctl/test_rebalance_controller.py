@@ -119,7 +119,7 @@ def test_the_budgets_of_an_hour_a_pass_and_a_workload_hold():
     assert emptied(decider, placed(*ONE_BY_ITSELF[:2], workloads=(0, 1)), after(3599))[0].moves
     decider.made(chosen, ["default/x", "default/y"], after(10))
     assert decider.limits(after(20)).moves == 0
-    assert "the hour's 3 moves are made" in decider.waits(after(20))
+    assert decider.waits(after(20)) == "the hour's 3 moves are made; goes on in 0:59:40"
     assert decider.limits(after(3600)).moves == 1
     assert decider.moved_in_last(86_400, after(3700)) == 3
 
@@ -167,8 +167,8 @@ def test_after_an_alarm_nothing_begins_for_a_time():
 def test_a_pass_follows_the_one_before_after_its_period():
     decider = controller(passSeconds=300)
     decider.begin_pass(NOW)
-    assert decider.waits(after(299)) == "looks again in 0:00:01"
-    assert decider.waits(after(300)) == ""
+    assert not decider.due(after(299))
+    assert decider.due(after(300))
 
 
 def test_a_goal_whose_moves_are_undone_by_schedulers_is_left_alone_twice_as_long_each_time():
