@@ -63,21 +63,36 @@ class Mover:
 
     async def serve(self, request: pb.RebalanceRequest) -> pb.RebalanceStatus:
         """Raises InvalidInput, NotFound, or what the ledger raises."""
-        if self._follows_cluster:
-            raise InvalidInput(
-                "the pods are a Kubernetes cluster's: their controllers would have to make them anew, which "
-                "this release does not do; `hoss rebalance plan` says which to evict",
-                where="action",
-            )
+        self._check_mode("action")
         if request.action == pb.REBALANCE_START:
             if refusal := self._seat.refusal(request.controller):
                 raise InvalidInput(refusal, where="controller")
             await self._begin(self._planned(request))
-        elif request.action == pb.REBALANCE_REPORT:
-            self._heard(request.report)
         elif request.action != pb.REBALANCE_STATUS:
             await self._steered(request.action)
         return self.status()
+
+    async def hear(self, report: pb.RebalanceController) -> pb.RebalanceStatus:
+        """A controller's report. Raises InvalidInput."""
+        self._check_mode("controller")
+        if not report.id:
+            raise InvalidInput("is missing", where="id")
+        if refusal := self._seat.report(report.id, self._runtime.now(), paused=report.paused):
+            raise InvalidInput(refusal, where="id")
+        if report.leaving:
+            self._seat.leave(report.id)
+        self._report = pb.RebalanceController()
+        self._report.CopyFrom(report)
+        self._report.heard_unix_ms = self._runtime.now_ms()
+        return self.status()
+
+    def _check_mode(self, where: str) -> None:
+        if self._follows_cluster:
+            raise InvalidInput(
+                "the pods are a Kubernetes cluster's: their controllers would have to make them anew, which "
+                "this release does not do; `hoss rebalance plan` says which to evict",
+                where=where,
+            )
 
     def status(self) -> pb.RebalanceStatus:
         """The present run, or the last one of this term; and the controller."""
@@ -121,17 +136,6 @@ class Mover:
                         await self._make(self._run, step)
                     except (LedgerUnavailable, Overloaded, TransportError) as exc:
                         logger().debug("not_moved", error=str(exc))  # they are due again
-
-    def _heard(self, report: pb.RebalanceController) -> None:
-        if not report.id:
-            raise InvalidInput("is missing", where="report.id")
-        if refusal := self._seat.report(report.id, self._runtime.now(), paused=report.paused):
-            raise InvalidInput(refusal, where="report.id")
-        if report.leaving:
-            self._seat.leave(report.id)
-        self._report = pb.RebalanceController()
-        self._report.CopyFrom(report)
-        self._report.heard_unix_ms = self._runtime.now_ms()
 
     async def _steered(self, action: pb.RebalanceAction) -> None:
         """Pause, resume or undo. An undo pauses the controller, which would plan the same again."""

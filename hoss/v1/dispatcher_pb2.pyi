@@ -27,7 +27,6 @@ class RebalanceAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REBALANCE_PAUSE: _ClassVar[RebalanceAction]
     REBALANCE_RESUME: _ClassVar[RebalanceAction]
     REBALANCE_UNDO: _ClassVar[RebalanceAction]
-    REBALANCE_REPORT: _ClassVar[RebalanceAction]
 POD_PHASE_UNSPECIFIED: PodPhase
 QUEUED: PodPhase
 SCHEDULING: PodPhase
@@ -41,7 +40,6 @@ REBALANCE_START: RebalanceAction
 REBALANCE_PAUSE: RebalanceAction
 REBALANCE_RESUME: RebalanceAction
 REBALANCE_UNDO: RebalanceAction
-REBALANCE_REPORT: RebalanceAction
 
 class PodTemplate(_message.Message):
     __slots__ = ("spec", "scheduler_name", "priority_class_name", "qos_class", "owner_kind", "required_during_execution", "termination_grace_seconds", "limits", "movable")
@@ -940,7 +938,7 @@ class RebalanceMove(_message.Message):
     def __init__(self, pod: _Optional[str] = ..., source: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
 
 class RebalanceRequest(_message.Message):
-    __slots__ = ("action", "moves", "seen", "moves_per_second", "purpose", "controller", "report")
+    __slots__ = ("action", "moves", "seen", "moves_per_second", "purpose", "controller")
     class SeenEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -954,15 +952,13 @@ class RebalanceRequest(_message.Message):
     MOVES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
-    REPORT_FIELD_NUMBER: _ClassVar[int]
     action: RebalanceAction
     moves: _containers.RepeatedCompositeFieldContainer[RebalanceMove]
     seen: _containers.ScalarMap[int, int]
     moves_per_second: float
     purpose: str
     controller: str
-    report: RebalanceController
-    def __init__(self, action: _Optional[_Union[RebalanceAction, str]] = ..., moves: _Optional[_Iterable[_Union[RebalanceMove, _Mapping]]] = ..., seen: _Optional[_Mapping[int, int]] = ..., moves_per_second: _Optional[float] = ..., purpose: _Optional[str] = ..., controller: _Optional[str] = ..., report: _Optional[_Union[RebalanceController, _Mapping]] = ...) -> None: ...
+    def __init__(self, action: _Optional[_Union[RebalanceAction, str]] = ..., moves: _Optional[_Iterable[_Union[RebalanceMove, _Mapping]]] = ..., seen: _Optional[_Mapping[int, int]] = ..., moves_per_second: _Optional[float] = ..., purpose: _Optional[str] = ..., controller: _Optional[str] = ...) -> None: ...
 
 class MoveStatus(_message.Message):
     __slots__ = ("pod", "source", "target", "state", "text")

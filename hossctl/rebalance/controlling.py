@@ -213,8 +213,7 @@ class ControllerProcess:
             goals=[entry.goal.value for entry in self._policy.goals],
             leaving=leaving,
         )
-        request = pb.RebalanceRequest(action=pb.REBALANCE_REPORT, report=report)
-        status = await self._clients.dispatcher.rebalance(request)
+        status = await self._clients.dispatcher.report_rebalancing(report)
         self._paused = status.controller.paused
         return status
 
