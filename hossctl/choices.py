@@ -32,6 +32,22 @@ class RebalanceGoal(str, Enum):
     EMPTY_NODES = "empty-nodes"
     SPREAD = "spread"
     DEFRAGMENT_GPUS = "defragment-gpus"
+    QUIET_NODES = "quiet-nodes"
+
+
+class SimulatedCare(str, Enum):
+    """What is done about holes in `hoss simulate rebalance`."""
+
+    NONE = "none"
+    NIGHTLY = "nightly"  # all pods are packed anew each night
+    CONTROLLER = "controller"
+
+
+class SimulatedPlacer(str, Enum):
+    """Where a pod goes in `hoss simulate rebalance`, of the nodes that accept it."""
+
+    FULLEST = "fullest"
+    EMPTIEST = "emptiest"
 
 
 class Load(str, Enum):

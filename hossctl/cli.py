@@ -94,7 +94,7 @@ COMMANDS = {
     "fragmentation": ("rebalance", "Which of the free room pods can use, and where the rest is lost."),
     "rebalance": (
         "rebalance",
-        "Plan moves of pods: room for waiting pods, empty nodes, less fragmented GPUs.",
+        "Plan and make moves of pods: room for waiting pods, empty nodes, less fragmented GPUs.",
     ),
     "delete": ("delete", "Delete pods, jobs, or what a manifest names; what pods held is free again."),
     "ungate": ("delete", "Take scheduling gates off pods or jobs; those without any left are scheduled."),
@@ -175,6 +175,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hoss rebalance plan --drain node-00001 -o json",
         "hoss rebalance plan -f examples/web.yaml",
     ),
+    "rebalance controller": ("hoss rebalance controller -f examples/rebalance.yaml --check",),
     "delete": ("hoss delete pod web-0 web-1", "hoss delete job web", "hoss delete -f examples/web.yaml"),
     "ungate": ("hoss ungate pod web-0", "hoss ungate job web --gate example.com/quota"),
     "retry": ("hoss retry pod web-0", "hoss retry --failed -A"),
@@ -221,6 +222,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench plan": ("hoss bench plan --pods-per-second 500000 --nodes 2000",),
     "simulate omega": ("hoss simulate omega --quick",),
     "simulate cluster": ("hoss simulate cluster --quick",),
+    "simulate rebalance": ("hoss simulate rebalance --days 2 --placer emptiest",),
     "simulate check": ("hoss simulate check --measured slow.json",),
     "certs init": ("hoss certs init --authority ./authority",),
     "certs issue": (

@@ -202,6 +202,11 @@ class DispatcherService(DispatcherServicer):
     async def Rebalance(self, request: pb.RebalanceRequest, context: Context) -> pb.RebalanceStatus:
         return await _answer(self._mover.serve(request), context)
 
+    async def ReportRebalancing(
+        self, request: pb.RebalanceController, context: Context
+    ) -> pb.RebalanceStatus:
+        return await _answer(self._mover.hear(request), context)
+
     async def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.DispatcherStatus:
         status = self._queries.status(version())
         status.steering.CopyFrom(overlap_message(self._runtime.machine, steps=False))

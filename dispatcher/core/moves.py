@@ -12,6 +12,7 @@ from enum import Enum
 STEP_MOVES = 50
 REFUSED_IN_A_ROW = 5
 MORE_WAITING = 10  # pods, or a tenth of those that waited at the start, whichever is more
+SILENT_SECONDS = 20.0  # after so long without a report another controller may take over
 
 
 class MoveState(str, Enum):
@@ -52,6 +53,7 @@ class MoveRun:
     waiting_before: int
     moves_per_second: float
     purpose: str = ""
+    controller: str = ""  # the id of the controller that began it; empty: a person did
     state: RunState = RunState.RUNNING
     reason: str = ""  # why it is paused
     _next: int = field(default=0, init=False)
@@ -123,3 +125,37 @@ class MoveRun:
             self._next += 1
         if self._next == len(self.moves):
             self.state, self.reason = RunState.DONE, ""
+
+
+@dataclass(slots=True)
+class ControllerSeat:
+    """The one controller that may begin runs, and whether people have paused it.
+
+    The pause is known here and to the controller, so it outlives either of the two: a new term takes the
+    controller's word for it, and a new controller takes ours. Times are monotonic seconds."""
+
+    id: str = ""
+    paused: bool | None = None  # None: nothing is known in this term
+    _heard_at: float = field(default=0.0, init=False)
+
+    def report(self, controller: str, now: float, *, paused: bool) -> str:
+        """A controller says that it is there. Returns why it may not act; empty: it may."""
+        if self.id not in ("", controller) and now < self._heard_at + SILENT_SECONDS:
+            return f"another rebalance controller is at work; stop it, and wait {SILENT_SECONDS:g} seconds"
+        self.id, self._heard_at = controller, now
+        if self.paused is None:
+            self.paused = paused
+        return ""
+
+    def leave(self, controller: str) -> None:
+        """This controller ends. Another one need not wait."""
+        if self.id == controller:
+            self.id = ""
+
+    def refusal(self, controller: str) -> str:
+        """Why this controller may not begin a run; empty: it may. People (no id) always may."""
+        if not controller:
+            return ""
+        if controller != self.id:
+            return "another rebalance controller is at work, or this one has not reported yet"
+        return "the controller is paused; `hoss rebalance resume` lets it go on" if self.paused else ""

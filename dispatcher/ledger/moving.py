@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core import messages as m
 from dispatcher.core.bound.disruption_budgets import PodCounts, RemainingDisruptions
-from dispatcher.core.moves import MoveRun, MoveState, PlannedMove, RunState
+from dispatcher.core.moves import ControllerSeat, MoveRun, MoveState, PlannedMove, RunState
 from dispatcher.core.pods.table import Phase
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
@@ -56,44 +56,60 @@ class Mover:
         self._nodes = nodes
         self._follows_cluster = follows_cluster
         self._run: MoveRun | None = None
+        self._seat = ControllerSeat()
+        self._report: pb.RebalanceController | None = None  # the last one
         self._epoch = 0
         self._at_work = asyncio.Lock()
 
     async def serve(self, request: pb.RebalanceRequest) -> pb.RebalanceStatus:
         """Raises InvalidInput, NotFound, or what the ledger raises."""
+        self._check_mode("action")
+        if request.action == pb.REBALANCE_START:
+            if refusal := self._seat.refusal(request.controller):
+                raise InvalidInput(refusal, where="controller")
+            await self._begin(self._planned(request))
+        elif request.action != pb.REBALANCE_STATUS:
+            await self._steered(request.action)
+        return self.status()
+
+    async def hear(self, report: pb.RebalanceController) -> pb.RebalanceStatus:
+        """A controller's report. Raises InvalidInput."""
+        self._check_mode("controller")
+        if not report.id:
+            raise InvalidInput("is missing", where="id")
+        if refusal := self._seat.report(report.id, self._runtime.now(), paused=report.paused):
+            raise InvalidInput(refusal, where="id")
+        if report.leaving:
+            self._seat.leave(report.id)
+        self._report = pb.RebalanceController()
+        self._report.CopyFrom(report)
+        self._report.heard_unix_ms = self._runtime.now_ms()
+        return self.status()
+
+    def _check_mode(self, where: str) -> None:
         if self._follows_cluster:
             raise InvalidInput(
                 "the pods are a Kubernetes cluster's: their controllers would have to make them anew, which "
                 "this release does not do; `hoss rebalance plan` says which to evict",
-                where="action",
+                where=where,
             )
-        if request.action == pb.REBALANCE_START:
-            await self._begin(self._planned(request))
-        elif request.action != pb.REBALANCE_STATUS and self._run is None:
-            raise InvalidInput("no moves were begun since this dispatcher leads", where="action")
-        elif self._run is not None and request.action == pb.REBALANCE_PAUSE:
-            self._run.pause("paused by hand")
-        elif self._run is not None and request.action == pb.REBALANCE_RESUME:
-            self._run.resume(self._waiting())
-        elif self._run is not None and request.action == pb.REBALANCE_UNDO:
-            self._run.pause("undone by hand")
-            async with self._at_work:  # what is on its way is moved, and so undone
-                seen = self._runtime.ledger.known().seqs
-                shards = await self._runtime.ledger.shard_count()
-                back = self._run.undone(tuple(seen.get(s, 0) for s in range(shards)), self._waiting())
-            await self._begin(back)
-        return self.status()
 
     def status(self) -> pb.RebalanceStatus:
-        """The present run, or the last one of this term."""
-        run = self._run
+        """The present run, or the last one of this term; and the controller."""
+        run, controller = self._run, None
+        if self._report is not None:
+            controller = pb.RebalanceController()
+            controller.CopyFrom(self._report)
+            controller.paused = bool(self._seat.paused)
         if run is None:
-            return pb.RebalanceStatus()
+            return pb.RebalanceStatus(controller=controller)
         counts = run.counts()
         return pb.RebalanceStatus(
             state=run.state.value,
             reason=run.reason,
             purpose=run.purpose,
+            begun_by=run.controller,
+            controller=controller,
             moved=counts[MoveState.MOVED],
             refused=counts[MoveState.REFUSED],
             waiting=counts[MoveState.WAITING],
@@ -121,6 +137,29 @@ class Mover:
                     except (LedgerUnavailable, Overloaded, TransportError) as exc:
                         logger().debug("not_moved", error=str(exc))  # they are due again
 
+    async def _steered(self, action: pb.RebalanceAction) -> None:
+        """Pause, resume or undo. An undo pauses the controller, which would plan the same again."""
+        run = self._run
+        if run is None and (self._report is None or action == pb.REBALANCE_UNDO):
+            raise InvalidInput(
+                "no moves were begun since this dispatcher leads, and no controller has reported",
+                where="action",
+            )
+        self._seat.paused = action != pb.REBALANCE_RESUME
+        if run is None:
+            return
+        if action == pb.REBALANCE_PAUSE:
+            run.pause("paused by hand")
+        elif action == pb.REBALANCE_RESUME:
+            run.resume(self._waiting())
+        elif action == pb.REBALANCE_UNDO:
+            run.pause("undone by hand")
+            async with self._at_work:  # what is on its way is moved, and so undone
+                seen = self._runtime.ledger.known().seqs
+                shards = await self._runtime.ledger.shard_count()
+                back = run.undone(tuple(seen.get(s, 0) for s in range(shards)), self._waiting())
+            await self._begin(back)
+
     def _planned(self, request: pb.RebalanceRequest) -> MoveRun:
         registry, moves = self._runtime.machine.registry, []
         for planned in request.moves:
@@ -136,7 +175,14 @@ class Mover:
         if not 0 < request.moves_per_second <= _FASTEST:
             raise InvalidInput(f"is more than 0 and at most {_FASTEST:g}", where="moves_per_second")
         seen = tuple(request.seen[shard] for shard in sorted(request.seen))
-        return MoveRun(moves, seen, self._waiting(), request.moves_per_second, request.purpose)
+        return MoveRun(
+            moves,
+            seen,
+            self._waiting(),
+            request.moves_per_second,
+            purpose=request.purpose,
+            controller=request.controller,
+        )
 
     async def _begin(self, run: MoveRun) -> None:
         if self._run is not None and self._run.state is RunState.RUNNING:

@@ -291,6 +291,11 @@ class DispatcherClient:
         NotFound."""
         return await self._call(self.stub.Rebalance, request)
 
+    async def report_rebalancing(self, report: pb.RebalanceController) -> pb.RebalanceStatus:
+        """Report as a rebalance controller. Raises InvalidInput in Kubernetes mode, and while another controller
+        is at work."""
+        return await self._call(self.stub.ReportRebalancing, report)
+
     async def get_policy(self) -> pb.Policy:
         """The SchedulingPolicy in force."""
         return await self._call(self.stub.GetPolicy, pb.GetPolicyRequest())

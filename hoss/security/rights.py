@@ -66,6 +66,7 @@ RIGHTS: Mapping[str, Right] = {
     "/hoss.v1.Dispatcher/GetConflicts": _client(Role.VIEW),
     "/hoss.v1.Dispatcher/Steer": _client(Role.OPERATE),
     "/hoss.v1.Dispatcher/Rebalance": _client(Role.OPERATE),
+    "/hoss.v1.Dispatcher/ReportRebalancing": _client(Role.OPERATE),
     "/hoss.v1.Dispatcher/GetStatus": _client(Role.VIEW),
     "/hoss.v1.Dispatcher/Audit": _client(Role.OPERATE),
     # The name that a worker registers with must be that of its certificate.
@@ -97,11 +98,13 @@ RIGHTS: Mapping[str, Right] = {
 }
 
 # Recorded in the audit log, whether allowed or refused: methods that change what the platform does or holds.
-# Those of the services among themselves are not.
+# Those of the services among themselves are not, nor what is called every second.
 AUDITED = frozenset(
     method
     for method, right in RIGHTS.items()
-    if right.role is not None and right.role.includes(Role.SUBMIT) and not method.endswith(("/Feed", "Info"))
+    if right.role is not None
+    and right.role.includes(Role.SUBMIT)
+    and not method.endswith(("/Feed", "Info", "/ReportRebalancing"))
 )
 
 

@@ -905,6 +905,28 @@ class WorkerView(_message.Message):
     idle: bool
     def __init__(self, worker: _Optional[str] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., digest: _Optional[int] = ..., idle: bool = ...) -> None: ...
 
+class RebalanceController(_message.Message):
+    __slots__ = ("id", "text", "paused", "moves_last_hour", "moves_per_hour", "moves_last_day", "goals", "heard_unix_ms", "leaving")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    MOVES_LAST_HOUR_FIELD_NUMBER: _ClassVar[int]
+    MOVES_PER_HOUR_FIELD_NUMBER: _ClassVar[int]
+    MOVES_LAST_DAY_FIELD_NUMBER: _ClassVar[int]
+    GOALS_FIELD_NUMBER: _ClassVar[int]
+    HEARD_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    text: str
+    paused: bool
+    moves_last_hour: int
+    moves_per_hour: int
+    moves_last_day: int
+    goals: _containers.RepeatedScalarFieldContainer[str]
+    heard_unix_ms: int
+    leaving: bool
+    def __init__(self, id: _Optional[str] = ..., text: _Optional[str] = ..., paused: bool = ..., moves_last_hour: _Optional[int] = ..., moves_per_hour: _Optional[int] = ..., moves_last_day: _Optional[int] = ..., goals: _Optional[_Iterable[str]] = ..., heard_unix_ms: _Optional[int] = ..., leaving: bool = ...) -> None: ...
+
 class RebalanceMove(_message.Message):
     __slots__ = ("pod", "source", "target")
     POD_FIELD_NUMBER: _ClassVar[int]
@@ -916,7 +938,7 @@ class RebalanceMove(_message.Message):
     def __init__(self, pod: _Optional[str] = ..., source: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
 
 class RebalanceRequest(_message.Message):
-    __slots__ = ("action", "moves", "seen", "moves_per_second", "purpose")
+    __slots__ = ("action", "moves", "seen", "moves_per_second", "purpose", "controller")
     class SeenEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -929,12 +951,14 @@ class RebalanceRequest(_message.Message):
     SEEN_FIELD_NUMBER: _ClassVar[int]
     MOVES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     action: RebalanceAction
     moves: _containers.RepeatedCompositeFieldContainer[RebalanceMove]
     seen: _containers.ScalarMap[int, int]
     moves_per_second: float
     purpose: str
-    def __init__(self, action: _Optional[_Union[RebalanceAction, str]] = ..., moves: _Optional[_Iterable[_Union[RebalanceMove, _Mapping]]] = ..., seen: _Optional[_Mapping[int, int]] = ..., moves_per_second: _Optional[float] = ..., purpose: _Optional[str] = ...) -> None: ...
+    controller: str
+    def __init__(self, action: _Optional[_Union[RebalanceAction, str]] = ..., moves: _Optional[_Iterable[_Union[RebalanceMove, _Mapping]]] = ..., seen: _Optional[_Mapping[int, int]] = ..., moves_per_second: _Optional[float] = ..., purpose: _Optional[str] = ..., controller: _Optional[str] = ...) -> None: ...
 
 class MoveStatus(_message.Message):
     __slots__ = ("pod", "source", "target", "state", "text")
@@ -951,7 +975,7 @@ class MoveStatus(_message.Message):
     def __init__(self, pod: _Optional[str] = ..., source: _Optional[str] = ..., target: _Optional[str] = ..., state: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class RebalanceStatus(_message.Message):
-    __slots__ = ("state", "reason", "purpose", "moved", "refused", "waiting", "moves")
+    __slots__ = ("state", "reason", "purpose", "moved", "refused", "waiting", "moves", "begun_by", "controller")
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -959,6 +983,8 @@ class RebalanceStatus(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     MOVES_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_BY_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     state: str
     reason: str
     purpose: str
@@ -966,4 +992,6 @@ class RebalanceStatus(_message.Message):
     refused: int
     waiting: int
     moves: _containers.RepeatedCompositeFieldContainer[MoveStatus]
-    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., moved: _Optional[int] = ..., refused: _Optional[int] = ..., waiting: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[MoveStatus, _Mapping]]] = ...) -> None: ...
+    begun_by: str
+    controller: RebalanceController
+    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., moved: _Optional[int] = ..., refused: _Optional[int] = ..., waiting: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[MoveStatus, _Mapping]]] = ..., begun_by: _Optional[str] = ..., controller: _Optional[_Union[RebalanceController, _Mapping]] = ...) -> None: ...

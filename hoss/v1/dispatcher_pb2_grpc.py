@@ -147,6 +147,11 @@ class DispatcherStub(object):
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.RebalanceRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RebalanceStatus.FromString,
                 _registered_method=True)
+        self.ReportRebalancing = channel.unary_unary(
+                '/hoss.v1.Dispatcher/ReportRebalancing',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.RebalanceController.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RebalanceStatus.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/hoss.v1.Dispatcher/GetStatus',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.StatusRequest.SerializeToString,
@@ -323,7 +328,16 @@ class DispatcherServicer(object):
 
     def Rebalance(self, request, context):
         """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
-        moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, and while another run is under way.
+        moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, while another run is under way, and for
+        a controller that is paused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportRebalancing(self, request, context):
+        """A rebalance controller tells that it is there, every second, and learns whether it is paused. INVALID_ARGUMENT in
+        Kubernetes mode, and for a second controller beside a living one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -449,6 +463,11 @@ def add_DispatcherServicer_to_server(servicer, server):
             'Rebalance': grpc.unary_unary_rpc_method_handler(
                     servicer.Rebalance,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RebalanceRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.RebalanceStatus.SerializeToString,
+            ),
+            'ReportRebalancing': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportRebalancing,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.RebalanceController.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.RebalanceStatus.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
@@ -1036,6 +1055,33 @@ class Dispatcher(object):
             target,
             '/hoss.v1.Dispatcher/Rebalance',
             hoss_dot_v1_dot_dispatcher__pb2.RebalanceRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.RebalanceStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportRebalancing(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/ReportRebalancing',
+            hoss_dot_v1_dot_dispatcher__pb2.RebalanceController.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.RebalanceStatus.FromString,
             options,
             channel_credentials,

@@ -101,7 +101,12 @@ class DispatcherStub:
     """
     Rebalance: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceRequest, _dispatcher_pb2.RebalanceStatus]
     """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
-    moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, and while another run is under way.
+    moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, while another run is under way, and for
+    a controller that is paused.
+    """
+    ReportRebalancing: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceController, _dispatcher_pb2.RebalanceStatus]
+    """A rebalance controller tells that it is there, every second, and learns whether it is paused. INVALID_ARGUMENT in
+    Kubernetes mode, and for a second controller beside a living one.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]
     """The dispatcher's state: pods by phase, counters, and every problem as a sentence."""
@@ -181,7 +186,12 @@ class DispatcherAsyncStub(DispatcherStub):
     """
     Rebalance: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceRequest, _dispatcher_pb2.RebalanceStatus]  # type: ignore[assignment]
     """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
-    moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, and while another run is under way.
+    moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, while another run is under way, and for
+    a controller that is paused.
+    """
+    ReportRebalancing: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceController, _dispatcher_pb2.RebalanceStatus]  # type: ignore[assignment]
+    """A rebalance controller tells that it is there, every second, and learns whether it is paused. INVALID_ARGUMENT in
+    Kubernetes mode, and for a second controller beside a living one.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]  # type: ignore[assignment]
     """The dispatcher's state: pods by phase, counters, and every problem as a sentence."""
@@ -384,7 +394,18 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.RebalanceStatus, _abc.Awaitable[_dispatcher_pb2.RebalanceStatus]]:
         """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
-        moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, and while another run is under way.
+        moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, while another run is under way, and for
+        a controller that is paused.
+        """
+
+    @_abc_1.abstractmethod
+    def ReportRebalancing(
+        self,
+        request: _dispatcher_pb2.RebalanceController,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.RebalanceStatus, _abc.Awaitable[_dispatcher_pb2.RebalanceStatus]]:
+        """A rebalance controller tells that it is there, every second, and learns whether it is paused. INVALID_ARGUMENT in
+        Kubernetes mode, and for a second controller beside a living one.
         """
 
     @_abc_1.abstractmethod

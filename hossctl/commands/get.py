@@ -6,7 +6,7 @@ import typer
 
 from hoss.errors import InvalidInput
 from hossctl.cli import EXIT_INTERRUPTED, run_async
-from hossctl.console import Format, print_document
+from hossctl.console import Document, Format, print_document
 from hossctl.endpoints import Endpoints
 from hossctl.kinds import ALL, Kind, ListOptions, Query, State, read_kind, titled
 from hossctl.options import (
@@ -160,15 +160,22 @@ def show(
     from hossctl.views.showing import print_described
 
     document = run_async(describe(endpoints, query))
-    if query.kind is Kind.PODS and document["phase"] == "Unschedulable":
+    if _waits_for_room(query.kind, document):
         from hossctl.explain.offline import preset
-        from hossctl.rebalance.plans import moves_for_pod
+        from hossctl.rebalance.plans import moves_for_job, moves_for_pod
         from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
 
-        profile = preset(DEFAULT_PROFILE)
-        moves = run_async(moves_for_pod(endpoints, profile, document["namespace"], document["name"]))
+        found = moves_for_pod if query.kind is Kind.PODS else moves_for_job
+        moves = run_async(found(endpoints, preset(DEFAULT_PROFILE), namespace, name))
         document |= {"rebalancing": moves} if moves else {}
     if output.for_people:
         print_described(document, query)
     else:
         print_document(document, output, template)
+
+
+def _waits_for_room(kind: Kind, document: Document) -> bool:
+    """Whether it is a pod that fits nowhere, or a job with such pods."""
+    if kind is Kind.PODS:
+        return document["phase"] in ("Unschedulable", "Backoff")
+    return kind is Kind.JOBS and bool(document["unschedulable"])

@@ -94,6 +94,10 @@ def up(
         int, typer.Option(min=1, help="Dispatchers; one is active, the others stand by.")
     ] = 1,
     policy: Annotated[Path | None, typer.Option(help="A SchedulingPolicy document.")] = None,
+    rebalance: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A RebalancePolicy document: move pods by itself, as it says."),
+    ] = None,
     kubeconfig: Annotated[
         Path | None,
         typer.Option(
@@ -148,13 +152,16 @@ def up(
     if config is None:
         chosen = read_workers(workers if workers is not None else 0 if named else DEFAULT_WORKERS, named)
     else:
-        chosen, policy = _read_config(config, policy, named=workers is not None or bool(named))
+        chosen, policy, rebalance = _read_config(
+            config, policy, rebalance, named=workers is not None or bool(named)
+        )
     options = platform.PlatformOptions(
         workers=chosen,
         resolvers=resolvers,
         dispatchers=dispatchers,
         redis_url=redis_url,
         policy=policy,
+        rebalance=_checked_rebalancing(rebalance, kubeconfig),
         kubeconfig=kubeconfig,
         port=port,
         webhook_port=free_ports(1)[0] if guard else 0,
@@ -240,9 +247,9 @@ def _check_options(
 
 
 def _read_config(
-    config: Path, policy: Path | None, *, named: bool
-) -> "tuple[tuple[platform.WorkerOptions, ...], Path | None]":
-    """The workers and the policy of a Platform document. `named`: flags name workers, too."""
+    config: Path, policy: Path | None, rebalance: Path | None, *, named: bool
+) -> "tuple[tuple[platform.WorkerOptions, ...], Path | None, Path | None]":
+    """The workers and the policies of a Platform document. `named`: flags name workers, too."""
     from hossctl.local.pools import read_platform
 
     if named:
@@ -252,7 +259,24 @@ def _read_config(
     document = read_platform(config)
     if policy is not None and document.policy is not None:
         raise InvalidInput(f"and the policy of {config} were both given; choose one", where="--policy")
-    return document.workers, policy or document.policy
+    if rebalance is not None and document.rebalance is not None:
+        raise InvalidInput(f"and that of {config} were both given; choose one", where="--rebalance")
+    return document.workers, policy or document.policy, rebalance or document.rebalance
+
+
+def _checked_rebalancing(file: Path | None, kubeconfig: Path | None) -> str:
+    """The text of a RebalancePolicy; "" without one."""
+    if file is None:
+        return ""
+    from hossctl.rebalance.policy import read_policy
+
+    if kubeconfig is not None:
+        raise InvalidInput(
+            "was given beside --kubeconfig; pods of a Kubernetes cluster are not moved, because their "
+            "controllers would have to make them anew: `hoss rebalance plan` says which to evict",
+            where="--rebalance",
+        )
+    return read_policy(file)[1]
 
 
 async def _fill(

@@ -8,12 +8,22 @@ import typer
 from hoss.errors import InvalidInput
 from hossctl.choices import RebalanceGoal
 from hossctl.cli import run_async
-from hossctl.console import Document, Format, print_document, print_lines, print_rows, print_summary, say
+from hossctl.console import (
+    Document,
+    Format,
+    print_document,
+    print_lines,
+    print_rows,
+    print_summary,
+    say,
+    warn,
+)
 from hossctl.endpoints import Endpoints
 from hossctl.options import Dispatcher, Output, Resolver
 
 if TYPE_CHECKING:
     from hossctl.rebalance.gathering import Gathered
+    from hossctl.rebalance.usage import UsageFile
     from scheduler_worker.core.rebalance.plan_state import WaitingPods
 
 app = typer.Typer()
@@ -49,6 +59,44 @@ def fragmentation(
     print_lines(["", *room.room_sentences(document)])
 
 
+_Usage = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="What pods use, as metrics.k8s.io has it; for the goal quiet-nodes."),
+]
+_UsageAge = Annotated[
+    float,
+    typer.Option(min=1, metavar="SECONDS", help="Measurements of pods that are older do not count."),
+]
+
+
+@group.command("noisy")
+def noisy(
+    *,
+    usage: Annotated[
+        Path, typer.Option(metavar="FILE", help="What pods use, as metrics.k8s.io has it (PodMetricsList).")
+    ],
+    usage_max_age: _UsageAge = 600.0,
+    dispatcher: Dispatcher = "",
+    resolver: Resolver = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Nodes by what their pods use beyond what they request, the noisiest first."""
+    from hossctl.explain.offline import preset
+    from hossctl.rebalance import usage as usages
+    from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
+
+    read = _read_usage(usage, usage_max_age)
+    document = usages.noisy_document(
+        _gathered(Endpoints(dispatcher, resolver)), preset(DEFAULT_PROFILE), read
+    )
+    if not output.for_people:
+        print_document(document, output)
+        return
+    print_rows(document["nodes"], usages.NOISY_COLUMNS)
+    if missing := usages.missing_usage(document):
+        warn(missing)
+
+
 @group.command("plan")
 def plan(
     *,
@@ -65,6 +113,8 @@ def plan(
         Path | None,
         typer.Option("-f", "--file", help="Pods that would wait, for a what-if; goal fit-pending."),
     ] = None,
+    usage: _Usage = None,
+    usage_max_age: _UsageAge = 600.0,
     dispatcher: Dispatcher = "",
     resolver: Resolver = "",
     output: Output = Format.TABLE,
@@ -82,6 +132,7 @@ def plan(
     if file is not None and (drain or goal is not RebalanceGoal.FIT_PENDING):
         raise InvalidInput("goes with the goal fit-pending only, without --drain", where="-f")
     more = [] if file is None else _read_waiting(file)
+    used = _usage_for(goal, usage, usage_max_age)
     gathered = _gathered(Endpoints(dispatcher, resolver))
     document = plans.plan_document(
         gathered,
@@ -90,6 +141,7 @@ def plan(
         PlanLimits(max_moves, max_pods_per_workload),
         drain=drain,
         more=more,
+        usage=used,
     )
     if not output.for_people:
         print_document(document, output)
@@ -120,6 +172,8 @@ def run(
     max_pods_per_workload: Annotated[
         int, typer.Option(min=1, help="The most moves of pods of one job or controller.")
     ] = 1_000_000,
+    usage: _Usage = None,
+    usage_max_age: _UsageAge = 600.0,
     rate: Annotated[float, typer.Option(min=0.01, max=50, help="The most moves a second.")] = 5.0,
     timeout: _FollowSeconds = 600.0,
     dispatcher: Dispatcher = "",
@@ -137,11 +191,13 @@ def run(
     from scheduler_worker.core.rebalance.plan_state import PlanLimits
 
     endpoints, limits = Endpoints(dispatcher, resolver), PlanLimits(max_moves, max_pods_per_workload)
+    used = _usage_for(goal, usage, usage_max_age)
     rounds = running.PLANS if plan_file is None else 1
     document: Document = {}
     for number in range(rounds):
         if plan_file is None:
-            planned = plans.plan_document(_gathered(endpoints), preset(DEFAULT_PROFILE), goal, limits)
+            profile = preset(DEFAULT_PROFILE)
+            planned = plans.plan_document(_gathered(endpoints), profile, goal, limits, usage=used)
         else:
             planned = running.read_plan(plan_file)
         if number and not planned["moves"]:
@@ -156,26 +212,62 @@ def run(
 
 @group.command("status")
 def status(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
-    """How far the present run of moves is, or how the last one ended."""
+    """How far the present run of moves is, or how the last one ended; and what the controller does."""
     _show(_asked("STATUS", dispatcher), output)
 
 
 @group.command("pause")
 def pause(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
-    """Make no more moves. What is on its way ends on the old node or on the new one."""
+    """Make no more moves, by hand or by the controller. What is on its way ends on the old node or on the new
+    one."""
     _show(_asked("PAUSE", dispatcher), output)
 
 
 @group.command("resume")
 def resume(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
-    """Go on with a paused run."""
+    """Go on with a paused run, and let the controller go on."""
     _show(_asked("RESUME", dispatcher), output)
 
 
 @group.command("undo")
 def undo(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
-    """Move back what the run has moved, the last pod first. This is a run of its own: see status."""
+    """Move back what the run has moved, the last pod first. This is a run of its own: see status. It pauses
+    the controller, which would plan the same again."""
     _show(_asked("UNDO", dispatcher), output)
+
+
+@group.command("controller")
+def controller(
+    *,
+    file: Annotated[Path, typer.Option("-f", "--file", help="A RebalancePolicy document.")],
+    check: Annotated[bool, typer.Option("--check", help="Only check the document.")] = False,
+    metrics_listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where Prometheus reads metrics; empty: nowhere.")
+    ] = "",
+    tls_dir: Annotated[
+        str, typer.Option(metavar="DIRECTORY", help="The certificate to connect with; else the context's.")
+    ] = "",
+    ready_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Written once the controller is at work.")
+    ] = None,
+    dispatcher: Dispatcher = "",
+    resolver: Resolver = "",
+) -> None:
+    """Plan and move by itself, as a RebalancePolicy says, until it is ended. One at a time; it needs the role
+    operate. `hoss up --rebalance FILE` starts it with the local platform.
+
+    `hoss rebalance status` shows what it does, and `pause` and `resume` steer it. Not in Kubernetes mode."""
+    from hossctl.rebalance.policy import read_policy
+
+    policy, _ = read_policy(file)
+    if check:
+        say(f"{file} can be used")
+        return
+    from hoss.serving import run as run_service
+    from hossctl.rebalance.controlling import serve
+
+    endpoints = Endpoints(dispatcher, resolver, tls_dir)
+    run_service(lambda: serve(policy, endpoints, metrics_listen, ready_file))
 
 
 def _asked(action: str, dispatcher: str) -> Document:
@@ -190,12 +282,15 @@ def _show(document: Document, output: Format) -> None:
     if not output.for_people:
         print_document(document, output)
         return
-    if not document["state"]:
+    if document["state"]:
+        print_rows(document["moves"], running.MOVE_COLUMNS)
+        print_lines([""])
+        print_summary(f"Moves for {document['purpose'] or 'a plan'}", running.run_lines(document))
+    else:
         say("no moves were begun since this dispatcher leads")
-        return
-    print_rows(document["moves"], running.MOVE_COLUMNS)
-    print_lines([""])
-    print_summary(f"Moves for {document['purpose'] or 'a plan'}", running.run_lines(document))
+    if document["controller"] is not None:
+        print_lines([""])
+        print_summary("Rebalance controller", running.controller_lines(document["controller"]))
 
 
 def _gathered(endpoints: Endpoints) -> "Gathered":
@@ -207,6 +302,24 @@ def _gathered(endpoints: Endpoints) -> "Gathered":
             return await gather(clients)
 
     return run_async(read())
+
+
+def _usage_for(goal: RebalanceGoal, file: Path | None, max_age: float) -> "UsageFile | None":
+    """What pods use, for a goal that needs it. Raises InvalidInput where it is missing, old, or of no use."""
+    wanted = goal is RebalanceGoal.QUIET_NODES
+    if wanted and file is None:
+        raise InvalidInput("is missing; the goal quiet-nodes needs to know what pods use", where="--usage")
+    if not wanted and file is not None:
+        raise InvalidInput("goes with the goal quiet-nodes only", where="--usage")
+    return None if file is None else _read_usage(file, max_age)
+
+
+def _read_usage(file: Path, max_age: float) -> "UsageFile":
+    from datetime import datetime, timezone
+
+    from hossctl.rebalance.usage import read_usage
+
+    return read_usage(file, now=datetime.now(tz=timezone.utc), max_age_seconds=max_age)
 
 
 def _read_waiting(file: Path) -> "list[WaitingPods]":

@@ -1,4 +1,4 @@
-"""The group simulate: omega, cluster, check."""
+"""The group simulate: omega, cluster, rebalance, check."""
 
 import importlib
 import json
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from hoss.errors import InvalidInput
+from hossctl.choices import SimulatedCare, SimulatedPlacer
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary, say, warn
 from hossctl.options import Output, PlotsPath, Seed, only
@@ -34,6 +35,16 @@ _OMEGA_COLUMNS = (
     Column("BATCH CONFLICTS", lambda row: f"{row['kinds']['batch']['conflictFraction']:.3f}"),
     Column("SERVICE TASKS REFUSED", lambda row: f"{row['kinds']['service']['taskConflictShare']:.2%}"),
     Column("SERVICE TRIES A JOB", lambda row: _tries(row["kinds"]["service"]["triesPerJob"])),
+)
+
+_REBALANCE_COLUMNS = (
+    Column("CASE", lambda row: row["name"]),
+    Column("CPU USED OF NODES IN USE", lambda row: f"{row['utilisation']:.1%}"),
+    Column("NODES IN USE", lambda row: f"{row['nodesInUse']:.1f}"),
+    Column("PODS WAITING", lambda row: f"{row['podsWaiting']:.2f}"),
+    Column("PODS CAME", lambda row: f"{row['podsCame']:,}"),
+    Column("MOVES A DAY", lambda row: f"{row['movesPerDay']:,.0f}"),
+    Column("STOOD OFF", lambda row: row["standOffs"]),
 )
 
 _CHECK_COLUMNS = (
@@ -187,6 +198,43 @@ def whole_cluster(
     else:
         print_document(cluster.as_json(outcome, measured), output)
     _fail_if_overcommitted(outcome.overcommitted)
+
+
+@group.command()
+def rebalance(
+    *,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A RebalancePolicy; else fit-pending and empty-nodes, at any time."
+        ),
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=2, help="Of 16 CPUs and 64 GiB.")] = 40,
+    days: Annotated[float, typer.Option(min=0.05, help="Of virtual time; it begins on a Monday.")] = 7.0,
+    placer: Annotated[
+        SimulatedPlacer, typer.Option(help="Where pods go when they come, of the nodes that accept them.")
+    ] = SimulatedPlacer.FULLEST,
+    seed: Seed = 1,
+    output: Output = Format.TABLE,
+) -> None:
+    """Play days of pods that come and go: without rebalancing, packed anew each night, and with the rebalance
+    controller. How full the nodes in use are, and how many pods are moved for it."""
+    from hossctl.load.progress import bar
+    from hossctl.rebalance.policy import read_policy
+    from hossctl.simulate import rebalancing
+
+    chosen = rebalancing.DEFAULT_POLICY if policy is None else read_policy(policy)[0]
+    setting = rebalancing.RebalancingSetting(chosen, nodes, days, placer, seed)
+    results = []
+    with bar("cases", len(SimulatedCare), quiet=not output.for_people) as progress:
+        for result in rebalancing.play(setting):
+            results.append(result)
+            progress(len(results), result.name)
+    document = rebalancing.as_json(setting, results)
+    if output.for_people:
+        print_rows(document["cases"], _REBALANCE_COLUMNS)
+    else:
+        print_document(document, output)
 
 
 @group.command()

@@ -179,13 +179,15 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Make the pools and the policy of the local platform those of a document. Workers of no pool stay as
+    """Make the pools and the policies of the local platform those of a document. Workers of no pool stay as
     they are."""
     from hoss.config import read_text
     from hossctl.local.pools import changes, read_platform
+    from hossctl.rebalance.policy import read_policy
 
     document = read_platform(file)
     policy = "" if document.policy is None else _checked_policy(document.policy)
+    rebalance = "" if document.rebalance is None else read_policy(document.rebalance)[1]
     with _running() as starter:
         planned = changes(document.workers, starter.state)
         new_policy = bool(policy) and run_async(_policy(starter.state)) != read_text(
@@ -195,14 +197,17 @@ def apply(
             "dryRun": dry_run,
             "changes": [_change_document(change) for change in planned],
             "policyChanges": new_policy,
+            "rebalancingChanges": rebalance != starter.rebalancing(),
             "killed": [],
         }
         if output.for_people:
-            _say_plan(planned, new_policy=new_policy, dry_run=dry_run)
+            _say_plan(planned, result, rebalances=bool(rebalance))
         if not dry_run:
             if new_policy:
                 run_async(_set_policy(starter.state, policy))
             result["killed"] = _carry_out(starter, planned, output)["killed"]
+            if result["rebalancingChanges"]:
+                starter.set_rebalancing(rebalance)
     if not output.for_people:
         print_document(result, output)
 
@@ -236,14 +241,16 @@ def _change_document(change: "WorkerChange") -> Document:
     }
 
 
-def _say_plan(planned: "Sequence[WorkerChange]", *, new_policy: bool, dry_run: bool) -> None:
+def _say_plan(planned: "Sequence[WorkerChange]", result: Document, *, rebalances: bool) -> None:
     for change in planned:
         say(f"{change.action.value} worker {change.worker.name}: {change.reason}")
-    if new_policy:
+    if result["policyChanges"]:
         say("replace the policy")
-    if not (planned or new_policy):
+    if result["rebalancingChanges"]:
+        say("start the rebalance controller by its policy" if rebalances else "end the rebalance controller")
+    if not (planned or result["policyChanges"] or result["rebalancingChanges"]):
         say("nothing changes: the platform is as the document says")
-    elif dry_run:
+    elif result["dryRun"]:
         say("dry run: nothing was done")
 
 

@@ -28,9 +28,12 @@ STATE_FILE = "platform.json"
 SECURITY_DIRECTORY = "security"  # the platform's authority; see hoss/security/authority.py
 WORKERS_DIRECTORY = "workers"  # documents of workers whose flags do not say all; removed with them
 OPERATOR = Identity(CallerKind.CLIENT, "operator", Role.ADMIN)  # who started the platform
+_REBALANCER = Identity(CallerKind.CLIENT, "rebalance-controller", Role.OPERATE)
 _VIEWER = Identity(CallerKind.CLIENT, "operator", Role.OPERATE)  # who follows a link to the dashboard
 _LOCAL_CONTEXT = "local"
 _WORKER_PREFIX = "worker-"
+CONTROLLER = "rebalance-controller"  # its process
+_CONTROLLER_POLICY = "rebalance.yaml"  # the copy of its policy that it was started with
 TRACE_FILE = "trace.jsonl"
 
 
@@ -61,6 +64,7 @@ class PlatformOptions:
     port: int = 0  # of the first dispatcher; 0: a free port. Other dispatchers always take free ports
     redis_url: str = ""  # empty: start a Redis
     policy: Path | None = None
+    rebalance: str = ""  # the text of a RebalancePolicy; empty: no rebalance controller
     kubeconfig: Path | None = None  # Kubernetes mode, for the cluster of this file
     webhook_port: int = 0  # of the first resolver's binding webhook, on loopback; 0: no webhook
     webhook_certificates: Path | None = None  # with tls.crt and tls.key; None: resolvers make their own
@@ -223,7 +227,28 @@ class Starter:
         self._note(replace(self.state, dispatcher=address))
         workers = [self._worker(number, options) for number, options in enumerate(self._options.workers)]
         self._all_ready(workers)
+        self.set_rebalancing(self._options.rebalance)
         return self.state
+
+    def set_rebalancing(self, policy: str) -> None:
+        """Have a rebalance controller with this RebalancePolicy, in place of one that runs; "": have none."""
+        self._deadline = time.monotonic() + READY_SECONDS
+        stop_all([record for record in self.state.processes if record.name == CONTROLLER])
+        others = tuple(record for record in self.state.processes if record.name != CONTROLLER)
+        self._note(replace(self.state, processes=others))
+        document = self.directory / _CONTROLLER_POLICY
+        document.unlink(missing_ok=True)
+        if not policy:
+            return
+        document.write_text(policy, encoding="utf-8")
+        arguments = ["rebalance", "controller", "--file", str(document)]
+        arguments += ["--dispatcher", self.state.dispatcher, "--resolver", ",".join(self.state.resolvers)]
+        self._ready(self._process(CONTROLLER, "hossctl", arguments, _REBALANCER))
+
+    def rebalancing(self) -> str:
+        """The RebalancePolicy of the controller that runs; "": none does."""
+        running = any(record.name == CONTROLLER and record.find() for record in self.state.processes)
+        return (self.directory / _CONTROLLER_POLICY).read_text(encoding="utf-8") if running else ""
 
     def start_worker(self, number: int, options: WorkerOptions) -> ProcessRecord:
         """Start one more worker and wait until it serves."""
@@ -372,10 +397,13 @@ class Starter:
 
     def _service(self, name: str, module: str, arguments: list[str], identity: Identity) -> ServiceProcess:
         arguments = [*arguments, "--reflection"]
-        if tls_dir := self._tls_dir(identity):
-            arguments = [*arguments, "--tls-dir", tls_dir]
         if self._options.trace_ratio is not None:
             arguments = [*arguments, "--trace-file", str(self.directory / TRACE_FILE)]
+        return self._process(name, module, arguments, identity)
+
+    def _process(self, name: str, module: str, arguments: list[str], identity: Identity) -> ServiceProcess:
+        if tls_dir := self._tls_dir(identity):
+            arguments = [*arguments, "--tls-dir", tls_dir]
         if self._options.metrics:
             arguments = [*arguments, "--metrics-listen", "127.0.0.1:0"]
         service = ServiceProcess(name, module, arguments, self.directory / "logs")
@@ -449,9 +477,10 @@ def stop(directory: Path, state: PlatformState) -> list[str]:
     """Stop every process of a platform, users before what they use, and remove the state file; keep the data.
     Returns the names of the processes that had to be killed."""
     killed: list[str] = []
-    for tier in (_WORKER_PREFIX, "dispatcher", "resolver-", "redis"):
+    for tier in (CONTROLLER, _WORKER_PREFIX, "dispatcher", "resolver-", "redis"):
         killed += stop_all([record for record in state.processes if record.name.startswith(tier)])
-    for left in (directory / STATE_FILE, _fresh(directory), *(directory / "logs").glob("*.ready")):
+    policy = directory / _CONTROLLER_POLICY
+    for left in (directory / STATE_FILE, _fresh(directory), policy, *(directory / "logs").glob("*.ready")):
         left.unlink(missing_ok=True)
     shutil.rmtree(directory / WORKERS_DIRECTORY, ignore_errors=True)
     known = load_contexts(directory)

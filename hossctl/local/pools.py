@@ -108,13 +108,17 @@ class WorkerPool(Document):
 
 
 class PlatformDocument(Document):
-    """The pools of workers of a platform, and its policy."""
+    """The pools of workers of a platform, and its policies."""
 
     # At least one; their names differ.
     pools: tuple[WorkerPool, ...] = Field(min_length=1)
 
     # A file with a SchedulingPolicy, relative to this document. Left out: the policy stays as it is.
     policy: Path | None = None
+
+    # A file with a RebalancePolicy, relative to this document, by which pods are moved. Left out: no controller
+    # runs.
+    rebalance: Path | None = None
 
     @field_validator("pools")
     @classmethod
@@ -141,9 +145,12 @@ def read_platform(path: Path) -> PlatformDocument:
     for position, pool in enumerate(document.pools):
         for worker in pool.workers()[:1]:  # the others are equal
             check_worker(worker, where=f"{path}: pools.{position}")
-    if document.policy is None:
-        return document
-    return document.model_copy(update={"policy": path.parent / document.policy})
+    beside = {
+        name: path.parent / given
+        for name in ("policy", "rebalance")
+        if (given := getattr(document, name)) is not None
+    }
+    return document.model_copy(update=beside)
 
 
 def _beside(pool: WorkerPool, directory: Path) -> WorkerPool:

@@ -19,19 +19,19 @@ from dataclasses import replace
 import numpy as np
 
 from hoss.errors import HossError, InvalidInput, NotFound
-from hoss.model.pod import PodSpec
 from hoss.model.resources import written_amount
-from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.convert import pod_spec_from_proto
 from hossctl.choices import RebalanceGoal
 from hossctl.console import Column, Document
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.rebalance.gathering import Gathered, gather
 from hossctl.rebalance.room import popularity_of
+from hossctl.rebalance.usage import UsageFile
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.rebalance import goals
 from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
 from scheduler_worker.core.rebalance.plan_state import MovePlan, PlanLimits, PlanState, WaitingPods
+from scheduler_worker.core.rebalance.quiet_goal import quiet_nodes
 
 
 def plan_document(
@@ -42,36 +42,44 @@ def plan_document(
     *,
     drain: str = "",
     more: Sequence[WaitingPods] = (),
+    usage: UsageFile | None = None,
 ) -> Document:
-    """The plan for a goal. `drain`: instead empty these nodes, a name or LABEL=VALUE. `more`: pods that would
+    """The plan for a goal. `usage`: what pods use, for the goal quiet-nodes. `drain`: instead empty these nodes, a name or LABEL=VALUE. `more`: pods that would
     wait, beside those that do. Changes the snapshot. Raises NotFound for nodes that are not there."""
-    waiting = (*gathered.waiting, *more)
+    waiting = gathered.waiting
     state = PlanState(gathered.snapshot, profile, gathered.pods, limits)
     if drain:
         plan = goals.drain(state, nodes_of(gathered, drain))
-    elif goal is RebalanceGoal.FIT_PENDING:
-        plan = goals.fit_pending(state, more or waiting)
-        waiting = tuple(more) or waiting
-    elif goal is RebalanceGoal.EMPTY_NODES:
-        plan = goals.empty_nodes(state)
-    elif goal is RebalanceGoal.SPREAD:
-        plan = goals.spread(state)
+    elif more:
+        plan, waiting = goals.fit_pending(state, more), tuple(more)
     else:
-        plan = defragment_gpus(state, popularity_of(gathered))
+        plan = plan_for(goal, state, gathered, usage)
     head = {"kind": "RebalancePlan", "goal": f"drain {drain}" if drain else goal.value}
     seen = {str(shard): seq for shard, seq in sorted(gathered.snapshot.cache.seqs.items())}
     return head | {"seen": seen} | _document(gathered, state, plan, waiting)
 
 
+def plan_for(goal: RebalanceGoal, state: PlanState, gathered: Gathered, usage: UsageFile | None) -> MovePlan:
+    """The plan for a goal, made in `state`. Raises InvalidInput for quiet-nodes without usage."""
+    if goal is RebalanceGoal.FIT_PENDING:
+        return goals.fit_pending(state, gathered.waiting)
+    if goal is RebalanceGoal.EMPTY_NODES:
+        return goals.empty_nodes(state)
+    if goal is RebalanceGoal.SPREAD:
+        return goals.spread(state)
+    if goal is RebalanceGoal.QUIET_NODES:
+        if usage is None:
+            raise InvalidInput("needs to know what pods use", where=goal.value)
+        return quiet_nodes(state, usage.of(state.pods))
+    return defragment_gpus(state, popularity_of(gathered))
+
+
 FEW_MOVES = 10  # that `hoss describe` speaks of
 
 
-def moves_that_help(gathered: Gathered, profile: Profile, workload: str, spec: PodSpec) -> str:
-    """After which few moves one such pod of a workload fits, or its whole gang, in words; "" if after none.
+def moves_that_help(gathered: Gathered, profile: Profile, entry: WaitingPods) -> str:
+    """After which few moves one of these waiting pods fits, or its whole gang, in words; "" if after none.
     Changes the snapshot."""
-    entry = next((at for at in gathered.waiting if (at.name, at.spec) == (workload, spec)), None)
-    if entry is None:
-        return ""
     state = PlanState(gathered.snapshot, profile, gathered.pods, PlanLimits(FEW_MOVES))
     plan = goals.fit_pending(state, [replace(entry, pods=max(1, entry.together))])
     if not plan.placements or not plan.moves:
@@ -85,13 +93,24 @@ async def moves_for_pod(endpoints: Endpoints, profile: Profile, namespace: str, 
     try:
         async with clients_of(endpoints) as clients:
             pod = await clients.dispatcher.get_pod(namespace, name)
-            if pod.phase != pb.UNSCHEDULABLE:
-                return ""
             gathered = await gather(clients)
     except HossError:
         return ""
-    workload = f"{pod.namespace}/{pod.job or pod.name}"
-    return moves_that_help(gathered, profile, workload, pod_spec_from_proto(pod.template.spec))
+    workload, spec = f"{pod.namespace}/{pod.job or pod.name}", pod_spec_from_proto(pod.template.spec)
+    entry = next((at for at in gathered.waiting if (at.name, at.spec) == (workload, spec)), None)
+    return "" if entry is None else moves_that_help(gathered, profile, entry)
+
+
+async def moves_for_job(endpoints: Endpoints, profile: Profile, namespace: str, name: str) -> str:
+    """The same for a job: for its gang, or for one of its pods that wait."""
+    try:
+        async with clients_of(endpoints) as clients:
+            gathered = await gather(clients)
+    except HossError:
+        return ""
+    waiting = (entry for entry in gathered.waiting if entry.name == f"{namespace}/{name}")
+    entry = next(waiting, None)
+    return "" if entry is None else moves_that_help(gathered, profile, entry)
 
 
 def nodes_of(gathered: Gathered, text: str) -> list[int]:

@@ -9,6 +9,9 @@ The document (camel case):
     purpose
     moved, refused, waiting   moves
     moves[]               pod, from, to, state (Waiting, Moved, Refused), text (why it was refused)
+    byController          whether the rebalance controller began it
+    controller            null, or text (what it does or waits for), paused, goals, movesLastHour,
+                          movesPerHour, movesLastDay, ended, silentSeconds (since its last report)
 """
 
 import asyncio
@@ -114,6 +117,23 @@ def run_document(status: pb.RebalanceStatus) -> Document:
             }
             for move in status.moves
         ],
+        "byController": bool(status.begun_by),
+        "controller": _controller_document(status.controller, time.time())
+        if status.HasField("controller")
+        else None,
+    }
+
+
+def _controller_document(controller: pb.RebalanceController, now: float) -> Document:
+    return {
+        "text": controller.text,
+        "paused": controller.paused,
+        "goals": list(controller.goals),
+        "movesLastHour": controller.moves_last_hour,
+        "movesPerHour": controller.moves_per_hour,
+        "movesLastDay": controller.moves_last_day,
+        "ended": controller.leaving,
+        "silentSeconds": max(0, round(now - controller.heard_unix_ms / 1000)),
     }
 
 
@@ -133,3 +153,20 @@ def run_lines(document: Document) -> list[tuple[str, object]]:
         ("moves", f"{document['moved']} made, {document['refused']} refused, {document['waiting']} to come"),
     ]
     return [*lines, ("paused", document["reason"])] if document["reason"] else lines
+
+
+_SILENT_SECONDS = 10  # a controller reports every second
+
+
+def controller_lines(controller: Document) -> list[tuple[str, object]]:
+    """A controller in short."""
+    budget = f"{controller['movesLastHour']} of {controller['movesPerHour']} moves of the hour"
+    lines: list[tuple[str, object]] = [
+        ("state", "ended" if controller["ended"] else "paused" if controller["paused"] else "at work"),
+        ("now", controller["text"]),
+        ("goals", ", ".join(controller["goals"]) or "none: it measures"),
+        ("moves", f"{budget}; {controller['movesLastDay']} in 24 hours"),
+    ]
+    if not controller["ended"] and controller["silentSeconds"] > _SILENT_SECONDS:
+        lines.append(("silent", f"for {controller['silentSeconds']} seconds; is its process there?"))
+    return lines

@@ -33,6 +33,10 @@ WHY_NOT = {
     "docs/operations/failures.md": {
         r"^hoss retry pod NAME$": "needs a pod that failed; tests/e2e/test_waking.py makes one",
     },
+    "docs/operations/fragmentation.md": {
+        r"^hoss up --rebalance": "a platform runs already; tests/e2e/test_rebalance_controller.py starts one so",
+        r"--usage usage.json": "needs measurements of these minutes; tests/e2e/test_rebalance.py writes them",
+    },
     "docs/operations/observe.md": {
         r"^hoss describe pod web-3$": "shows what a pod of an earlier day went through",
     },

@@ -1,6 +1,7 @@
 """What hoss fragmentation and hoss rebalance plan say of a local platform."""
 
 import json
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from waiting import wait_until
@@ -115,3 +116,61 @@ def test_moves_are_carried_out_undone_and_refused_where_the_cluster_has_changed(
     wait_until(lambda: platform.json("rebalance", "status")["state"] == "Done", "the pod is back")
     assert platform.json("get", "pod", move["pod"].split("/")[1])["node"] == move["from"]
     platform("audit")
+
+
+def test_a_waiting_gang_says_after_which_moves_it_fits_as_a_whole(platform, tmp_path):
+    """The last test of the platform: it adds a node. The gang's selector leaves it n0 and n2; n2 takes one of
+    its pods as it is, and n0 the other one after a move."""
+    (tmp_path / "n2.yaml").write_text(NODES.format(name="n2", pool="p0"))
+    platform("cordon", "node", "n1")
+    platform("nodes", "add", "-f", str(tmp_path / "n2.yaml"))
+    gang = job("gang", 2, 6, selector="pool: p0").replace(
+        "name: gang}", 'name: gang, annotations: {hoss.dev/min-available: "2"}}', 1
+    )
+    (tmp_path / "gang.yaml").write_text(gang)
+    platform("submit", "-f", str(tmp_path / "gang.yaml"))
+    wait_until(lambda: len(platform.json("get", "pods", "--waiting")["items"]) == 2, "the gang waits")
+    assert platform.json("get", "job", "gang")["bound"] == 0
+    words = "fits after moving 1 pod from n0"
+    assert platform.json("describe", "pod", "gang-0")["rebalancing"] == words
+    assert platform.json("describe", "job", "gang")["rebalancing"] == words
+    assert words in platform("describe", "job", "gang").stdout
+    platform.json("rebalance", "run", "--goal", "fit-pending")
+    wait_until(lambda: platform.json("get", "job", "gang")["bound"] == 2, "the gang is bound")
+    assert "rebalancing" not in platform.json("describe", "job", "gang")
+    platform("audit")
+
+
+def test_noisy_nodes_are_shown_and_relieved_by_what_pods_use(platform, tmp_path):
+    """After all others: what pods use is written here, and the platform is as the gang left it."""
+    pods = platform.json("get", "pods")["items"]
+    loud = next(pod for pod in pods if pod["name"].startswith("move-"))
+    written = tmp_path / "usage.json"
+
+    def write(measured):
+        items = [
+            {
+                "metadata": {"namespace": "default", "name": pod["name"]},
+                "timestamp": measured.isoformat(),
+                "containers": [{"usage": {"cpu": "5" if pod is loud else "1", "memory": "1Gi"}}],
+            }
+            for pod in pods[1:]
+        ]
+        written.write_text(json.dumps({"items": items}))
+
+    now = datetime.now(tz=timezone.utc)
+    write(now - timedelta(hours=1))
+    refused = platform("rebalance", "noisy", "--usage", str(written), code=2)
+    assert "is too old: its youngest measurement is 36" in refused.stderr
+    write(now)
+    shown = platform.json("rebalance", "noisy", "--usage", str(written))
+    assert (shown["pods"], shown["known"]) == (len(pods), len(pods) - 1)
+    noisiest = shown["nodes"][0]
+    assert (noisiest["name"], noisiest["loudest"]) == (loud["node"], f"default/{loud['name']}")
+    assert (
+        f"the use of 1 of {len(pods)} pods is missing"
+        in platform("rebalance", "noisy", "--usage", str(written)).stderr
+    )
+    plan = platform.json("rebalance", "plan", "--goal", "quiet-nodes", "--usage", str(written))
+    assert plan["unit"] == "squared load by use"
+    assert "quiet-nodes needs" in platform("rebalance", "plan", "--goal", "quiet-nodes", code=2).stderr

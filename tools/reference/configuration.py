@@ -24,6 +24,8 @@ from hossctl import cli
 from hossctl.load.nodes import POOLS_KIND as NODES
 from hossctl.load.nodes import SimulatedNodes
 from hossctl.local.pools import PLATFORM_KIND, PlatformDocument
+from hossctl.rebalance.policy import KIND as REBALANCE_POLICY
+from hossctl.rebalance.policy import RebalancePolicy
 from resolver.__main__ import _parser as resolver_flags
 from resolver.config import KIND as RESOLVER
 from resolver.config import ResolverConfig
@@ -44,6 +46,7 @@ _SCALARS = {
     "number": "number",
     "string": "text",
     "boolean": "true, false",
+    "time": "HH:MM",
     "null": "",
 }
 
@@ -73,6 +76,12 @@ def page() -> str:
                     PLATFORM_KIND,
                     PlatformDocument,
                     "For `hoss up --config` and `hoss apply -f`: [workers and pools](../operations/workers.md).",
+                ),
+                *_document(
+                    REBALANCE_POLICY,
+                    RebalancePolicy,
+                    "For `hoss up --rebalance` and `hoss rebalance controller -f`: "
+                    "[fragmentation](../operations/fragmentation.md#always-on).",
                 ),
                 "## Environment",
                 rows(
@@ -195,7 +204,8 @@ class _Types:
         if about.get("type") == "object":
             inner = about.get("additionalProperties")
             return f"mapping to {self.of(inner)}" if isinstance(inner, dict) else "mapping"
-        words = "path" if about.get("format") == "path" else _SCALARS[about["type"]]
+        form = about.get("format", "")
+        words = "path" if form == "path" else _SCALARS[form if form == "time" else about["type"]]
         return ", ".join([words, *(text.format(about[key]) for key, text in _LIMITS.items() if key in about)])
 
     def _section(self, path: str) -> str:

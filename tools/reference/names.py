@@ -14,6 +14,7 @@ from hossctl.compare.running import PARTITION
 from hossctl.local.control_plane import ASSETS_VARIABLE, CACHE_VARIABLE
 from hossctl.traces.openb import CARD_MODEL_LABEL
 from scheduler_worker.config import STRATEGY_LABEL
+from scheduler_worker.core.plugins.quiet_nodes import NOISY_LABEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,11 @@ ANNOTATIONS = (
     Name(GROUP_ANNOTATION, "annotation of a pod", "The Volcano PodGroup whose minimum it counts to."),
     Name(
         GROUP_LABEL, "label of a pod", "The PodGroup (of the coscheduling plugin) whose minimum it counts to."
+    ),
+    Name(
+        NOISY_LABEL,
+        "label of a node",
+        "`true`: its pods use far more than they requested; the plugin QuietNodes prefers other nodes.",
     ),
     Name(DEVICE_RESOURCE, "resource", "Whole accelerator cards of a node."),
     Name(

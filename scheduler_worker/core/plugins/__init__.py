@@ -20,6 +20,7 @@ from scheduler_worker.core.plugins.node_ports import NodePorts
 from scheduler_worker.core.plugins.node_unschedulable import NodeUnschedulable
 from scheduler_worker.core.plugins.node_volume_limits import NodeVolumeLimits
 from scheduler_worker.core.plugins.policy_nodes import PolicyNodes
+from scheduler_worker.core.plugins.quiet_nodes import QuietNodes
 from scheduler_worker.core.plugins.resources_fit import ResourcesFit
 from scheduler_worker.core.plugins.scheduling_gates import SchedulingGates
 from scheduler_worker.core.plugins.scoring_strategies import LEAST_ALLOCATED
@@ -53,6 +54,7 @@ REGISTRY = Registry(
             DeviceCards,
             GpuBestFit,
             GpuFragmentation,
+            QuietNodes,
         )
     }
 )

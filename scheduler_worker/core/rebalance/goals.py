@@ -78,6 +78,9 @@ def _fit(state: PlanState, number: int, entry: WaitingPods, plan: MovePlan) -> N
         found = f"{len(placed)} of the {entry.together} pods that it needs at once would fit; {why}"
         plan.impossible.append(Impossible(_pods_of(entry, left), found))
         return
+    state.placed += [(pod, group, at.node, at.slots) for at in placed]
+    if entry.together > 1 and len(state.moves) > moves_before:
+        state.credit_together(moves_before, float(len(placed)))
     plan.placements += [WaitingPlacement(number, at.node, at.after_moves) for at in placed]
     if len(placed) < entry.pods:
         plan.impossible.append(Impossible(_pods_of(entry, entry.pods - len(placed)), why))

@@ -116,6 +116,8 @@ class PlanState:
         self.limits = limits
         self.nodes = pods.nodes.copy()  # (m,): where each pod is now
         self.moves: list[Move] = []
+        # Pods that wait and belong to the plan: what `place` was called with, and the cards that they got.
+        self.placed: list[tuple[ExaminedPod, PodGroup, int, tuple[int, ...]]] = []
         self._demands = cluster.demands
         self._card_masks = pods.card_masks.copy()
         self._moved = np.zeros(len(pods), np.bool_)
@@ -306,6 +308,17 @@ class PlanState:
     def credit(self, gain: float) -> None:
         """The gain that all moves since the last one with a gain have together."""
         self.moves[-1] = replace(self.moves[-1], gain=gain)
+
+    def credit_together(self, since: int, gain: float) -> None:
+        """The gain that all moves but the first `since` have only together."""
+        self.moves[since:] = [replace(move, gain=0.0) for move in self.moves[since:]]
+        self.credit(gain)
+
+    def undo_all(self) -> None:
+        """Take back the whole plan: all moves, and the pods that wait."""
+        while self.placed:
+            self.displace(*self.placed.pop())
+        self.undo_to(0)
 
     def undo_to(self, moves: int) -> None:
         """Take back all moves but the first `moves`."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dispatcher.core.moves import MoveRun, MoveState, PlannedMove, RunState
+from dispatcher.core.moves import ControllerSeat, MoveRun, MoveState, PlannedMove, RunState
 
 
 def run_of(*places, rate=10.0, waiting=0):
@@ -102,3 +102,34 @@ def test_undoing_moves_back_what_was_moved_the_last_one_first():
     assert (back.seen, back.waiting_before, back.purpose) == ((9,), 3, "undo: spread")
     make_all(back)
     assert back.counts()[MoveState.MOVED] == 2
+
+
+def test_one_controller_at_a_time_may_begin_runs_and_another_after_its_silence():
+    seat = ControllerSeat()
+    assert seat.refusal("") == ""
+    assert "has not reported yet" in seat.refusal("one")
+    assert seat.report("one", 0.0, paused=False) == ""
+    assert seat.refusal("one") == ""
+    assert "another rebalance controller is at work" in seat.report("two", 19.0, paused=False)
+    assert "another" in seat.refusal("two")
+    assert seat.report("two", 20.0, paused=False) == ""
+    assert "another" in seat.refusal("one")
+    seat.leave("one")
+    assert "another" in seat.report("one", 21.0, paused=False)
+    seat.leave("two")
+    assert seat.report("one", 21.0, paused=False) == ""
+
+
+def test_a_pause_outlives_the_controller_here_and_the_term_in_the_controller():
+    seat = ControllerSeat()
+    seat.report("one", 0.0, paused=False)
+    seat.paused = True
+    assert "paused" in seat.refusal("one")
+    seat.report("two", 100.0, paused=False)
+    assert "paused" in seat.refusal("two")
+    next_term = ControllerSeat()
+    next_term.report("two", 0.0, paused=True)
+    assert "paused" in next_term.refusal("two")
+    next_term.paused = False
+    next_term.report("two", 1.0, paused=True)
+    assert next_term.refusal("two") == ""

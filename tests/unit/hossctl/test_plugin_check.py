@@ -22,6 +22,7 @@ from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.core.plugins.balanced_allocation import BalancedAllocation
 from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
 from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
+from scheduler_worker.core.plugins.quiet_nodes import QuietNodes
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -64,7 +65,7 @@ def problems_with(batches):
 OF_HOSS = {plugin.name for plugin in DEFAULT_PLUGINS} - {BalancedAllocation.name}
 
 
-@pytest.mark.parametrize("name", [*sorted(OF_HOSS), GpuBestFit.name, GpuFragmentation.name])
+@pytest.mark.parametrize("name", [*sorted(OF_HOSS), GpuBestFit.name, GpuFragmentation.name, QuietNodes.name])
 def test_a_plugin_of_hoss_passes(name, problems_of):
     assert problems_of(REGISTRY._factories[name]) == []
 

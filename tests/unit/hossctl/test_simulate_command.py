@@ -258,3 +258,16 @@ def test_check_wants_a_comparison_with_runs_it_can_play(hoss, comparison):
     assert (result.exit_code, "--measured compare.json: holds no whole run" in result.stderr) == (2, True)
     missing = hoss("simulate", "check", "--measured", "none.json")
     assert (missing.exit_code, "none.json: cannot be read" in missing.stderr) == (2, True)
+
+
+def test_rebalance_prints_each_case_and_refuses_goals_that_it_cannot_simulate(hoss, tmp_path):
+    days = ("simulate", "rebalance", "--nodes", "4", "--days", "0.1")
+    document = json.loads(hoss(*days, "-o", "json").stdout)
+    assert [case["name"] for case in document["cases"]] == ["none", "nightly", "controller"]
+    assert len({case["podsCame"] for case in document["cases"]}) == 1
+    assert "MOVES A DAY" in hoss(*days).stdout
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "apiVersion: hoss.dev/v1alpha1\nkind: RebalancePolicy\ngoals: [{goal: defragment-gpus}]\n"
+    )
+    assert "knows no defragment-gpus" in hoss(*days, "--policy", str(policy)).stderr

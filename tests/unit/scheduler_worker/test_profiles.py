@@ -4,7 +4,12 @@ import pytest
 
 from hoss.config import parse_document
 from hoss.errors import ConfigError
+from hoss.model.cluster import Cluster
+from hoss.model.node import NodeSpec
+from hoss.model.pod import PodSpec
 from scheduler_worker.config import KIND, WorkerConfig, chosen_profile
+from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
+from scheduler_worker.core.offline.scheduler import examine, explain_placement
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.core.plugins.profiles import PRESETS
 
@@ -90,3 +95,22 @@ def test_a_label_may_name_a_profile_of_the_document():
 def test_a_wrong_profile_is_refused_at_its_field(text, problem):
     with pytest.raises(ConfigError, match=problem):
         chosen_profile(config(text), REGISTRY)
+
+
+def test_quiet_nodes_prefers_nodes_without_the_label_and_is_in_no_preset():
+    text = "profile: calm\nprofiles: [{name: calm, plugins: [{name: QuietNodes, weight: 2}]}]"
+    profile = chosen_profile(config(text), REGISTRY)[1]
+    nodes = [
+        NodeSpec(name, labels, allocatable=(("cpu", 1000), ("pods", 10)))
+        for name, labels in (
+            ("loud", (("hoss.dev/noisy", "true"),)),
+            ("quiet", ()),
+            ("was-loud", (("hoss.dev/noisy", "false"),)),
+        )
+    ]
+    snapshot = ClusterSnapshot(Cluster(nodes, []))
+    explained = explain_placement(examine(PodSpec(), snapshot, profile), snapshot, profile)
+    scores = {node: of_node["QuietNodes"] for node, of_node in explained.scores.items()}
+    assert scores == {"loud": 0, "quiet": 200, "was-loud": 200}
+    for preset in PRESETS.values():
+        assert "QuietNodes" not in names(preset.profile(REGISTRY).static_scores)

@@ -17,6 +17,7 @@ from scheduler_worker.core.plugins.fragmentation import Popularity, TaskClass
 from scheduler_worker.core.rebalance.goals import drain, empty_nodes, fit_pending, spread
 from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
 from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, PlanState, WaitingPods
+from scheduler_worker.core.rebalance.quiet_goal import NodeLoads, PodUsage, quiet_nodes
 
 HOSTNAME = "kubernetes.io/hostname"
 NOT_ALONE = "must stay"
@@ -231,3 +232,55 @@ def test_what_is_gained_is_what_the_moves_say_they_gain():
     assert used.sum() == sum(of.devices.milli for _, _, of in pods)
     found.state.undo_to(0)
     assert found.snapshot.cache.cards.used[:8, :4].sum() == used.sum()
+
+
+# --- quiet-nodes ---
+
+
+def usage_of(found, **cpu):
+    """Use of cpu by pod; other pods' use is not known."""
+    known = np.array([name in cpu for name in found.pods.names])
+    amounts = np.array([[cpu.get(name, 0) for name in found.pods.names], [0] * len(found.pods)], np.int64)
+    return PodUsage(amounts, known)
+
+
+def neighbours(**fields):
+    """Two loud pods on n0, one quiet one on n1, nothing on n2."""
+    pods = [("loud", "n0", spec(200)), ("louder", "n0", spec(201)), ("quiet", "n1", spec(202))]
+    return Situation([node("n0"), node("n1"), node("n2")], pods, **fields)
+
+
+def test_a_pod_leaves_a_noisy_node_for_one_that_stays_quiet_with_it():
+    found = neighbours()
+    plan = quiet_nodes(found.state, usage_of(found, loud=350, louder=400, quiet=200))
+    assert found.moves(plan) == [("louder", "n0", "n2")]
+    assert plan.after < plan.before
+    assert plan.impossible == []
+
+
+def test_by_requests_alone_no_node_is_noisy():
+    found = neighbours()
+    assert quiet_nodes(found.state, usage_of(found)).moves == []
+    assert not NodeLoads(found.state, usage_of(found)).noisy.any()
+
+
+def test_a_pod_that_would_make_every_node_noisy_stays_and_the_plan_says_so():
+    found = neighbours()
+    plan = quiet_nodes(found.state, usage_of(found, louder=900))
+    assert found.moves(plan) == [("loud", "n0", "n2")]
+    assert [entry.subject for entry in plan.impossible] == ["1 noisy nodes"]
+
+
+def test_pods_that_must_stay_stay_also_on_noisy_nodes():
+    found = neighbours(fixed=("loud", "louder"))
+    before = found.columns()
+    plan = quiet_nodes(found.state, usage_of(found, loud=350, louder=400))
+    assert (plan.moves, found.columns()) == ([], before)
+
+
+def test_a_node_is_as_loaded_as_it_is_used_or_requested_whichever_is_more():
+    found = neighbours()
+    loads = NodeLoads(found.state, usage_of(found, loud=350, louder=400, quiet=10))
+    assert np.allclose(loads.load, [0.75, 0.202, 0.0])
+    assert loads.noisy.tolist() == [True, False, False]
+    assert loads.largest_first(0) == [1, 0]

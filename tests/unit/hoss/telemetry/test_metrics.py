@@ -27,11 +27,12 @@ from hoss.telemetry.metrics import (
     process_source,
     table,
 )
+from hossctl.rebalance.metrics import METRICS as OF_REBALANCING
 from resolver.metrics import METRICS as OF_RESOLVERS
 from scheduler_worker.metrics import METRICS as OF_WORKERS
 
 ROOT = Path(__file__).parents[4]
-CATALOGUE = (*PROCESS_METRICS, *OF_SERVERS, *OF_DISPATCHERS, *OF_WORKERS, *OF_RESOLVERS)
+CATALOGUE = (*PROCESS_METRICS, *OF_SERVERS, *OF_DISPATCHERS, *OF_WORKERS, *OF_RESOLVERS, *OF_REBALANCING)
 SERIES = {series: metric for metric in CATALOGUE for series in metric.series}
 BY_PROMETHEUS = {"le", "job", "instance"}
 
@@ -88,7 +89,7 @@ def test_every_metric_is_declared_once_and_explained() -> None:
 
 def test_the_page_on_metrics_lists_every_metric_as_it_is_declared() -> None:
     page = (ROOT / "docs" / "operations" / "observe.md").read_text()
-    for metrics in (OF_DISPATCHERS, OF_WORKERS, OF_RESOLVERS, OF_SERVERS, PROCESS_METRICS):
+    for metrics in (OF_DISPATCHERS, OF_WORKERS, OF_RESOLVERS, OF_REBALANCING, OF_SERVERS, PROCESS_METRICS):
         assert table(metrics) in page, f"docs/operations/observe.md lacks these rows:\n{table(metrics)}"
 
 

@@ -1,0 +1,34 @@
+"""Simulated days of the rebalance controller: what it holds, and that it does not move in circles."""
+
+import pytest
+
+from hossctl.choices import RebalanceGoal, SimulatedPlacer
+from hossctl.rebalance.policy import GoalDocument, RebalancePolicy
+from hossctl.simulate.rebalancing import DEFAULT_POLICY, RebalancingSetting, as_json, play
+
+
+def cases(placer, days, policy=DEFAULT_POLICY):
+    setting = RebalancingSetting(policy, nodes=20, days=days, placer=placer)
+    return {case["name"]: case for case in as_json(setting, list(play(setting)))["cases"]}
+
+
+@pytest.fixture(scope="module")
+def packing():
+    return cases(SimulatedPlacer.FULLEST, 2)
+
+
+def test_the_controller_holds_utilisation_within_two_points_of_packing_anew_each_night(packing):
+    assert packing["controller"]["utilisation"] > packing["nightly"]["utilisation"] - 0.02
+    # There is something to hold: without care the nodes in use are emptier.
+    assert packing["none"]["utilisation"] < packing["nightly"]["utilisation"] - 0.03
+
+
+def test_it_moves_fewer_pods_than_packing_anew(packing):
+    assert 0 < packing["controller"]["movesPerDay"] < packing["nightly"]["movesPerDay"] / 2
+
+
+def test_it_hardly_moves_where_schedulers_fill_again_what_it_empties():
+    emptying = RebalancePolicy(goals=(GoalDocument(goal=RebalanceGoal.EMPTY_NODES),))
+    spreading = cases(SimulatedPlacer.EMPTIEST, 2, emptying)["controller"]
+    assert spreading["standOffs"] >= 3
+    assert 0 < spreading["movesPerDay"] < 100  # 315 if it did not stand off
