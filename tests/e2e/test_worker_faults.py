@@ -27,12 +27,14 @@ UID_PREFIX_BYTES = 12  # the rest numbers the pods of a set
 PLUGIN = """
     import os
 
-    class Poison:
-        name = "Poison"
-        reason = "node(s) were not asked"
+    from scheduler_worker.core.framework.extension_points import FilterPlugin, Reads
 
-        def admits(self, spec, catalogue, at):
-            if any(toleration.key == "poison" for toleration in spec.tolerations):
+    class Poison(FilterPlugin):
+        name = "Poison"
+        filter_reads = Reads.SPECS
+
+        def filter(self, pod, nodes):
+            if any(toleration.key == "poison" for toleration in pod.spec.tolerations):
                 os._exit(3)
             return None
 """

@@ -19,8 +19,7 @@ from scheduler_worker.core.cycle.backlog import Backlog
 from scheduler_worker.core.cycle.draft import depends_on_pods, takes_by_name
 from scheduler_worker.core.cycle.proposals import Proposals
 from scheduler_worker.core.cycle.whole_batches import WholeBatches, pods_of
-from scheduler_worker.core.framework.extension_points import Diagnosis
-from scheduler_worker.core.framework.plugin_state import PluginState
+from scheduler_worker.core.framework.extension_points import Diagnosis, Reservation
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.sandbox import PluginFailed, PluginFailures
 from scheduler_worker.core.messages import Outcome, PreemptionAnswer
@@ -178,9 +177,12 @@ class Cycle:
             self._refuse(run, self.failures.note(failure))
             return
         # Pods that take something by its name preempt one at a time.
-        names = pod.plugin_state.reserved_names(preemptors[0].node) if preemptors else ()
-        placed = self._with_choices(run, pod.plugin_state, preemptors[0].node) if preemptors else run
-        self._proposals.preempt(placed, preemptors, first=first, reserved_names=names, now=now)
+        if preemptors:
+            reservation = pod.plugin_state.reserve(preemptors[0].node)
+            placed = self._with_choices(run, reservation, preemptors[0].node)
+            self._proposals.preempt(
+                placed, preemptors, first=first, reserved_names=reservation.names, now=now
+            )
         left = run.rows[len(preemptors) :]
         if len(left) and len(pending.nodes):
             self._preemption.ask_again(pending, left, pod)
@@ -388,19 +390,20 @@ class Cycle:
         alone = takes_by_name(run.pod_class.spec)
         placed = self._placer.place(ranking, 1 if alone else len(run.rows), run.pod_class.group)
         if len(placed.nodes) and alone:
-            node, state = int(placed.nodes[0]), ranking.plugin_state
+            node = int(placed.nodes[0])
+            reservation = ranking.plugin_state.reserve(node)
             # The names are those of this node.
             placed = placed._replace(alternates=np.full_like(placed.alternates, -1))
-            run, names = self._with_choices(run, state, node), state.reserved_names(node)
-            self._draft.add(run, placed, first=first_of_kind, reserved_names=names)
+            run = self._with_choices(run, reservation, node)
+            self._draft.add(run, placed, first=first_of_kind, reserved_names=reservation.names)
         elif len(placed.nodes):
             self._draft.add(run, placed, first=first_of_kind)
         return len(placed.nodes)
 
-    def _with_choices(self, run: Run, state: PluginState, node: int) -> Run:
+    def _with_choices(self, run: Run, reservation: Reservation, node: int) -> Run:
         """The run, whose first pod is assumed on the node: its group says from now on which volumes and devices
         the pod's claims get there."""
-        after = run.pod_class.choosing(state.bindings(node), state.held_claims(node))
+        after = run.pod_class.choosing(reservation.volumes, reservation.held)
         if after is run.pod_class:
             return run
         self._cache.regroup(run.pod_class.group, after.group, np.array((node,)))

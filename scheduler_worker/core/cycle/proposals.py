@@ -95,8 +95,6 @@ class Proposals:
     ) -> None:
         """Close proposals for the first pods of the run, which are placed where others are to be evicted.
         `first`: as the first of their kind. `reserved_names`: see Draft.add."""
-        if not preemptors:
-            return
         nodes, masks, victims = zip(*preemptors, strict=True)
         no_alternates = np.empty((len(preemptors), 0), np.intp)
         draft = Draft()

@@ -13,11 +13,11 @@ from hoss.errors import ConfigError
 from scheduler_worker.config import factories
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.scheduler import Scheduler
-from scheduler_worker.core.framework.extension_points import StaticFilter, StaticScore
+from scheduler_worker.core.framework.extension_points import FilterPlugin, ScorePlugin
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.framework.sandbox import PluginFailed
 from scheduler_worker.core.messages import Outcome
-from scheduler_worker.core.plugins import REGISTRY
+from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.core.plugins.profiles import ProfileSpec
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "plugins.md"
@@ -87,14 +87,14 @@ def test_the_documents_example_takes_its_argument(green_energy, make_ledger, mak
 def test_a_guarded_plugin_keeps_its_extension_points_and_gets_its_entry_points_name(green_energy):
     profile = ProfileSpec((Weighted("Sun", 1),)).profile(REGISTRY.extended({"Sun": green_energy}))
     (plugin,) = [p for p in profile.static_filters if p.name == "Sun"]
-    assert isinstance(plugin, StaticFilter)
-    assert isinstance(plugin, StaticScore)
+    assert isinstance(plugin, FilterPlugin)
+    assert isinstance(plugin, ScorePlugin)
 
 
 def test_entry_points_are_loaded_when_a_profile_asks_for_them():
     loaded = []
 
-    class Quiet:
+    class Quiet(ScorePlugin):
         name = "Quiet"
 
         def __init__(self):
@@ -122,6 +122,32 @@ def test_an_entry_point_that_is_no_class_is_refused():
         make()
 
 
+def test_a_class_that_derives_from_no_base_of_plugins_is_refused():
+    class Stray:
+        name = "Stray"
+
+    with pytest.raises(ConfigError, match="Stray, which derives from none of FilterPlugin, ScorePlugin"):
+        ProfileSpec((Weighted("Mine"),)).profile(REGISTRY.extended({"Mine": Stray}))
+
+
+def test_a_plugin_that_declares_nonsense_is_refused():
+    class Nonsense(FilterPlugin):
+        filter_reads = "specs"
+
+    with pytest.raises(ConfigError, match="filter_reads is 'specs', and must be Reads"):
+        ProfileSpec((Weighted("Mine"),)).profile(REGISTRY.extended({"Mine": Nonsense}))
+
+
+def test_what_a_plugin_does_not_have_costs_the_others_no_fast_path():
+    class Gate(FilterPlugin):
+        def pre_filter(self, spec):
+            return None
+
+    profile = ProfileSpec((*DEFAULT_PLUGINS, Weighted("Gate"))).profile(REGISTRY.extended({"Gate": Gate}))
+    assert profile.one_at_a_time is not None
+    assert profile.side_by_side is not None
+
+
 def test_two_packages_with_plugins_of_one_name_are_refused():
     points = [Point(name="Fit", value=f"{package}:Fit", plugin=object) for package in ("a", "b")]
     with pytest.raises(ConfigError, match="'Fit' for both a:Fit and b:Fit"):
@@ -141,7 +167,7 @@ def test_a_constructor_that_raises_is_told_by_its_plugins_name():
         ProfileSpec((Weighted("Mine"),)).profile(REGISTRY.extended({"Mine": make}))
 
 
-class Outside:
+class Outside(ScorePlugin):
     """Does in `score` what it is told."""
 
     name = "Outside"
@@ -149,8 +175,8 @@ class Outside:
     def __init__(self, act):
         self._act = act
 
-    def score(self, demand, view):
-        return self._act(demand, view.requested.shape[1])
+    def score(self, pod, nodes):
+        return self._act(pod, nodes.count)
 
 
 def _raise(demand, nodes):
