@@ -37,13 +37,16 @@ from scheduler_worker.decision_log import DecisionLog, log_decision
 from scheduler_worker.experiments import DECIDES_AT_ONCE, GlobalLock, WorkerExperiment, narrowed
 from scheduler_worker.outbox import Outbox
 from scheduler_worker.placing_loop import PlacingLoop
+from scheduler_worker.plugin_watch import PluginOff, PluginWatch
 from scheduler_worker.synchronisation import Synchronisation
 
 if TYPE_CHECKING:
     from scheduler_worker.tracing import WorkerTraces
 
 _EXPIRY_CHECK_SECONDS = 1.0
-_STUCK_FINISH_SECONDS = 2.0  # how long a worker whose algorithm is stuck waits for the ledger's answers
+_STUCK_FINISH_SECONDS = (
+    2.0  # how long a worker whose algorithm or plugin is stuck waits for the ledger's answers
+)
 
 
 class WorkerService:
@@ -63,9 +66,11 @@ class WorkerService:
         global_lock: GlobalLock | None = None,
         traces: "WorkerTraces | None" = None,
         algorithm: CalledInThread | None = None,
+        plugins: PluginWatch | None = None,
     ) -> None:
         """`nodes`: the worker uses no others, regardless of the policy. `global_lock`: it places only while
-        it holds the lock. `algorithm`: the one that the scheduler asks."""
+        it holds the lock. `algorithm`: the one that the scheduler asks. `plugins`: watches the calls of those
+        from outside; None: there are none."""
         self._name = name
         self._clock = clock
         self._unix_clock = unix_clock
@@ -88,7 +93,7 @@ class WorkerService:
             experiment=experiment,
             global_lock=global_lock,
         )
-        self._algorithm = algorithm
+        self._outside = [watched for watched in (algorithm, plugins) if watched is not None]
         if algorithm is not None:
             algorithm.connect(self._algorithm_answered)
 
@@ -316,17 +321,17 @@ class WorkerService:
         await self._loop.run()
 
     async def expire(self) -> None:
-        """Give back assumptions without an answer, until cancelled. Raises AlgorithmStuck, once the pods in
-        hand are given back."""
+        """Give back assumptions without an answer, until cancelled. Raises AlgorithmStuck and PluginOff, once
+        the pods in hand are given back."""
         while True:
             await asyncio.sleep(_EXPIRY_CHECK_SECONDS)
-            if self._algorithm is not None:
-                try:
-                    self._algorithm.check()
-                except AlgorithmStuck as exc:
-                    logger().error("algorithm_stuck", worker=self._name, error=str(exc))
-                    await self.finish(_STUCK_FINISH_SECONDS)
-                    raise
+            try:
+                for watched in self._outside:
+                    watched.check()
+            except (AlgorithmStuck, PluginOff) as exc:
+                logger().error("worker_ends", worker=self._name, error=str(exc))
+                await self.finish(_STUCK_FINISH_SECONDS)
+                raise
             self._adopt_commits()
             pods = self._scheduler.cache.expire(self._clock())
             if pods:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import redis
+from e2e import slow_plugin
 from e2e.cluster import Cluster
 from e2e.crashes import PODS, WORKERS, Moment, pods_under_way
-from e2e.loads import all_bound, assert_clean, prepare
+from e2e.loads import all_bound, assert_clean, prepare, submit
 from waiting import until
 
 from dispatcher.journal.redis_store import ATTEMPTS, FAULTS, decompress
@@ -138,6 +139,31 @@ async def test_a_pod_that_kills_its_workers_is_given_up_and_retried_when_mended(
     async with clients_of(cluster.endpoints) as clients:
         assert (await clients.dispatcher.retry("default", every=True)).retried_pods == 1
         await until(lambda: _counted(clients, bound=401, failed=0))
+
+
+async def test_a_worker_whose_plugin_hangs_names_it_and_gives_its_pods_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_plugin.install(tmp_path, monkeypatch)
+    cluster = Cluster(tmp_path)
+    try:
+        cluster.start_worker("w1", options=("--config", str(slow_plugin.document(tmp_path, 600_000))))
+        async with clients_of(cluster.endpoints) as clients:
+            await prepare(clients, workers=1)
+            await submit(clients, jobs=4, replicas=100)
+            cluster.await_end("w1", seconds=20)
+            assert [event["plugin"] for event in cluster.events("w1", "plugin_stuck")] == ["Slow"]
+            (ending,) = cluster.events("w1", "worker_ends")
+            assert ending["error"].startswith("plugin Slow has not answered for 1 s")
+            told = [pod async for pod in clients.dispatcher.list_pods() if "plugin Slow failed" in pod.reason]
+            assert told, "pods that w1 had say why they are not bound"
+            cluster.start_worker("w2")
+            await until(lambda: all_bound(clients, 400))
+            assert (await _worker(clients, "w2")).bound == 400
+            assert not [pod.name async for pod in clients.dispatcher.list_pods() if pod.faults]
+            await assert_clean(clients, bound=400)
+    finally:
+        cluster.stop()
 
 
 async def test_what_a_stalled_worker_had_goes_to_another_and_its_late_commits_are_stale(

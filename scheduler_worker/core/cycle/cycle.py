@@ -258,7 +258,7 @@ class Cycle:
             if fitting + sum(room for room, _ in in_flight) >= needed:
                 self._backlog.await_room([a for _, in_the_way in in_flight for a in in_the_way], runs)
                 return pods
-            why = Diagnosis(gang_error(work.gang.name, fitting, needed, reason.text), reason.refused_by)
+            why = reason._replace(text=gang_error(work.gang.name, fitting, needed, reason.text))
             self._outcomes.refuse(work, np.concatenate([run.rows for run in runs]), why, self._cache.seqs)
         return pods
 
@@ -413,6 +413,9 @@ class Cycle:
 
     def _not_placed(self, run: Run, why_not: Diagnosis) -> None:
         """Find out whether waiting or preemption can help these pods; else answer them."""
+        if why_not.elsewhere:
+            self._refuse(run, why_not)
+            return
         spec = run.pod_class.spec
         drafted = self._draft.assumed(len(self._cache.schema))
         _, in_the_way = self._room_in_flight(run, why_not, drafted)

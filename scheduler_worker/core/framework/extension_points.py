@@ -37,6 +37,7 @@ class Diagnosis(NamedTuple):
 
     text: str
     refused_by: frozenset[str]  # plugins, each the first to refuse some node; empty: not known
+    elsewhere: bool = False  # nodes are not to blame: another worker may place the pods as things are
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class PluginCalls:
     """Which call of a plugin from outside is running. Another thread may read it, to notice a call that does not
     end."""
 
+    plugins: list[str] = field(default_factory=list)  # that were made
     number: int = 0  # of the latest call; grows
     running: str = ""  # the plugin; empty: none
     stuck: dict[str, Exception] = field(default_factory=dict)  # plugins that are off, and why
@@ -88,6 +89,7 @@ def sandboxed(name: str, factory: Callable[..., Any], calls: PluginCalls) -> Cal
 
     def make(**args: Any) -> Any:
         try:
+            calls.plugins.append(name)
             return _sandboxed_plugin(factory(**args), _Calls(name, calls))
         except (TypeError, HossError):
             raise  # about the arguments: the caller reports it as a configuration error
@@ -295,7 +297,7 @@ class PluginFailures:
     def note(self, failure: PluginFailed) -> Diagnosis:
         """Remember a failure; returns the diagnosis of the pods that it kept from being placed."""
         self._by_text.setdefault(str(failure), failure)
-        return Diagnosis(str(failure), frozenset())
+        return Diagnosis(str(failure), frozenset(), elsewhere=isinstance(failure, PluginStuck))
 
     def take(self) -> list[PluginFailed]:
         """Failures since the last call that are new."""
