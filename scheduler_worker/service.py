@@ -17,7 +17,6 @@ from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
 from hoss.v1.workerlink_pb2 import (
     DispatcherMessage,
     Heartbeat,
-    Leave,
     PreemptionAnswer,
     Welcome,
     WorkBatch,
@@ -44,9 +43,10 @@ if TYPE_CHECKING:
     from scheduler_worker.tracing import WorkerTraces
 
 _EXPIRY_CHECK_SECONDS = 1.0
-_STUCK_FINISH_SECONDS = (
-    2.0  # how long a worker whose algorithm or plugin is stuck waits for the ledger's answers
-)
+# Work that the dispatcher sent before it hears that a stuck worker leaves comes within this time, and is given back.
+_UNDER_WAY_SECONDS = 0.2
+# How long a worker whose algorithm or plugin is stuck waits for the ledger's answers.
+_STUCK_FINISH_SECONDS = 2.0
 
 
 class WorkerService:
@@ -80,7 +80,6 @@ class WorkerService:
         self._traces = traces
         self._decisions = DecisionLog(name)
         self._log = logger()  # kept: getting one takes longer than deciding that a line is not logged
-        self._leaving = False
         self._storage_parts: list[StorageUpdate] = []  # of an update that is not complete yet
         self._gauges = Gauges(scheduler, clock=clock, thread_clock=thread_clock)
         self._outbox = Outbox(name, scheduler, clock=clock, unchecked=unchecked, traces=traces)
@@ -189,7 +188,7 @@ class WorkerService:
                 self._link.end_stream()
             self._outbox.send_registrations()
             self._scheduler.forget_classes(work.forgotten_classes)
-            if self._leaving:
+            if self._outbox.leaving:
                 self._give_back()
         self._loop.wake()
 
@@ -330,6 +329,8 @@ class WorkerService:
                     watched.check()
             except (AlgorithmStuck, PluginOff) as exc:
                 logger().error("worker_ends", worker=self._name, error=str(exc))
+                self._outbox.leave()
+                await asyncio.sleep(_UNDER_WAY_SECONDS)
                 await self.finish(_STUCK_FINISH_SECONDS)
                 raise
             self._adopt_commits()
@@ -340,8 +341,7 @@ class WorkerService:
 
     async def finish(self, timeout_seconds: float) -> None:
         """Give back what is not started and wait for the ledger's answers to the rest."""
-        self._leaving = True
-        self._link.send(WorkerMessage(leave=Leave()))
+        self._outbox.leave()
         self._give_back()
         deadline = self._clock() + timeout_seconds
         while not self._scheduler.idle and (left := deadline - self._clock()) > 0:

@@ -254,6 +254,11 @@ class Scheduler:
         """Failures of plugins from outside, each kind once."""
         return self._cycle.failures.take()
 
+    @property
+    def plugin_stuck(self) -> bool:
+        """Whether a plugin from outside is off, because a call of it did not end."""
+        return self._cycle.failures.stuck
+
     # Verdicts and the feed
 
     def work_of(self, batch_id: int) -> int | None:
