@@ -201,7 +201,7 @@ class _PluginQuestions:
     def _permit(self) -> None:
         count = min(_PLACED, len(self._all))
         classes = np.zeros(count, np.intp)
-        nodes = NodeSpecs(self._cache.catalogue, _read_only_column(self._all[:count]))
+        nodes = self._cache.specs(_read_only_column(self._all[:count]))
         answer = self._ask("permit", PlacedPods((self._demand.spec,), classes, nodes))
         if answer is None:
             return
@@ -336,7 +336,7 @@ class _PluginQuestions:
 
     def _nodes(self, at: NodeIndexes, reads: Reads) -> NodeSpecs:
         if reads is Reads.SPECS:
-            return NodeSpecs(self._cache.catalogue, at)
+            return self._cache.specs(at)
         return _read_only(self._cache.view(at, cards=self._cards))
 
     def _by_specs_alone(self, column: NDArray[Any] | None, other: NDArray[Any] | None) -> None:

@@ -242,6 +242,10 @@ class NodeColumns:
         )
         return present
 
+    def specs(self, nodes: NodeIndexes) -> NodeSpecs:
+        """The specs of `nodes`."""
+        return NodeSpecs(self.catalogue, nodes)
+
     def view(self, nodes: NodeIndexes | None, *, cards: bool) -> NodeView:
         """The columns of `nodes`; for None of all below `size`, not copied. `cards`: with their cards."""
         accounts = self.accounts

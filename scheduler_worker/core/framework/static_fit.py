@@ -14,7 +14,7 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework.extension_points import FilterPlugin, Refusals, Rejection, ScorePlugin
 from scheduler_worker.core.framework.profile import Profile
-from scheduler_worker.core.nodes import Mask, NodeIndexes, NodeSpecs
+from scheduler_worker.core.nodes import Mask, NodeIndexes
 
 
 @dataclass(slots=True)
@@ -66,20 +66,20 @@ class StaticFit:
     def refusals(self, plugin: FilterPlugin, demand: Demand, at: NodeIndexes) -> Refusals | None:
         """A static filter's refusals of the nodes `at`."""
         # By SPECS a plugin takes any nodes with specs: see FilterPlugin.filter.
-        nodes: Any = NodeSpecs(self._cache.catalogue, at)
+        nodes: Any = self._cache.specs(at)
         return plugin.refusals(demand, nodes)
 
     def _evaluate_all(self, demand: Demand, at: NodeIndexes) -> None:
-        nodes = NodeSpecs(self._cache.catalogue, at)
+        nodes = self._cache.specs(at)
         self.mask = self._admitted(demand, nodes)
         self.raws = [RawScore(p, w, raw) for p, w, raw in self._raw_scores(demand, nodes)]
 
     def _evaluate_some(self, demand: Demand, at: NodeIndexes) -> None:
-        nodes = NodeSpecs(self._cache.catalogue, at)
+        nodes = self._cache.specs(at)
         self.mask[at] = self._admitted(demand, nodes)
         for stored, (plugin, _, raw) in zip(self.raws, self._raw_scores(demand, nodes), strict=True):
             if plugin.compares_nodes:
-                every: Any = NodeSpecs(self._cache.catalogue, np.arange(self._cache.size))
+                every: Any = self._cache.specs(np.arange(self._cache.size))
                 whole = plugin.score(demand, every)
                 stored.raw = stored.raw if whole is None else whole
             else:

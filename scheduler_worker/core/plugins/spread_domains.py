@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from hoss.model.pod import PodSpec, SpreadConstraint
 from scheduler_worker.core.cache.node_info import NodeInfoCache
-from scheduler_worker.core.nodes import LabelColumn, Mask, NodeSpecs
+from scheduler_worker.core.nodes import LabelColumn, Mask
 from scheduler_worker.core.plugins.node_affinity import matching_nodes
 from scheduler_worker.core.plugins.taint_toleration import tolerated_nodes
 from scheduler_worker.core.pod_index.counter import DomainSums, PodCounter
@@ -93,7 +93,7 @@ class SpreadDomains:
 
     def _select_nodes(self, size: int) -> None:
         cache = self._cache
-        nodes = NodeSpecs(cache.catalogue, np.arange(size))
+        nodes = cache.specs(np.arange(size))
         present = cache.present
         self.has_all_keys = np.logical_and.reduce([self.codes(i) >= 0 for i in range(len(self._columns))])
         taking_part = present & self.has_all_keys if self._all_keys else present
