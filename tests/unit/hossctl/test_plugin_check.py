@@ -462,7 +462,9 @@ def test_a_plugins_name_must_be_its_own(hoss):
 
 
 def test_the_plugin_of_the_document_passes_with_its_argument_and_nodes(hoss, tmp_path):
-    (source,) = re.findall(r"```python\n(.*?)```", (DOCS / "plugins.md").read_text("utf-8"), flags=re.DOTALL)
+    source, permits = re.findall(
+        r"```python\n(.*?)```", (DOCS / "plugins.md").read_text("utf-8"), flags=re.DOTALL
+    )
     (tmp_path / "nodes.yaml").write_text(
         "apiVersion: v1\nkind: Node\nmetadata: {name: n1, labels: {power: green}}\n"
         "status: {allocatable: {cpu: 8, memory: 32Gi, pods: 110}}\n"
@@ -471,6 +473,7 @@ def test_the_plugin_of_the_document_passes_with_its_argument_and_nodes(hoss, tmp
     done = check(hoss, tmp_path, source, *options)
     assert done.exit_code == 0, done.stderr
     assert "plugin GreenEnergy" in done.stdout
+    assert check(hoss, tmp_path, permits, "--args", '{"at_once": 3}').exit_code == 0
     for wrong in ("[1]", "{"):
         assert check(hoss, tmp_path, source, "--args", wrong).exit_code == 2
 

@@ -34,12 +34,17 @@ class Point(SimpleNamespace):
 
 
 @pytest.fixture(scope="module")
-def green_energy():
-    """The class in the document's example, as an entry point would load it."""
-    (source,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), flags=re.DOTALL)
+def documented():
+    """The classes in the document's examples, as entry points would load them."""
     module = ModuleType("green_scheduling")
-    exec(source, module.__dict__)
-    return module.GreenEnergy
+    for source in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), flags=re.DOTALL):
+        exec(source, module.__dict__)
+    return module
+
+
+@pytest.fixture(scope="module")
+def green_energy(documented):
+    return documented.GreenEnergy
 
 
 @pytest.fixture
@@ -82,6 +87,20 @@ def test_the_documents_example_takes_its_argument(green_energy, make_ledger, mak
     harness.submit((make_pod(), 1))
     (proposal,) = harness.place()
     assert proposal.candidates[0, 0] == 2
+
+
+def test_the_documents_permit_plugin_lets_few_pods_start_on_cold_nodes(
+    documented, make_ledger, make_pod, harness_with
+):
+    ledger = make_ledger()
+    ledger.add(0, labels=(("example.com/warming-up", ""),))
+    harness = harness_with(documented.FewOnColdNodes, ledger, at_once=2)
+    harness.submit((make_pod(cpu=100), 5))
+    (proposal,) = harness.place()
+    assert len(proposal.uids) == 2
+    assert [(code, reason) for code, _, reason in harness.outcomes()] == [
+        (Outcome.CONFLICT, "its node was warming up")
+    ] * 3
 
 
 def test_a_guarded_plugin_keeps_its_extension_points_and_gets_its_entry_points_name(green_energy):
