@@ -78,16 +78,16 @@ class Outbox:
         for question in self._scheduler.take_questions():
             self._link.send(messages.preemption_question(question))
 
-    def leave(self) -> None:
-        """Tell the dispatcher, once, that the worker takes no more work."""
+    def leave(self, reason: str = "") -> None:
+        """Tell the dispatcher, once, that the worker takes no more work; `reason`: unless it was told to stop."""
         if not self.leaving:
             self.leaving = True
-            self._link.send(WorkerMessage(leave=Leave()))
+            self._link.send(WorkerMessage(leave=Leave(reason=reason)))
 
     def send_outcomes(self) -> None:
         """Send outcomes. Ask for a newer view if one would have helped a pod."""
         if self._scheduler.plugin_stuck:
-            self.leave()  # first: the same pods must not come back
+            self.leave(self._scheduler.plugin_stuck)  # first: the same pods must not come back
         for columns in self._scheduler.take_outcomes():
             self.attempts.answered(columns, self._clock())
             self._link.send(messages.outcomes(columns))

@@ -329,7 +329,7 @@ class WorkerService:
                     watched.check()
             except (AlgorithmStuck, PluginOff) as exc:
                 logger().error("worker_ends", worker=self._name, error=str(exc))
-                self._outbox.leave()
+                self._outbox.leave(str(exc))
                 await asyncio.sleep(_UNDER_WAY_SECONDS)
                 await self.finish(_STUCK_FINISH_SECONDS)
                 raise

@@ -156,6 +156,9 @@ async def test_a_worker_whose_plugin_hangs_names_it_and_gives_its_pods_to_others
             (ending,) = cluster.events("w1", "worker_ends")
             assert ending["error"].startswith("plugin Slow has not answered for 1 s")
             await until(lambda: _worker_is(clients, "w1", "Left"))
+            (left,) = await clients.dispatcher.list_workers(steps=True)
+            texts = [step.text for step in left.steps]
+            assert any(text.startswith("it is about to stop: plugin Slow failed") for text in texts), texts
             had = {pod.attempts async for pod in clients.dispatcher.list_pods()}
             assert had == {1}, "w1 tried each pod and gave it back"
             cluster.start_worker("w2")

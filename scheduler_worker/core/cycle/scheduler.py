@@ -256,8 +256,8 @@ class Scheduler:
         return self._cycle.failures.take()
 
     @property
-    def plugin_stuck(self) -> bool:
-        """Whether a plugin from outside is off, because a call of it did not end."""
+    def plugin_stuck(self) -> str:
+        """Which plugin from outside is off, because a call of it did not end; empty: none."""
         return self._cycle.failures.stuck
 
     # Verdicts and the feed

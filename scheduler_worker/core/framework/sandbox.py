@@ -292,14 +292,15 @@ class PluginFailures:
     """Failures of plugins from outside until they are logged, each kind once."""
 
     def __init__(self) -> None:
-        self.stuck = False  # whether a plugin is off, because a call of it did not end
+        self.stuck = ""  # the first failure by a call that did not end, in words; empty: there was none
         self._by_text: dict[str, PluginFailed | None] = {}  # None: taken
 
     def note(self, failure: PluginFailed) -> Diagnosis:
         """Remember a failure; returns the diagnosis of the pods that it kept from being placed."""
         self._by_text.setdefault(str(failure), failure)
         stuck = isinstance(failure, PluginStuck)
-        self.stuck |= stuck
+        if stuck and not self.stuck:
+            self.stuck = str(failure)
         return Diagnosis(str(failure), frozenset(), elsewhere=stuck)
 
     def take(self) -> list[PluginFailed]:
