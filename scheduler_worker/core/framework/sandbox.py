@@ -34,7 +34,7 @@ class PluginFailed(HossError):  # noqa: N818 - named for what happened, as in ho
     exception."""
 
     def __init__(
-        self, plugin: str, cause: Exception, *, kind: Literal["plugin", "algorithm"] = "plugin"
+        self, plugin: str, cause: BaseException, *, kind: Literal["plugin", "algorithm"] = "plugin"
     ) -> None:
         super().__init__(f"{kind} {plugin} failed: {type(cause).__name__}: {cause}")
         self.plugin = plugin
@@ -75,7 +75,7 @@ class _Calls:
         try:
             calls.running = self.plugin
             return ask(*args)
-        except Exception as exc:  # code of others may raise anything
+        except (Exception, SystemExit) as exc:  # code of others may raise anything
             raise PluginFailed(self.plugin, exc) from exc
         except CallInterrupted as exc:
             cause = calls.stuck[self.plugin] = TimeoutError(str(exc))

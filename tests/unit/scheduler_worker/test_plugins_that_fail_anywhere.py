@@ -2,6 +2,7 @@
 worker go on."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -98,6 +99,7 @@ RAISES = {
     "score by specs": {**methods(score=raising), **BY_SPECS},
     "normalize_score": {**methods(score=indexes, normalize_score=raising), **BY_SPECS},
     "score": methods(score=raising),
+    "score that exits": methods(score=lambda *_: sys.exit("enough")),
     "filter_state": {**methods(filter_state=raising), **BY_PODS},
     "score_state": {**methods(score_state=raising), **BY_PODS},
     "refresh of a filter": filters_by(refresh=raising),
