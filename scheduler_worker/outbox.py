@@ -79,7 +79,8 @@ class Outbox:
             self._link.send(messages.preemption_question(question))
 
     def leave(self, reason: str = "") -> None:
-        """Tell the dispatcher, once, that the worker takes no more work; `reason`: unless it was told to stop."""
+        """Tell the dispatcher, once, that the worker takes no more work; `reason`: unless it was told to
+        stop."""
         if not self.leaving:
             self.leaving = True
             self._link.send(WorkerMessage(leave=Leave(reason=reason)))

@@ -1,9 +1,10 @@
 """Notices a call of a plugin from outside that does not end, and ends it.
 
-Plugins are called on the event loop's thread, for a thread of their own would cost more than most of their calls
-take. So another thread watches. It interrupts the call by a signal whose handler raises in it: the call fails, its
-pods go back to the dispatcher, and the plugin is not asked again. The worker then gives back the rest and ends.
-The limit is below the silence after which the dispatcher takes a worker for dead, so no pod has a fault."""
+Plugins are called on the event loop's thread, for a thread of their own would cost more than most of their
+calls take. So another thread watches. It interrupts the call by a signal whose handler raises in it: the call
+fails, its pods go back to the dispatcher, and the plugin is not asked again. The worker then gives back the
+rest and ends. The limit is below the silence after which the dispatcher takes a worker for dead, so no pod
+has a fault."""
 
 import contextlib
 import os

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from scheduler_worker.tracing import WorkerTraces
 
 _EXPIRY_CHECK_SECONDS = 1.0
-# Work that the dispatcher sent before it hears that a stuck worker leaves comes within this time, and is given back.
+# Work that the dispatcher sent before it hears that a stuck worker leaves comes within this time, and is
+# given back.
 _UNDER_WAY_SECONDS = 0.2
 # How long a worker whose algorithm or plugin is stuck waits for the ledger's answers.
 _STUCK_FINISH_SECONDS = 2.0

@@ -24,8 +24,8 @@ EXACT_IN_DOUBLES = 2**46
 
 @dataclass(slots=True)
 class NodeView(NodeSpecs):
-    """n nodes as one pod sees them, specs and amounts: all nodes, the few that changed, or nodes with `ahead` more pods of the
-    class.
+    """n nodes as one pod sees them, specs and amounts: all nodes, the few that changed, or nodes with `ahead`
+    more pods of the class.
 
     `nonzero_requested` counts defaults for requests that containers leave out, by the pods' groups (see
     PodGroup)."""

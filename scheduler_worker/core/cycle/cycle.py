@@ -164,8 +164,8 @@ class Cycle:
         return self._step_sampled(run, room) if sampled else self._step_run(run, room)
 
     def permit(self) -> None:
-        """Ask the profile's permit plugins about the draft. Pods that may not go are answered, and those that may
-        depend on them are placed again."""
+        """Ask the profile's permit plugins about the draft. Pods that may not go are answered, and those that
+        may depend on them are placed again."""
         if not self._profile.permits:
             return
         held = held_back(self._draft, self._profile.permits, self._cache, self.failures)
@@ -177,8 +177,8 @@ class Cycle:
         self._backlog.put_first(held.again)
 
     def _permit_preemptors(self, run: Run, closed: Sequence[PendingProposal]) -> None:
-        """As `permit`, for the first pods of a run that have victims. If one is held back, the others are placed
-        again too."""
+        """As `permit`, for the first pods of a run that have victims. If one is held back, the others are
+        placed again too."""
         nodes = np.concatenate([proposal.assumption.nodes for proposal in closed])
         rows = np.concatenate([proposal.rows for proposal in closed])
         pods = PlacedPods((run.pod_class.spec,), np.zeros(len(rows), np.intp), self._cache.specs(nodes))

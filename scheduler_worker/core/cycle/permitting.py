@@ -1,8 +1,8 @@
 """Permit: the profile's permit plugins decide about placed pods before they are proposed to the ledger.
 
-A pod that may not go gives back what it assumed. It is unschedulable, or the dispatcher has it tried again. Pods
-that go together are held back together: those of a gang that lacks its minimum and those of work that is all or
-nothing. Pods that may depend on those held back are placed anew."""
+A pod that may not go gives back what it assumed. It is unschedulable, or the dispatcher has it tried again.
+Pods that go together are held back together: those of a gang that lacks its minimum and those of work that is
+all or nothing. Pods that may depend on those held back are placed anew."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

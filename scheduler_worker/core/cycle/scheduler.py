@@ -229,7 +229,8 @@ class Scheduler:
         self._cycle.preempt(answer, now)
 
     def take_proposals(self, now: float) -> list[ProposalColumns]:
-        """Proposals of pods placed since the last call that plugins permit, to be sent to the ledger at `now`."""
+        """Proposals of pods placed since the last call that plugins permit, to be sent to the ledger at
+        `now`."""
         self._cycle.permit()
         columns, drafted = self._proposals.take(now)
         self._backlog.drafted(drafted)

@@ -1,5 +1,5 @@
-"""The scheduling framework's extension points: kube-scheduler's, over columns of nodes instead of one node at a
-time.
+"""The scheduling framework's extension points: kube-scheduler's, over columns of nodes instead of one node at
+a time.
 
 A plugin is one class that derives from as many of these as it serves: FilterPlugin, ScorePlugin and
 PermitPlugin. The framework knows a plugin by its base classes and by what they declare. What it declares with
@@ -278,8 +278,8 @@ class ScorePlugin:
     version = 0  # grows whenever scores change though no node did
 
     def score(self, pod: Demand, nodes: NodeView) -> NDArray[Any] | None:  # noqa: ARG002
-        """By REQUESTED: whole numbers from 0 to MAX_SCORE, float64, (n,). By SPECS it is given NodeSpecs, as a
-        filter is, and answers with any whole numbers from 0 on, int64. None: no opinion."""
+        """By REQUESTED: whole numbers from 0 to MAX_SCORE, float64, (n,). By SPECS it is given NodeSpecs, as
+        a filter is, and answers with any whole numbers from 0 on, int64. None: no opinion."""
         return None
 
     def normalize_score(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:

@@ -33,7 +33,8 @@ _NO_ONE_NODE_PATHS, _NO_SIDE_BY_SIDE_PATHS = OneNodePaths((), ()), SideBySidePat
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Plugins by extension point and by what they read, each in the order given, scores with their weights."""
+    """Plugins by extension point and by what they read, each in the order given, scores with their
+    weights."""
 
     filters: tuple[FilterPlugin, ...]  # all, in the order in which they are reported
     pre_filters: tuple[FilterPlugin, ...]

@@ -50,8 +50,8 @@ class CallInterrupted(BaseException):
 
 @dataclass(slots=True)
 class PluginCalls:
-    """Which call of a plugin from outside is running. Another thread may read it, to notice a call that does not
-    end."""
+    """Which call of a plugin from outside is running. Another thread may read it, to notice a call that does
+    not end."""
 
     plugins: list[str] = field(default_factory=list)  # that were made
     number: int = 0  # of the latest call; grows
@@ -100,8 +100,8 @@ def sandboxed(name: str, factory: Callable[..., Any], calls: PluginCalls) -> Cal
 
 
 def _sandboxed_plugin(plugin: Any, calls: _Calls) -> Any:
-    """An object of a class with the plugin's bases, what it declares, and those methods that it has itself: the
-    framework asks for nothing else."""
+    """An object of a class with the plugin's bases, what it declares, and those methods that it has itself:
+    the framework asks for nothing else."""
     bases = [base for base in METHODS if isinstance(plugin, base)]
     if not bases:
         known = ", ".join(base.__name__ for base in METHODS)

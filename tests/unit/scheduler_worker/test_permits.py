@@ -125,7 +125,8 @@ def test_of_work_that_is_all_or_nothing_a_run_is_held_back_whole(harness_with, m
 
 
 def test_pods_that_depend_on_one_held_back_are_placed_anew(harness_with, make_pod):
-    """The first of its kind may go anywhere, and the others go to it: without it they are first themselves."""
+    """The first of its kind may go anywhere, and the others go to it: without it they are first
+    themselves."""
     denied = []
 
     def deny_one(pods):
