@@ -42,10 +42,12 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.cycle import SchedulerLimits
 from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.framework.profile import Profile
+from scheduler_worker.core.framework.sandbox import PluginCalls
 from scheduler_worker.core.plugins import REGISTRY
 from scheduler_worker.core.plugins.profiles import PRESETS
 from scheduler_worker.experiments import GlobalLock, WorkerExperiment, nodes_with
 from scheduler_worker.metrics import WorkerSource
+from scheduler_worker.plugin_watch import PluginWatch
 from scheduler_worker.service import WorkerService
 from scheduler_worker.synchronisation import synchronisation
 
@@ -66,12 +68,18 @@ def main(argv: list[str] | None = None) -> int:
     telemetry.configure("scheduler_worker", level=arguments.log_level)
     try:
         config = _config(arguments)
-        registry = REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP)))
+        calls = PluginCalls()
+        registry = REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP)), calls)
         name, profile = chosen_profile(config, registry)
         logger().info("profile", worker=config.name, profile=name, algorithm=config.algorithm)
-        with options.tracing("worker", config.trace_file, instance=config.name) as tracer:
+        with (
+            options.tracing("worker", config.trace_file, instance=config.name) as tracer,
+            PluginWatch(config.name, calls).watching() as plugins,
+        ):
             host = host_of(config, config.listen)
-            serving.run(lambda: serve(config, name, profile, arguments.ready_file, tracer, host=host))
+            serving.run(
+                lambda: serve(config, name, profile, arguments.ready_file, tracer, host=host, plugins=plugins)
+            )
     except HossError as exc:
         print(f"scheduler_worker: {exc}", file=sys.stderr)  # noqa: T201 - for whoever started it
         return 1
@@ -86,8 +94,9 @@ async def serve(
     tracer: "Tracer | None" = None,
     *,
     host: Host = THIS_HOST,
+    plugins: PluginWatch | None = None,
 ) -> None:
-    """Run one worker until the process is asked to stop."""
+    """Run one worker until the process is asked to stop. `plugins` watches plugins from outside."""
     placing = chosen_algorithm(config.algorithm)
     algorithm = None if placing is None else CalledInThread(config.algorithm, placing, clock=host.monotonic)
     scheduler = Scheduler(
@@ -112,6 +121,7 @@ async def serve(
         global_lock=global_lock,
         traces=None if tracer is None else _traces(tracer, config.name),
         algorithm=algorithm,
+        plugins=plugins,
     )
     resolver = ResolverClient(config.resolvers, open_channel=host.channel)
     proposals = ProposalStream(resolver, service.take_verdict, rng=host.rng)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hoss.client.proposal_stream import ProposalStream
 from hoss.client.worker_link import DispatcherLink
+from hoss.v1.workerlink_pb2 import Leave, WorkerMessage
 from scheduler_worker import messages
 from scheduler_worker.condition import AttemptTimes
 from scheduler_worker.core.cycle.scheduler import Scheduler
@@ -32,6 +33,7 @@ class Outbox:
         self._clock = clock
         self.epoch = 0  # of the present stream to the dispatcher
         self.attempts = AttemptTimes()
+        self.leaving = False  # the dispatcher was told that the worker takes no more work
         self._worker = worker
         self._scheduler = scheduler
         self._unchecked = unchecked
@@ -76,8 +78,17 @@ class Outbox:
         for question in self._scheduler.take_questions():
             self._link.send(messages.preemption_question(question))
 
+    def leave(self, reason: str = "") -> None:
+        """Tell the dispatcher, once, that the worker takes no more work; `reason`: unless it was told to
+        stop."""
+        if not self.leaving:
+            self.leaving = True
+            self._link.send(WorkerMessage(leave=Leave(reason=reason)))
+
     def send_outcomes(self) -> None:
         """Send outcomes. Ask for a newer view if one would have helped a pod."""
+        if self._scheduler.plugin_stuck:
+            self.leave(self._scheduler.plugin_stuck)  # first: the same pods must not come back
         for columns in self._scheduler.take_outcomes():
             self.attempts.answered(columns, self._clock())
             self._link.send(messages.outcomes(columns))

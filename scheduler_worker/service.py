@@ -17,7 +17,6 @@ from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
 from hoss.v1.workerlink_pb2 import (
     DispatcherMessage,
     Heartbeat,
-    Leave,
     PreemptionAnswer,
     Welcome,
     WorkBatch,
@@ -37,13 +36,18 @@ from scheduler_worker.decision_log import DecisionLog, log_decision
 from scheduler_worker.experiments import DECIDES_AT_ONCE, GlobalLock, WorkerExperiment, narrowed
 from scheduler_worker.outbox import Outbox
 from scheduler_worker.placing_loop import PlacingLoop
+from scheduler_worker.plugin_watch import PluginOff, PluginWatch
 from scheduler_worker.synchronisation import Synchronisation
 
 if TYPE_CHECKING:
     from scheduler_worker.tracing import WorkerTraces
 
 _EXPIRY_CHECK_SECONDS = 1.0
-_STUCK_FINISH_SECONDS = 2.0  # how long a worker whose algorithm is stuck waits for the ledger's answers
+# Work that the dispatcher sent before it hears that a stuck worker leaves comes within this time, and is
+# given back.
+_UNDER_WAY_SECONDS = 0.2
+# How long a worker whose algorithm or plugin is stuck waits for the ledger's answers.
+_STUCK_FINISH_SECONDS = 2.0
 
 
 class WorkerService:
@@ -63,9 +67,11 @@ class WorkerService:
         global_lock: GlobalLock | None = None,
         traces: "WorkerTraces | None" = None,
         algorithm: CalledInThread | None = None,
+        plugins: PluginWatch | None = None,
     ) -> None:
         """`nodes`: the worker uses no others, regardless of the policy. `global_lock`: it places only while
-        it holds the lock. `algorithm`: the one that the scheduler asks."""
+        it holds the lock. `algorithm`: the one that the scheduler asks. `plugins`: watches the calls of those
+        from outside; None: there are none."""
         self._name = name
         self._clock = clock
         self._unix_clock = unix_clock
@@ -75,7 +81,6 @@ class WorkerService:
         self._traces = traces
         self._decisions = DecisionLog(name)
         self._log = logger()  # kept: getting one takes longer than deciding that a line is not logged
-        self._leaving = False
         self._storage_parts: list[StorageUpdate] = []  # of an update that is not complete yet
         self._gauges = Gauges(scheduler, clock=clock, thread_clock=thread_clock)
         self._outbox = Outbox(name, scheduler, clock=clock, unchecked=unchecked, traces=traces)
@@ -88,7 +93,7 @@ class WorkerService:
             experiment=experiment,
             global_lock=global_lock,
         )
-        self._algorithm = algorithm
+        self._outside = [watched for watched in (algorithm, plugins) if watched is not None]
         if algorithm is not None:
             algorithm.connect(self._algorithm_answered)
 
@@ -184,7 +189,7 @@ class WorkerService:
                 self._link.end_stream()
             self._outbox.send_registrations()
             self._scheduler.forget_classes(work.forgotten_classes)
-            if self._leaving:
+            if self._outbox.leaving:
                 self._give_back()
         self._loop.wake()
 
@@ -316,17 +321,19 @@ class WorkerService:
         await self._loop.run()
 
     async def expire(self) -> None:
-        """Give back assumptions without an answer, until cancelled. Raises AlgorithmStuck, once the pods in
-        hand are given back."""
+        """Give back assumptions without an answer, until cancelled. Raises AlgorithmStuck and PluginOff, once
+        the pods in hand are given back."""
         while True:
             await asyncio.sleep(_EXPIRY_CHECK_SECONDS)
-            if self._algorithm is not None:
-                try:
-                    self._algorithm.check()
-                except AlgorithmStuck as exc:
-                    logger().error("algorithm_stuck", worker=self._name, error=str(exc))
-                    await self.finish(_STUCK_FINISH_SECONDS)
-                    raise
+            try:
+                for watched in self._outside:
+                    watched.check()
+            except (AlgorithmStuck, PluginOff) as exc:
+                logger().error("worker_ends", worker=self._name, error=str(exc))
+                self._outbox.leave(str(exc))
+                await asyncio.sleep(_UNDER_WAY_SECONDS)
+                await self.finish(_STUCK_FINISH_SECONDS)
+                raise
             self._adopt_commits()
             pods = self._scheduler.cache.expire(self._clock())
             if pods:
@@ -335,8 +342,7 @@ class WorkerService:
 
     async def finish(self, timeout_seconds: float) -> None:
         """Give back what is not started and wait for the ledger's answers to the rest."""
-        self._leaving = True
-        self._link.send(WorkerMessage(leave=Leave()))
+        self._outbox.leave()
         self._give_back()
         deadline = self._clock() + timeout_seconds
         while not self._scheduler.idle and (left := deadline - self._clock()) > 0:

@@ -135,6 +135,7 @@ class Leaving(Event):
     """A worker is about to stop."""
 
     link: int
+    reason: str = ""  # empty: it was told to
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class WorkerRegistry:
     def _leaving(self, event: m.Leaving, now: float) -> list[m.Instruction]:
         worker = self.members.on_link(event.link)
         if worker is not None:
-            self.members.leaving(worker, now)
+            self.members.leaving(worker, now, event.reason)
         return []
 
     def _link_closed(self, event: m.LinkClosed, now: float) -> list[m.Instruction]:

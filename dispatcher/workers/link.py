@@ -214,7 +214,7 @@ class WorkerLinks(WorkerLinkServicer):
                 if self._runtime.traces is not None:
                     self._runtime.traces.answered(message.outcomes)
             case "leave":
-                self._runtime.handle(m.Leaving(stream.number))
+                self._runtime.handle(m.Leaving(stream.number, message.leave.reason))
             case "preemption":
                 stream.put(self._preemption.answer(message.preemption, stream.name))
             case "decisions":

@@ -257,8 +257,10 @@ class Drain(_message.Message):
     def __init__(self) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Recall(_message.Message):
     __slots__ = ("batch_ids", "pods")

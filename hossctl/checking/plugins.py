@@ -6,7 +6,7 @@ a node alone as among all nodes: the framework asks again only for nodes that ch
 plugin is given are read-only here, because what it changed would be wrong for the next plugin."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -17,29 +17,42 @@ from hoss.errors import ConfigError
 from hoss.model.pod import PodSpec
 from hossctl.checking.clusters import PODS, CheckedCluster
 from hossctl.checking.questions import Hangs, Questions, Wrong, mask, numbers
-from hossctl.checking.targets import PLUGIN_METHODS
+from hossctl.checking.targets import PLUGIN_BASES
 from scheduler_worker.core.cache.columns import NodeView
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework.extension_points import MAX_SCORE, Rejection
+from scheduler_worker.core.framework.extension_points import (
+    MAX_SCORE,
+    FilterPlugin,
+    FilterState,
+    Permission,
+    PermitPlugin,
+    PlacedPods,
+    Reads,
+    Rejection,
+    ScorePlugin,
+    ScoreState,
+    overrides,
+)
 from scheduler_worker.core.framework.registry import Weighted
-from scheduler_worker.core.nodes import NodeIndexes
+from scheduler_worker.core.framework.sandbox import METHODS
+from scheduler_worker.core.nodes import NodeIndexes, NodeSpecs
 from scheduler_worker.core.offline.scheduler import examine, explain_placement
 from scheduler_worker.core.placement.algorithms import BUDGET_SECONDS
 from scheduler_worker.core.plugins import REGISTRY
 from scheduler_worker.core.plugins.profiles import ProfileSpec
 
+# By method, what has to be declared so that it is called.
+_CALLED_BY = {
+    "filter": ("filter_reads", (Reads.SPECS, Reads.REQUESTED)),
+    "filter_state": ("filter_reads", (Reads.PODS,)),
+    "score": ("score_reads", (Reads.SPECS, Reads.REQUESTED)),
+    "normalize_score": ("score_reads", (Reads.SPECS,)),
+    "score_state": ("score_reads", (Reads.PODS,)),
+}
+
 _ALONE = 12  # nodes that are also asked about alone
 _MORE_PODS = 5
-
-# An attribute without which the framework does not use the method.
-_NEEDED = {
-    "admits": "reason",
-    "passes": "refusals",
-    "refusals": "passes",
-    "raw_score": "normalize",
-    "normalize": "raw_score",
-    "observe": "version",
-}
+_PLACED = 7  # pods that a plugin is asked to permit
 
 
 def check_plugin(
@@ -56,7 +69,7 @@ def check_plugin(
         with questions.about("the class"):
             made.append(questions.ask("make", lambda: make(**args)))
         if made:
-            _check_attributes(made[0], questions)
+            _check_declared(made[0], questions)
             _ask_about_all(name, made[0], clusters, questions)
     except Hangs:
         pass
@@ -64,15 +77,29 @@ def check_plugin(
     for method, seconds in questions.seconds.items():
         if seconds > BUDGET_SECONDS:
             questions.report(method, "budget", f"takes {seconds:.2f} s for one sort of pods", warns=True)
-    return [method for plugin in made for method in PLUGIN_METHODS if _has(plugin, method)]
+    return [method for plugin in made for method in _methods(plugin)]
 
 
-def _check_attributes(plugin: Any, questions: Questions) -> None:
-    for method, needed in _NEEDED.items():
-        if _has(plugin, method) and not hasattr(plugin, needed):
-            questions.report(
-                method, "missing", f"is never called: the class has no attribute {needed!r} beside it"
-            )
+def _methods(plugin: Any) -> list[str]:
+    """The methods that the plugin has of its own."""
+    return [
+        method.__name__
+        for base in PLUGIN_BASES
+        if isinstance(plugin, base)
+        for method in METHODS[base]
+        if overrides(plugin, method)
+    ]
+
+
+def _check_declared(plugin: Any, questions: Questions) -> None:
+    """A method that what the plugin declares keeps from being called."""
+    for method, (reads, readers) in _CALLED_BY.items():
+        if method not in _methods(plugin):
+            continue
+        declared = getattr(plugin, reads)
+        if declared not in readers:
+            names = " or ".join(f"Reads.{one.name}" for one in readers)
+            questions.report(method, "declared", f"is never called: {reads} is {declared}, and not {names}")
 
 
 def _ask_about_all(name: str, plugin: Any, clusters: Sequence[CheckedCluster], questions: Questions) -> None:
@@ -105,10 +132,6 @@ def _ask_in_profile(name: str, plugin: Any, clusters: Sequence[CheckedCluster], 
                 questions.ask("profile", partial(explain, spec, cluster))
 
 
-def _has(plugin: Any, method: str) -> bool:
-    return callable(getattr(plugin, method, None))
-
-
 class _PluginQuestions:
     """The questions to a plugin about one sort of pods in one cluster."""
 
@@ -116,42 +139,53 @@ class _PluginQuestions:
         self._plugin = plugin
         self._cache = cluster.snapshot.cache
         self._demand: Demand = cluster.snapshot.demands.compile(spec).demand
+        # The same pod with other amounts: what reads SPECS must not tell the two apart.
+        self._other: Demand = cluster.snapshot.demands.compile(
+            replace(spec, requests=tuple((name, amount + 1) for name, amount in spec.requests))
+        ).demand
         self._questions = questions
         self._all: NodeIndexes = np.arange(cluster.nodes)
-        self._cards = bool(getattr(plugin, "reads_cards", False)) or self._demand.devices is not None
+        reads_cards = isinstance(plugin, ScorePlugin) and plugin.reads_cards
+        self._cards = reads_cards or self._demand.devices is not None
 
     def ask_all(self) -> None:
-        """Every method that the plugin has."""
-        methods: dict[str, Callable[[], None]] = {
-            "pre_enqueue": self._pre_enqueue,
-            "pre_filter": self._pre_filter,
-            "admits": self._admits,
-            "passes": self._passes,
-            "refusals": self._refusals,
-            "raw_score": self._raw_score,
-            "score": self._score,
-            "passes_one": self._passes_one,
-            "score_one": self._score_one,
-            "observe": self._observe,
-        }
-        if self._demand.about_pods:
-            methods |= {"filter_state": self._filter_state, "score_state": self._score_state}
+        """Every method that the plugin has and that is called."""
+        methods: dict[str, Callable[[], None]] = {}
+        if isinstance(self._plugin, FilterPlugin):
+            methods |= {"pre_filter": self._pre_filter} | {
+                Reads.SPECS: {"filter": self._filter, "refusals": self._refusals},
+                Reads.REQUESTED: {"filter": self._filter, "refusals": self._refusals},
+                Reads.PODS: {"filter_state": self._filter_state},
+            }[self._plugin.filter_reads]
+        if isinstance(self._plugin, ScorePlugin):
+            methods |= {"observe": self._observe} | {
+                Reads.SPECS: {"score": self._raw_score},
+                Reads.REQUESTED: {"score": self._score},
+                Reads.PODS: {"score_state": self._score_state},
+            }[self._plugin.score_reads]
+        if isinstance(self._plugin, PermitPlugin):
+            methods["permit"] = self._permit
+        if not self._demand.about_pods:
+            methods.pop("filter_state", None)
+            methods.pop("score_state", None)
+        own = _methods(self._plugin)
         for method, ask in methods.items():
-            if _has(self._plugin, method):
+            if method in own:
                 with self._questions.about(method):
                     ask()
+        if "filter" in own and isinstance(self._plugin, FilterPlugin):
+            with self._questions.about("fast_filter.one_node"):
+                self._one_by_one("filter", self._plugin.fast_filter.one_node, skipped=True)
+        if "score" in own and isinstance(self._plugin, ScorePlugin):
+            with self._questions.about("fast_score.one_node"):
+                self._one_by_one("score", self._plugin.fast_score.one_node, skipped=0)
 
     def _ask(self, method: str, *args: Any, nodes: int = 0) -> Any:
         """`nodes`: how many it is asked about at once."""
         timed = nodes == len(self._all)
         return self._questions.ask(method, lambda: getattr(self._plugin, method)(*args), timed=timed)
 
-    # Before nodes are looked at
-
-    def _pre_enqueue(self) -> None:
-        answer = self._ask("pre_enqueue", self._demand.spec)
-        if answer is not None and not isinstance(answer, Rejection):
-            raise Wrong("answer", f"answered with {type(answer).__name__}, and not with a Rejection or None")
+    # Of the pod, and of placed pods
 
     def _pre_filter(self) -> None:
         answer = self._ask("pre_filter", self._demand.spec)
@@ -161,46 +195,39 @@ class _PluginQuestions:
 
     def _observe(self) -> None:
         self._ask("observe", self._demand, 3)
-        if not isinstance(getattr(self._plugin, "version", 0), int):
+        if not isinstance(self._plugin.version, int):
             raise Wrong("version", "is beside an attribute version that is no whole number")
 
-    # By specs
-
-    def _admits(self) -> None:
-        def ask(at: NodeIndexes) -> NDArray[Any] | None:
-            answer = self._ask("admits", self._demand.spec, self._cache.catalogue, at, nodes=len(at))
-            return None if answer is None else mask(answer, len(at))
-
-        self._alike(ask, skipped=True)
-
-    def _raw_score(self) -> None:
-        def ask(at: NodeIndexes) -> NDArray[Any] | None:
-            answer = self._ask("raw_score", self._demand.spec, self._cache.catalogue, at, nodes=len(at))
-            return None if answer is None else numbers(answer, len(at), highest=None)
-
-        raw = self._alike(ask, skipped=None, alone=not getattr(self._plugin, "of_all_nodes", False))
-        if raw is None or not _has(self._plugin, "normalize"):
+    def _permit(self) -> None:
+        count = min(_PLACED, len(self._all))
+        classes = np.zeros(count, np.intp)
+        nodes = self._cache.specs(_read_only_column(self._all[:count]))
+        answer = self._ask("permit", PlacedPods((self._demand.spec,), classes, nodes))
+        if answer is None:
             return
-        with self._questions.about("normalize"):
-            # The framework normalises the scores of feasible nodes, of which there is one at least.
-            for given in (raw.astype(np.int64), np.zeros(1, np.int64))[not len(raw) :]:
-                given.flags.writeable = False
-                highest = int(given.max(initial=0))
-                numbers(self._ask("normalize", given, highest), len(given), highest=MAX_SCORE)
+        if not isinstance(answer, Permission):
+            raise Wrong("answer", f"answered with {type(answer).__name__}, and not with a Permission or None")
+        for given in (answer.denied, answer.wait):
+            if given is not None:
+                mask(given, count)
 
-    # By requested amounts
+    # Filters
 
-    def _passes(self) -> None:
-        def ask(at: NodeIndexes) -> NDArray[Any] | None:
-            answer = self._ask("passes", self._demand, self._view(at), nodes=len(at))
+    def _filter(self) -> None:
+        def ask(at: NodeIndexes, demand: Demand = self._demand) -> NDArray[Any] | None:
+            nodes = self._nodes(at, self._plugin.filter_reads)
+            answer = self._ask("filter", demand, nodes, nodes=len(at))
             return None if answer is None else mask(answer, len(at))
 
         passed = self._alike(ask, skipped=True)
+        if self._plugin.filter_reads is Reads.SPECS:
+            self._by_specs_alone(passed, ask(self._all, self._other))
+            return
         if passed is None or not len(passed):
             return
         ahead = np.full(len(self._all), _MORE_PODS, np.int64)
         fuller = self._cache.view_ahead(self._all, self._demand, ahead, cards=self._cards)
-        answer = self._ask("passes", self._demand, _read_only(fuller))
+        answer = self._ask("filter", self._demand, _read_only(fuller))
         then = np.ones_like(passed) if answer is None else mask(answer, len(passed))
         if (then & ~passed).any():
             node = int(np.flatnonzero(then & ~passed)[0])
@@ -211,58 +238,50 @@ class _PluginQuestions:
             )
 
     def _refusals(self) -> None:
-        if not _has(self._plugin, "passes"):
-            return
-        view = self._view(self._all)
-        answer = self._ask("refusals", self._demand, view)
-        passed = self._ask("passes", self._demand, view)
+        nodes = self._nodes(self._all, self._plugin.filter_reads)
+        answer = self._ask("refusals", self._demand, nodes)
+        passed = self._ask("filter", self._demand, nodes)
         self._same_refusals(answer, None if passed is None else mask(passed, len(self._all)))
-
-    def _score(self) -> None:
-        def ask(at: NodeIndexes) -> NDArray[Any] | None:
-            answer = self._ask("score", self._demand, self._view(at), nodes=len(at))
-            return None if answer is None else numbers(answer, len(at), highest=MAX_SCORE)
-
-        self._alike(ask, skipped=None)
-
-    def _passes_one(self) -> None:
-        self._one_by_one("passes", "passes_one", lambda answer: mask(answer, len(self._all)), skipped=True)
-
-    def _score_one(self) -> None:
-        self._one_by_one(
-            "score", "score_one", lambda answer: numbers(answer, len(self._all), highest=MAX_SCORE), skipped=0
-        )
-
-    def _one_by_one(
-        self, method: str, one: str, checked: Callable[[Any], NDArray[Any]], *, skipped: int
-    ) -> None:
-        """The method for one node against the one for columns."""
-        if not getattr(self._plugin, "one_at_a_time", False) or not _has(self._plugin, method):
-            return
-        answer = self._ask(method, self._demand, self._view(self._all))
-        column = np.full(len(self._all), skipped) if answer is None else checked(answer)
-        for node in self._some():
-            alone = self._ask(one, self._demand, self._cache.one(node, cards=self._cards))
-            if alone != column[node]:
-                raise Wrong(
-                    "agreement",
-                    f"answered with {alone} for {self._name(node)}, and {method} with {column[node]:g}",
-                )
-
-    # By pods
 
     def _filter_state(self) -> None:
         state = self._ask("filter_state", self._demand.spec, self._cache)
         if state is None:
             return
+        _is_state(state, FilterState)
         self._questions.ask("filter_state", state.refresh)
         passed = mask(self._questions.ask("filter_state", lambda: state.passed), len(self._all))
         self._same_refusals(self._questions.ask("filter_state", state.refusals), passed)
+
+    # Scores
+
+    def _raw_score(self) -> None:
+        def ask(at: NodeIndexes, demand: Demand = self._demand) -> NDArray[Any] | None:
+            answer = self._ask("score", demand, self._nodes(at, Reads.SPECS), nodes=len(at))
+            return None if answer is None else numbers(answer, len(at), highest=None)
+
+        raw = self._alike(ask, skipped=None, alone=not self._plugin.compares_nodes)
+        self._by_specs_alone(raw, ask(self._all, self._other))
+        if raw is None:
+            return
+        with self._questions.about("normalize_score"):
+            # The framework normalises the scores of feasible nodes, of which there is one at least.
+            for given in (raw.astype(np.int64), np.zeros(1, np.int64))[not len(raw) :]:
+                given.flags.writeable = False
+                highest = int(given.max(initial=0))
+                numbers(self._ask("normalize_score", given, highest), len(given), highest=MAX_SCORE)
+
+    def _score(self) -> None:
+        def ask(at: NodeIndexes) -> NDArray[Any] | None:
+            answer = self._ask("score", self._demand, self._nodes(at, Reads.REQUESTED), nodes=len(at))
+            return None if answer is None else numbers(answer, len(at), highest=MAX_SCORE)
+
+        self._alike(ask, skipped=None)
 
     def _score_state(self) -> None:
         state = self._ask("score_state", self._demand.spec, self._cache)
         if state is None:
             return
+        _is_state(state, ScoreState)
         self._questions.ask("score_state", state.refresh)
         feasible = self._cache.present
         answers = []
@@ -272,6 +291,22 @@ class _PluginQuestions:
                 return
             answers.append(numbers(answer, len(feasible), highest=MAX_SCORE, that_matter=feasible).copy())
         _same(answers[0], answers[1])
+
+    def _one_by_one(self, method: str, one: Callable[..., Any] | None, *, skipped: int) -> None:
+        """The way to ask about one node against the method for columns."""
+        if one is None:
+            return
+        answer = self._ask(method, self._demand, self._nodes(self._all, Reads.REQUESTED))
+        column: NDArray[Any] = np.full(len(self._all), skipped) if answer is None else np.asarray(answer)
+        for node in self._some():
+            alone = self._questions.ask(
+                method, partial(one, self._demand, self._cache.one(node, cards=self._cards))
+            )
+            if alone != column[node]:
+                raise Wrong(
+                    "agreement",
+                    f"answered with {alone} for {self._name(node)}, and {method} with {column[node]:g}",
+                )
 
     # Within
 
@@ -299,8 +334,14 @@ class _PluginQuestions:
         found: list[int] = self._all[:: max(1, len(self._all) // _ALONE)].tolist()
         return found
 
-    def _view(self, at: NodeIndexes) -> NodeView:
+    def _nodes(self, at: NodeIndexes, reads: Reads) -> NodeSpecs:
+        if reads is Reads.SPECS:
+            return self._cache.specs(at)
         return _read_only(self._cache.view(at, cards=self._cards))
+
+    def _by_specs_alone(self, column: NDArray[Any] | None, other: NDArray[Any] | None) -> None:
+        if not _equal(column, other):
+            raise Wrong("amounts", "answered otherwise for a pod with other requests, and reads SPECS alone")
 
     def _name(self, node: int) -> str:
         return f"node {self._cache.catalogue.name(node)}"
@@ -331,11 +372,20 @@ class _PluginQuestions:
             raise Wrong("refusals", text)
 
 
+def _is_state(state: Any, kind: type) -> None:
+    if not isinstance(state, kind):
+        raise Wrong("answer", f"answered with {type(state).__name__}, which derives not from {kind.__name__}")
+
+
 def _same(first: NDArray[Any] | None, second: NDArray[Any] | None) -> None:
-    if (first is None) != (second is None) or (
-        first is not None and second is not None and not np.array_equal(first, second)
-    ):
+    if not _equal(first, second):
         raise Wrong("determinism", "gave two answers to the same question: depend on the arguments alone")
+
+
+def _equal(first: NDArray[Any] | None, second: NDArray[Any] | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return np.array_equal(first, second)
 
 
 def _read_only_column(at: NodeIndexes) -> NodeIndexes:

@@ -15,22 +15,14 @@ from typing import Any
 from hoss.errors import ConfigError
 from hossctl.checking.questions import Call, Hangs, raised
 from scheduler_worker.config import ALGORITHM_GROUP, PLUGIN_GROUP
+from scheduler_worker.core.framework.extension_points import FilterPlugin, PermitPlugin, ScorePlugin
 from scheduler_worker.core.placement.algorithms import ALGORITHMS
 
 PLUGIN, ALGORITHM = "plugin", "algorithm"
 
-# A plugin has one of these methods or more; see scheduler_worker/core/framework/extension_points.py.
-PLUGIN_METHODS = (
-    "pre_enqueue",
-    "pre_filter",
-    "admits",
-    "passes",
-    "raw_score",
-    "score",
-    "filter_state",
-    "score_state",
-    "observe",
-)
+# A plugin derives from one of these or more.
+PLUGIN_BASES = (FilterPlugin, ScorePlugin, PermitPlugin)
+_BASES = ", ".join(base.__name__ for base in PLUGIN_BASES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +45,8 @@ def load_target(target: str, call: Call) -> Target:
     except BaseException as exc:
         raise ConfigError(f"its import {raised(exc)}", where=target) from exc
     if kind is None:
-        problem = "has neither a method place(batch, snapshot, budget), as algorithms and schedulers have"
-        raise ConfigError(f"{problem}, nor one of a plugin: {', '.join(PLUGIN_METHODS)}", where=target)
+        problem = "has no method place(batch, snapshot, budget), as algorithms and schedulers have"
+        raise ConfigError(f"{problem}, and derives from no base of plugins: {_BASES}", where=target)
     # An object instead of a class: as `hoss.sdk.main` takes it.
     return Target(name, kind, found if callable(found) else lambda: copy.deepcopy(found))
 
@@ -115,7 +107,7 @@ def _only_one(module: ModuleType, where: str) -> tuple[str, Any]:
     }
     if len(found) != 1:
         several = f"has {', '.join(found)}; name one of them as FILE.py:Class"
-        none = f"has no class with a method place or one of {', '.join(PLUGIN_METHODS)}"
+        none = f"has no class with a method place or derived from one of {_BASES}"
         raise ConfigError(several if found else none, where=where)
     return next(iter(found.items()))
 
@@ -127,7 +119,8 @@ def _kind(found: Any) -> str | None:
         made = _made(found)
     if callable(getattr(made, "place", None)):
         return ALGORITHM
-    return PLUGIN if any(callable(getattr(made, method, None)) for method in PLUGIN_METHODS) else None
+    kind = made if isinstance(made, type) else type(made)
+    return PLUGIN if issubclass(kind, PLUGIN_BASES) else None
 
 
 def _made(factory: Callable[..., Any]) -> Any:

@@ -9,25 +9,27 @@ _PLUGIN = '''"""{title}: a plugin of HOSS. docs/plugins.md says what else a plug
 import numpy as np
 
 from hoss.model.selectors import NodeSelectorTerm, Requirement
+from scheduler_worker.core.framework.extension_points import FilterPlugin, Reads, ScorePlugin
 
 
-class {title}:
+class {title}(FilterPlugin, ScorePlugin):
     """Keeps pods off nodes with a label, and prefers the nodes with the most free cpu."""
 
     name = "{title}"
     reason = "node(s) were not for {title}"  # shown for pods that fit nowhere
+    filter_reads = Reads.SPECS  # and not what is requested: asked once for pods that differ only in amounts
 
     def __init__(self, label="example.com/avoid"):  # arguments of the profile
         self._avoided = NodeSelectorTerm((Requirement(label, "Exists", ()),))
 
-    def admits(self, spec, catalogue, at):
-        """Which of the nodes `at` are acceptable: (len(at),) of bool. None would mean all."""
-        return ~catalogue.matches(self._avoided, at)
+    def filter(self, pod, nodes):
+        """Which of the nodes pass: (n,) of bool. None would mean all."""
+        return ~nodes.matches(self._avoided)
 
-    def score(self, demand, view):
+    def score(self, pod, nodes):
         """Whole numbers from 0 to 100, one a node. None would mean no opinion."""
-        cpu = view.allocatable[0]
-        free = np.clip(cpu - view.requested[0], 0, None)
+        cpu = nodes.allocatable[0]
+        free = np.clip(cpu - nodes.requested[0], 0, None)
         return np.floor(100.0 * free / np.maximum(cpu, 1))
 '''
 

@@ -5,6 +5,7 @@ A selector over thousands of nodes is a table look-up per requirement, not a loo
 ranking repairs only the nodes that changed since it looked last."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -355,3 +356,24 @@ def _grown(column: NDArray[Any], capacity: int, *, fill: int) -> NDArray[Any]:
     larger: NDArray[Any] = np.full(capacity, fill, column.dtype)
     larger[: len(column)] = column
     return larger
+
+
+@dataclass(slots=True)
+class NodeSpecs:
+    """n nodes as filters and scores by specs see them."""
+
+    catalogue: NodeCatalogue
+    at: NodeIndexes  # (n,)
+
+    @property
+    def count(self) -> int:
+        """n."""
+        return len(self.at)
+
+    def matches(self, term: NodeSelectorTerm) -> Mask:
+        """Which of the nodes the term matches: (n,)."""
+        return self.catalogue.matches(term, self.at)
+
+    def named(self, names: frozenset[str]) -> Mask:
+        """Which of the nodes bear one of these names: (n,)."""
+        return self.catalogue.named(names, self.at)

@@ -228,7 +228,11 @@ class OutcomeCollector:
             self._works[work] = None
 
     def refuse(self, work: Work, rows: Positions, why: Diagnosis, seqs: Mapping[int, int]) -> None:
-        """No node fits these pods in the view at `seqs`, by shard."""
+        """No node fits these pods in the view at `seqs`, by shard; or another worker has to place them."""
+        if why.elsewhere:
+            # Not unschedulable: no change of a node would wake them.
+            self.give(work, rows, Outcome.CONFLICT, reason=why.text)
+            return
         work.refuse(rows, why, seqs)
         self._works[work] = None
         self.want_refresh()

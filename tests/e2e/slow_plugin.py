@@ -11,17 +11,16 @@ _SOURCE = '''
 
 import time
 
+from scheduler_worker.core.framework.extension_points import ScorePlugin
 
-class Slow:
+
+class Slow(ScorePlugin):
     name = "Slow"
 
     def __init__(self, milliseconds=0):
         self._seconds = milliseconds / 1000
 
-    def pre_filter(self, spec):
-        return None
-
-    def score(self, demand, view):
+    def score(self, pod, nodes):
         time.sleep(self._seconds)
         return None
 '''

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import redis
+from e2e import slow_plugin
 from e2e.cluster import Cluster
 from e2e.crashes import PODS, WORKERS, Moment, pods_under_way
-from e2e.loads import all_bound, assert_clean, prepare
+from e2e.loads import all_bound, assert_clean, prepare, submit
 from waiting import until
 
 from dispatcher.journal.redis_store import ATTEMPTS, FAULTS, decompress
@@ -27,12 +28,14 @@ UID_PREFIX_BYTES = 12  # the rest numbers the pods of a set
 PLUGIN = """
     import os
 
-    class Poison:
-        name = "Poison"
-        reason = "node(s) were not asked"
+    from scheduler_worker.core.framework.extension_points import FilterPlugin, Reads
 
-        def admits(self, spec, catalogue, at):
-            if any(toleration.key == "poison" for toleration in spec.tolerations):
+    class Poison(FilterPlugin):
+        name = "Poison"
+        filter_reads = Reads.SPECS
+
+        def filter(self, pod, nodes):
+            if any(toleration.key == "poison" for toleration in pod.spec.tolerations):
                 os._exit(3)
             return None
 """
@@ -136,6 +139,35 @@ async def test_a_pod_that_kills_its_workers_is_given_up_and_retried_when_mended(
     async with clients_of(cluster.endpoints) as clients:
         assert (await clients.dispatcher.retry("default", every=True)).retried_pods == 1
         await until(lambda: _counted(clients, bound=401, failed=0))
+
+
+async def test_a_worker_whose_plugin_hangs_names_it_and_gives_its_pods_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_plugin.install(tmp_path, monkeypatch)
+    cluster = Cluster(tmp_path)
+    try:
+        cluster.start_worker("w1", options=("--config", str(slow_plugin.document(tmp_path, 600_000))))
+        async with clients_of(cluster.endpoints) as clients:
+            await prepare(clients, workers=1)
+            await submit(clients, jobs=4, replicas=100)
+            cluster.await_end("w1", seconds=20)
+            assert [event["plugin"] for event in cluster.events("w1", "plugin_stuck")] == ["Slow"]
+            (ending,) = cluster.events("w1", "worker_ends")
+            assert ending["error"].startswith("plugin Slow has not answered for 1 s")
+            await until(lambda: _worker_is(clients, "w1", "Left"))
+            (left,) = await clients.dispatcher.list_workers(steps=True)
+            texts = [step.text for step in left.steps]
+            assert any(text.startswith("it is about to stop: plugin Slow failed") for text in texts), texts
+            had = {pod.attempts async for pod in clients.dispatcher.list_pods()}
+            assert had == {1}, "w1 tried each pod and gave it back"
+            cluster.start_worker("w2")
+            await until(lambda: all_bound(clients, 400))
+            assert (await _worker(clients, "w2")).bound == 400
+            assert not [pod.name async for pod in clients.dispatcher.list_pods() if pod.faults]
+            await assert_clean(clients, bound=400)
+    finally:
+        cluster.stop()
 
 
 async def test_what_a_stalled_worker_had_goes_to_another_and_its_late_commits_are_stale(

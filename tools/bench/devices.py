@@ -55,7 +55,7 @@ def measure_devices(setting: DeviceSetting) -> Document:
         state = examine(spec, cluster, profile).plugin_state
         feasible = np.flatnonzero(state.narrow(cluster.cache.present.copy()))
         node = int(feasible[number % len(feasible)])
-        held = replace(group_of(spec), held_claims=state.held_claims(node))
+        held = replace(group_of(spec), held_claims=state.reserve(node).held)
         cluster.cache.pod_index.add(held, np.array((node,)))
         spent.append(1000 * (process_time() - began))
     return {

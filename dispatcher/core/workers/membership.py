@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core.pods.table import Rows
 from dispatcher.core.workers.reports import NO_HEARTBEAT, ClassCosts, Heartbeat
+from hoss.errors import clipped
 from hoss.model.conflicts import DEFAULT_PREFERENCE, Preference
 from hoss.model.statistics import Rate
 from hoss.wire.columns import NONE_U16
@@ -27,6 +28,7 @@ KNOWN_CLASSES = 4096
 _BUSY_SECONDS = 1.5
 
 MAX_TRANSITIONS = 50  # kept per worker
+_MOST_REASON = 300  # characters of a worker's reason to stop
 
 # How long and how many gone workers are remembered. One that an operator cordoned or drained is remembered as long as
 # there is room: it registers again in that state.
@@ -349,11 +351,12 @@ class Membership:
         worker.last_seen = now
         worker.heartbeat, worker.recalled = heartbeat, False
 
-    def leaving(self, worker: Worker, now: float) -> None:
+    def leaving(self, worker: Worker, now: float, reason: str) -> None:
         """It announced that it stops: it gets no more pods."""
         worker.stopping = True
         if worker.living:
-            worker.set_state(WorkerState.DRAINING, now, "it is about to stop")
+            why = f": {clipped(reason, _MOST_REASON)}" if reason else ""
+            worker.set_state(WorkerState.DRAINING, now, f"it is about to stop{why}")
 
     def lose(self, worker: Worker, now: float, why: str) -> None:
         """Its link is over. Its batches stay; the caller settles them."""

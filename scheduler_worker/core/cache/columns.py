@@ -14,7 +14,7 @@ from hoss.wire.columns import FLAG_GONE, NO_CARD, account_dtype, digest
 from scheduler_worker.core.cache.assumptions import Assumption, CardLayers
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.messages import AccountBatch
-from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
+from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes, NodeSpecs
 from scheduler_worker.core.pod_index.index import PodIndex
 
 # Quotients of hundredfold amounts up to here are exact in doubles: the quotient is 100 at most, so it lies at
@@ -23,9 +23,9 @@ EXACT_IN_DOUBLES = 2**46
 
 
 @dataclass(slots=True)
-class NodeView:
-    """n nodes as one pod sees them: all nodes, the few that changed, or nodes with `ahead` more pods of the
-    class.
+class NodeView(NodeSpecs):
+    """n nodes as one pod sees them, specs and amounts: all nodes, the few that changed, or nodes with `ahead`
+    more pods of the class.
 
     `nonzero_requested` counts defaults for requests that containers leave out, by the pods' groups (see
     PodGroup)."""
@@ -68,6 +68,13 @@ class OneNode:
     requested: list[int]
     nonzero_requested: list[int]
     cards_used: list[int] | None
+
+
+def _indexes(count: int) -> NodeIndexes:
+    """0 to `count` - 1, not to be written to: all views of all nodes share it."""
+    indexes = np.arange(count)
+    indexes.flags.writeable = False
+    return indexes
 
 
 def divisors(allocatable: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -223,6 +230,7 @@ class NodeColumns:
         self.pod_index = PodIndex(self.catalogue)
         self.cards = CardLayers()
         self.accounts = AccountLayer(len(self.schema), self.cards)
+        self._all = _indexes(0)
         self.assumed: NDArray[np.int64] = np.zeros((len(self.schema), 0), np.int64)
         self.requested: NDArray[np.int64] = np.zeros((len(self.schema), 0), np.int64)
 
@@ -234,12 +242,18 @@ class NodeColumns:
         )
         return present
 
+    def specs(self, nodes: NodeIndexes) -> NodeSpecs:
+        """The specs of `nodes`."""
+        return NodeSpecs(self.catalogue, nodes)
+
     def view(self, nodes: NodeIndexes | None, *, cards: bool) -> NodeView:
         """The columns of `nodes`; for None of all below `size`, not copied. `cards`: with their cards."""
         accounts = self.accounts
         if nodes is None:
             requested = self.requested[:, : self.size]
             return NodeView(
+                catalogue=self.catalogue,
+                at=self._all[: self.size],
                 allocatable=accounts.allocatable[:, : self.size],
                 requested=requested,
                 nonzero_requested=self._nonzero(requested, slice(self.size)),
@@ -250,6 +264,8 @@ class NodeColumns:
             )
         requested = self.requested.take(nodes, axis=1)
         return NodeView(
+            catalogue=self.catalogue,
+            at=nodes,
             allocatable=accounts.allocatable.take(nodes, axis=1),
             requested=requested,
             nonzero_requested=self._nonzero(requested, nodes),
@@ -268,6 +284,8 @@ class NodeColumns:
 
         accounts, requested = self.accounts, self.requested[:, nodes]
         return NodeView(
+            catalogue=self.catalogue,
+            at=shaped(self._all[nodes]),
             allocatable=shaped(accounts.allocatable[:, nodes]),
             requested=shaped(requested),
             nonzero_requested=shaped(self._nonzero(requested, nodes)),
@@ -318,6 +336,7 @@ class NodeColumns:
         capacity = self.accounts.capacity
         if size > capacity:
             larger = max(_FIRST_CAPACITY, 2 * capacity, size)
+            self._all = _indexes(larger)
             self.accounts.grow(larger)
             self.assumed = widened(self.assumed, larger - capacity)
             self.requested = widened(self.requested, larger - capacity)

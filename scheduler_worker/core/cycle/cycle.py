@@ -4,7 +4,7 @@ Pods that fit nowhere wait for room that this worker's own pods hold for the mom
 asked for victims, or they are answered. Only the cycle and the scheduler move runs between the backlog, the
 proposals and preemption, which do not know each other."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,11 +16,11 @@ from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import Demand, DemandTable, PodClass
 from scheduler_worker.core.cycle.backlog import Backlog
-from scheduler_worker.core.cycle.draft import depends_on_pods, takes_by_name
+from scheduler_worker.core.cycle.draft import PendingProposal, depends_on_pods, takes_by_name
+from scheduler_worker.core.cycle.permitting import decisions, held_back
 from scheduler_worker.core.cycle.proposals import Proposals
 from scheduler_worker.core.cycle.whole_batches import WholeBatches, pods_of
-from scheduler_worker.core.framework.extension_points import Diagnosis
-from scheduler_worker.core.framework.plugin_state import PluginState
+from scheduler_worker.core.framework.extension_points import Diagnosis, PlacedPods, Reservation
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.sandbox import PluginFailed, PluginFailures
 from scheduler_worker.core.messages import Outcome, PreemptionAnswer
@@ -87,6 +87,9 @@ class Cycle:
         """`algorithm` places whole batches of the pods that suit it; None: every pod is ranked."""
         self.costs = CostMeter()
         self.failures = PluginFailures()
+        if profile.permits:
+            # An alternate is a node that no plugin permitted.
+            limits = replace(limits, alternates=0)
         self._cache = cache
         self._profile = profile
         self._demands = demands
@@ -160,6 +163,37 @@ class Cycle:
         sampled = self._sampled.suits(run) and not work.transactional
         return self._step_sampled(run, room) if sampled else self._step_run(run, room)
 
+    def permit(self) -> None:
+        """Ask the profile's permit plugins about the draft. Pods that may not go are answered, and those that
+        may depend on them are placed again."""
+        if not self._profile.permits:
+            return
+        held = held_back(self._draft, self._profile.permits, self._cache, self.failures)
+        if held is None:
+            return
+        self._proposals.discard(held.assumed)
+        for pods in held.answered:
+            self._outcomes.refuse(held.work, pods.rows, pods.why, self._cache.seqs)
+        self._backlog.put_first(held.again)
+
+    def _permit_preemptors(self, run: Run, closed: Sequence[PendingProposal]) -> None:
+        """As `permit`, for the first pods of a run that have victims. If one is held back, the others are
+        placed again too."""
+        nodes = np.concatenate([proposal.assumption.nodes for proposal in closed])
+        rows = np.concatenate([proposal.rows for proposal in closed])
+        pods = PlacedPods((run.pod_class.spec,), np.zeros(len(rows), np.intp), self._cache.specs(nodes))
+        decided = decisions(pods, self._profile.permits, self.failures)
+        if not decided:
+            return
+        for settled in self._proposals.withdraw(closed):
+            self._preemption.settled(settled.shard, settled.victims)
+        left = np.ones(len(rows), np.bool_)
+        for held, why in decided:
+            self._outcomes.refuse(run.work, rows[held], why, self._cache.seqs)
+            left &= ~held
+        if left.any():
+            self._backlog.put_first([replace(run, pod_class=run.pod_class.undecided(), rows=rows[left])])
+
     def preempt(self, answer: PreemptionAnswer, now: float) -> None:
         """See Scheduler.preempt."""
         pending = self._preemption.take(answer)
@@ -178,9 +212,14 @@ class Cycle:
             self._refuse(run, self.failures.note(failure))
             return
         # Pods that take something by its name preempt one at a time.
-        names = pod.plugin_state.reserved_names(preemptors[0].node) if preemptors else ()
-        placed = self._with_choices(run, pod.plugin_state, preemptors[0].node) if preemptors else run
-        self._proposals.preempt(placed, preemptors, first=first, reserved_names=names, now=now)
+        if preemptors:
+            reservation = pod.plugin_state.reserve(preemptors[0].node)
+            placed = self._with_choices(run, reservation, preemptors[0].node)
+            closed = self._proposals.preempt(
+                placed, preemptors, first=first, reserved_names=reservation.names, now=now
+            )
+            if self._profile.permits:
+                self._permit_preemptors(placed, closed)
         left = run.rows[len(preemptors) :]
         if len(left) and len(pending.nodes):
             self._preemption.ask_again(pending, left, pod)
@@ -251,12 +290,12 @@ class Cycle:
         fitting, needed = self._draft.pods, work.missing
         if fitting < needed and work.gang is not None and reason is not None:
             in_flight = [self._room_in_flight(run, reason) for run in work.unplaced]
-            self._proposals.discard_draft()
+            self._proposals.discard(self._draft)
             work.take_unplaced()
             if fitting + sum(room for room, _ in in_flight) >= needed:
                 self._backlog.await_room([a for _, in_the_way in in_flight for a in in_the_way], runs)
                 return pods
-            why = Diagnosis(gang_error(work.gang.name, fitting, needed, reason.text), reason.refused_by)
+            why = reason._replace(text=gang_error(work.gang.name, fitting, needed, reason.text))
             self._outcomes.refuse(work, np.concatenate([run.rows for run in runs]), why, self._cache.seqs)
         return pods
 
@@ -388,19 +427,20 @@ class Cycle:
         alone = takes_by_name(run.pod_class.spec)
         placed = self._placer.place(ranking, 1 if alone else len(run.rows), run.pod_class.group)
         if len(placed.nodes) and alone:
-            node, state = int(placed.nodes[0]), ranking.plugin_state
+            node = int(placed.nodes[0])
+            reservation = ranking.plugin_state.reserve(node)
             # The names are those of this node.
             placed = placed._replace(alternates=np.full_like(placed.alternates, -1))
-            run, names = self._with_choices(run, state, node), state.reserved_names(node)
-            self._draft.add(run, placed, first=first_of_kind, reserved_names=names)
+            run = self._with_choices(run, reservation, node)
+            self._draft.add(run, placed, first=first_of_kind, reserved_names=reservation.names)
         elif len(placed.nodes):
             self._draft.add(run, placed, first=first_of_kind)
         return len(placed.nodes)
 
-    def _with_choices(self, run: Run, state: PluginState, node: int) -> Run:
+    def _with_choices(self, run: Run, reservation: Reservation, node: int) -> Run:
         """The run, whose first pod is assumed on the node: its group says from now on which volumes and devices
         the pod's claims get there."""
-        after = run.pod_class.choosing(state.bindings(node), state.held_claims(node))
+        after = run.pod_class.choosing(reservation.volumes, reservation.held)
         if after is run.pod_class:
             return run
         self._cache.regroup(run.pod_class.group, after.group, np.array((node,)))
@@ -410,6 +450,9 @@ class Cycle:
 
     def _not_placed(self, run: Run, why_not: Diagnosis) -> None:
         """Find out whether waiting or preemption can help these pods; else answer them."""
+        if why_not.elsewhere:
+            self._refuse(run, why_not)
+            return
         spec = run.pod_class.spec
         drafted = self._draft.assumed(len(self._cache.schema))
         _, in_the_way = self._room_in_flight(run, why_not, drafted)

@@ -1,7 +1,7 @@
 """The draft: placements gathered until they are proposed, one proposal a shard."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +10,12 @@ from hoss.model.pod import PodGroup, PodSpec
 from hoss.wire.columns import NONE_U32
 from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.framework.extension_points import PlacedPods
 from scheduler_worker.core.messages import ProposalColumns
-from scheduler_worker.core.nodes import NodeIndexes
+from scheduler_worker.core.nodes import Mask, NodeIndexes
 from scheduler_worker.core.placement.run_placer import Placed
 from scheduler_worker.core.preemption.evaluator import Victims
-from scheduler_worker.core.work import Run, Work
+from scheduler_worker.core.work import Positions, Run, Work
 
 
 def depends_on_pods(spec: PodSpec) -> bool:
@@ -65,6 +66,45 @@ class Draft:
     def placements(self) -> list[tuple[PodGroup, NodeIndexes]]:
         """The group and the chosen nodes of each run."""
         return [(run.pod_class.group, placed.nodes) for run, placed in self._placed]
+
+    @property
+    def rows(self) -> Positions:
+        """Its pods, as rows of the work batch, in order."""
+        return np.concatenate([run.rows[: len(placed.nodes)] for run, placed in self._placed])
+
+    def placed_pods(self, cache: NodeInfoCache) -> PlacedPods:
+        """Its pods for permit plugins."""
+        return PlacedPods(
+            specs=tuple(run.pod_class.spec for run, _ in self._placed),
+            classes=np.repeat(
+                np.arange(len(self._placed)), [len(placed.nodes) for _, placed in self._placed]
+            ),
+            nodes=cache.specs(np.concatenate([placed.nodes for _, placed in self._placed])),
+        )
+
+    def split(self, taken: Mask) -> "Draft":
+        """Take these of its pods, (pods,), into a draft of their own. Only of a draft without victims."""
+        own, other = Draft(), Draft()
+        start = 0
+        for (run, placed), first, names in zip(self._placed, self._firsts, self._reserved_names, strict=True):
+            count = len(placed.nodes)
+            mask = taken[start : start + count]
+            start += count
+            for draft, at in ((other, np.flatnonzero(mask)), (own, np.flatnonzero(~mask))):
+                if len(at):
+                    part = Placed(placed.nodes[at], placed.alternates[at], placed.card_masks[at])
+                    draft.add(replace(run, rows=run.rows[at]), part, first=first, reserved_names=names)
+        self._placed, self._firsts, self._reserved_names = own._placed, own._firsts, own._reserved_names
+        self.pods = own.pods
+        return other
+
+    def runs_without(self, rows: Positions) -> tuple[Run, ...]:
+        """Its runs as they were before they were placed, without these rows of the work batch."""
+        left = (
+            replace(run, pod_class=run.pod_class.undecided(), rows=run.rows[~np.isin(run.rows, rows)])
+            for run, _ in self._placed
+        )
+        return tuple(run for run in left if len(run.rows))
 
     def precedes(self, run: Run) -> bool:
         """Whether the ledger serves the draft's pods before the run's: it serves higher priorities first."""

@@ -92,21 +92,32 @@ class Proposals:
         first: bool,
         reserved_names: tuple[str, ...],
         now: float,
-    ) -> None:
+    ) -> list[PendingProposal]:
         """Close proposals for the first pods of the run, which are placed where others are to be evicted.
         `first`: as the first of their kind. `reserved_names`: see Draft.add."""
-        if not preemptors:
-            return
         nodes, masks, victims = zip(*preemptors, strict=True)
         no_alternates = np.empty((len(preemptors), 0), np.intp)
         draft = Draft()
         placed = Placed(np.array(nodes), no_alternates, np.concatenate(masks))
         draft.add(run, placed, victims, first=first, reserved_names=reserved_names)
-        self._preempting += self._close(draft, now)
+        closed = self._close(draft, now)
+        self._preempting += closed
+        return closed
 
-    def discard_draft(self) -> None:
+    def withdraw(self, closed: Sequence[PendingProposal]) -> list[SettledProposals]:
+        """Give back what these proposals of preemptors assumed, and keep their victims. They are not sent."""
+        settled = []
+        for proposal in closed:
+            self._preempting.remove(proposal)
+            none = np.zeros(len(proposal.rows), np.uint64)
+            self._cache.forget(proposal.assumption, np.arange(len(proposal.rows)))
+            victims = self._settle_victims(proposal, none, none)
+            settled.append(SettledProposals(proposal.work, proposal.columns.shard, victims=victims))
+        return settled
+
+    def discard(self, draft: Draft) -> None:
         """Give back what the draft's pods assumed; nothing of it is proposed."""
-        for proposal in self._close(self.draft, 0.0):
+        for proposal in self._close(draft, 0.0):
             self._cache.forget(proposal.assumption, np.arange(len(proposal.rows)))
 
     def take(self, now: float) -> tuple[list[ProposalColumns], list[Assumption]]:

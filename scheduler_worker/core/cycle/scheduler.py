@@ -229,7 +229,9 @@ class Scheduler:
         self._cycle.preempt(answer, now)
 
     def take_proposals(self, now: float) -> list[ProposalColumns]:
-        """Proposals of pods placed since the last call, to be sent to the ledger at `now`."""
+        """Proposals of pods placed since the last call that plugins permit, to be sent to the ledger at
+        `now`."""
+        self._cycle.permit()
         columns, drafted = self._proposals.take(now)
         self._backlog.drafted(drafted)
         return columns
@@ -253,6 +255,11 @@ class Scheduler:
     def take_failures(self) -> list[PluginFailed]:
         """Failures of plugins from outside, each kind once."""
         return self._cycle.failures.take()
+
+    @property
+    def plugin_stuck(self) -> str:
+        """Which plugin from outside is off, because a call of it did not end; empty: none."""
+        return self._cycle.failures.stuck
 
     # Verdicts and the feed
 

@@ -1,26 +1,33 @@
-"""The scheduling framework: kube-scheduler's extension points over columns of nodes instead of one node at a
-time.
+"""The scheduling framework's extension points: kube-scheduler's, over columns of nodes instead of one node at
+a time.
 
-Filters and scores come in three sorts. *Static* ones depend on the pod's class and the nodes' specs alone.
-The framework computes them once per class and repairs them for nodes whose spec changed. *Dynamic* ones
-depend on requested amounts and are computed again for nodes that changed. *Pod* ones depend on which pods are
-where, also on other nodes. For each class they keep a *state*, which kube-scheduler's PreFilter and PreScore
-compute anew for each pod (CycleState). A profile lists plugins by name (`registry`). A plugin serves every
-extension point whose methods it has. Reserve is the cache's `assume`, for all plugins at once."""
+A plugin is one class that derives from as many of these as it serves: FilterPlugin, ScorePlugin and
+PermitPlugin. The framework knows a plugin by its base classes and by what they declare. What it declares with
+`filter_reads` and `score_reads` says how often it is asked:
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+- SPECS: once for pods that differ only in amounts, and again for nodes whose spec changed.
+- REQUESTED: again for nodes on which pods came or went.
+- PODS: the plugin keeps a state of each class (FilterState, ScoreState; kube-scheduler: CycleState), because
+  pods on other nodes count too.
+
+Reserve is the cache's `assume`, for all plugins at once. Everything that has a default here may be left
+out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.devices import Allocation, HeldClaim
 from hoss.model.pod import PodSpec
 from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
+from scheduler_worker.core.nodes import Mask, NodeIndexes, NodeSpecs
 
 Domains = NDArray[np.int32]  # (size,): number of each node's domain, -1 without one
 
@@ -30,6 +37,7 @@ class Diagnosis(NamedTuple):
 
     text: str
     refused_by: frozenset[str]  # plugins, each the first to refuse some node; empty: not known
+    elsewhere: bool = False  # nodes are not to blame: another worker may place the pods as things are
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,174 +123,212 @@ class Failure:
         return f'running "{self.plugin}" filter plugin: {self.text}'
 
 
-@runtime_checkable
-class PreEnqueue(Protocol):
-    """Decides whether a pod is ready to be scheduled at all."""
+class Reads(Enum):
+    """What the answers of a filter or a score depend on besides the pod; see the module."""
 
-    name: str
-
-    def pre_enqueue(self, spec: PodSpec) -> Rejection | None:
-        """Why it is not; None: it is."""
+    SPECS = "specs"
+    REQUESTED = "requested"
+    PODS = "pods"
 
 
-@runtime_checkable
-class PreFilter(Protocol):
-    """Looks at the pod alone."""
+@dataclass(frozen=True, slots=True)
+class FilterFastPaths:
+    """Other ways to ask a filter that reads REQUESTED. A way is used if all such filters and scores of a
+    profile have it."""
 
-    name: str
-
-    def pre_filter(self, spec: PodSpec) -> frozenset[str] | Rejection | None:
-        """The only nodes to be considered, by name; or a rejection; None: no opinion (Skip)."""
-
-
-@runtime_checkable
-class StaticFilter(Protocol):
-    """Refuses by specs. All its refusals are UnschedulableAndUnresolvable and for one reason.
-
-    A plugin with a method `reason_for(spec)` gives each class its own text."""
-
-    name: str
-    reason: str
-
-    def admits(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> Mask | None:
-        """Which of the nodes `at` are acceptable; None: all (Skip)."""
+    # The result of `filter` for this node.
+    one_node: Callable[[Demand, OneNode], bool] | None = None
+    # The result for each pod on its own nodes, (k, m); None: all pass. Only for plain demands (see Demand).
+    side_by_side: Callable[[RequestedResources, NodeView], Mask | None] | None = None
 
 
-@runtime_checkable
-class DynamicFilter(Protocol):
-    """Refuses by requested amounts. A node that refuses a class must also refuse it with more pods on it."""
+@dataclass(frozen=True, slots=True)
+class ScoreFastPaths:
+    """Other ways to ask a score that reads REQUESTED, as in FilterFastPaths."""
 
-    name: str
-
-    def passes(self, demand: Demand, view: NodeView) -> Mask | None:
-        """Which of the view's nodes have room; None: all (Skip)."""
-
-    def refusals(self, demand: Demand, view: NodeView) -> Refusals | None:
-        """The same with reasons, for diagnosis; None: all have room."""
+    # The result of `score` for this node; 0 for None.
+    one_node: Callable[[Demand, OneNode], int] | None = None
+    # The result for each pod on its own nodes, (k, m). Only for plain demands.
+    side_by_side: Callable[[RequestedResources, NodeView], NDArray[np.float64]] | None = None
 
 
-@runtime_checkable
-class StaticScore(Protocol):
-    """Scores by specs; normalised over the feasible nodes.
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a pod of a class takes if it is placed on a node."""
 
-    A plugin with a true attribute `of_all_nodes` scores each node by the specs of others too. When a node
-    changed, it is called again for all nodes."""
-
-    name: str
-
-    def raw_score(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> NDArray[np.int64] | None:
-        """A number >= 0 for each of the nodes `at`; None: no opinion (Skip)."""
-
-    def normalize(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:
-        """0 to MAX_SCORE, `highest` being the largest raw score among the feasible nodes."""
+    names: tuple[str, ...] = ()  # for the ledger, to keep two workers from giving the same thing out at once
+    # By claim that is to be bound, the volume that it gets; None: one that is provisioned.
+    volumes: Mapping[str, str | None] = field(default_factory=dict)
+    devices: Mapping[str, Allocation] = field(default_factory=dict)  # by claim that is to be allocated
+    mappings: tuple[Any, ...] = ()  # which requests stand for whose extended resources (RequestMapping)
+    held: tuple[HeldClaim, ...] = ()  # the claims that it holds devices for
 
 
-@runtime_checkable
-class DynamicScore(Protocol):
-    """Scores by requested amounts."""
-
-    name: str
-
-    def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64] | None:
-        """Whole numbers from 0 to MAX_SCORE, (n,); None: no opinion (Skip)."""
+NOTHING_RESERVED = Reservation()
 
 
-class FilterState(Protocol):
-    """A pod filter's result for one class on all nodes below the cache's size.
-
-    It may also have a method `bounds()`: how pods of the class limit each other, Bounds, or None if that
-    cannot be told. Without it pods of the class are placed one by one.
-
-    And an attribute `rejection`: why no node can take the class, a Rejection, or None; it comes before all
-    filters. And an attribute `failure`: a Failure, or None. And a method `reserved_names(node)`: names of what
-    a pod of the class takes there, for the ledger to keep two workers from giving it out at once."""
+class FilterState(ABC):
+    """The result of a filter that reads PODS, for one class on all nodes below the cache's size."""
 
     passed: Mask  # (size,), as of the last `refresh`
+    rejection: Rejection | None = None  # why no node can take the class; it comes before all filters
+    failure: Failure | None = None
 
+    @abstractmethod
     def refresh(self) -> bool:
         """Bring it up to date with the cache; whether `passed` may have changed."""
 
+    @abstractmethod
     def refusals(self) -> Refusals:
         """The same with reasons. If several reasons apply to a node, the first one counts."""
 
+    @property
+    def steady(self) -> bool:
+        """Whether all nodes pass and no pod of the class changes that. Runs of pods can be placed at once if
+        all states but that of default spreading are steady."""
+        return False
 
-@runtime_checkable
-class PodFilter(Protocol):
-    """Refuses by the pods on a node and in its domains."""
+    def bounds(self) -> Bounds | None:
+        """How pods of the class limit each other. None: it cannot be told, and they are placed one by one."""
+        return None
 
-    name: str
+    def reserve(self, node: int) -> Reservation:  # noqa: ARG002 - for those that have something to reserve
+        """What a pod of the class takes on a node that passes."""
+        return NOTHING_RESERVED
 
-    def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
-        """The state of a class; None: the plugin never has an opinion on it (Skip)."""
 
+class ScoreState(ABC):
+    """The result of a score that reads PODS, for one class on all nodes below the cache's size."""
 
-class ScoreState(Protocol):
-    """A pod score's result for one class on all nodes below the cache's size.
-
-    This and FilterState may have a property `steady`: true while no pod of the class changes the result (a
-    filter then lets all nodes pass). Runs of pods can be placed at once if all states but that of default
-    spreading are steady. And `flat`: all nodes score alike, and no pod of the class changes that. Then
-    filters' `bounds` are used."""
-
+    @abstractmethod
     def refresh(self) -> bool:
         """Bring it up to date; whether scores may have changed although the same nodes are feasible."""
 
+    @abstractmethod
     def scores(self, feasible: Mask) -> NDArray[np.int64] | None:
         """0 to MAX_SCORE for feasible nodes, normalised over them, anything for others: (size,); None: no
         opinion.
 
         The framework changes the array in place."""
 
+    @property
+    def steady(self) -> bool:
+        """Whether no pod of the class changes the scores."""
+        return False
 
-@runtime_checkable
-class PodScore(Protocol):
-    """Scores by the pods on a node and in its domains."""
+    @property
+    def flat(self) -> bool:
+        """Whether all nodes score alike, and no pod of the class changes that. Then filters' `bounds` are
+        used."""
+        return False
 
-    name: str
-
-    def score_state(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreState | None:
-        """The state of a class; None: the plugin never has an opinion on it (Skip)."""
-
-
-class OneNodeFilter(Protocol):
-    """A dynamic filter that can also check a single node: see `Profile.one_at_a_time`."""
-
-    def passes_one(self, demand: Demand, node: OneNode) -> bool:
-        """The result of `passes` for this node."""
-
-
-class OneNodeScore(Protocol):
-    """A dynamic score that can also score a single node: see `Profile.one_at_a_time`."""
-
-    def score_one(self, demand: Demand, node: OneNode) -> int:
-        """The result of `score` for this node; 0 for None."""
+    def default_spreading(self, feasible: NodeIndexes, weight: int) -> DefaultSpreading | None:  # noqa: ARG002
+        """The same for a whole run on these feasible nodes, after `scores` of them; None: it is not default
+        spreading."""
+        return None
 
 
-class SideBySideFilter(Protocol):
-    """A dynamic filter that can also check several pods at once: see `Profile.side_by_side`."""
-
-    def passes_each(self, requested: RequestedResources, view: NodeView) -> Mask | None:
-        """The result of `passes` for each pod on its own nodes, (k, m); None: all pass. Only for plain
-        demands (see Demand)."""
-
-
-class SideBySideScore(Protocol):
-    """A dynamic score that can also score several pods at once: see `Profile.side_by_side`."""
-
-    def score_each(self, requested: RequestedResources, view: NodeView) -> NDArray[np.float64]:
-        """The result of `score` for each pod on its own nodes, (k, m). Only for plain demands."""
-
-
-@runtime_checkable
-class Observer(Protocol):
-    """Sees the work that arrives."""
+class FilterPlugin:
+    """Refuses pods, or nodes for them (kube-scheduler: PreEnqueue, PreFilter, Filter)."""
 
     name: str
-    version: int  # grows whenever scores change though no node did
+    reason = "node(s) were refused by a plugin"  # shown for pods that fit nowhere
+    filter_reads = Reads.REQUESTED
+    fast_filter = FilterFastPaths()
 
-    def observe(self, demand: Demand, pods: int) -> None:
+    def pre_filter(self, spec: PodSpec) -> frozenset[str] | Rejection | None:  # noqa: ARG002
+        """By the pod alone: the only nodes to be considered, by name; or why no node can take it; None: no
+        opinion."""
+        return None
+
+    def filter(self, pod: Demand, nodes: NodeView) -> Mask | None:  # noqa: ARG002
+        """Which of the n nodes pass: (n,); None: all.
+
+        By SPECS it is given NodeSpecs, and may look at nothing of the pod but its `spec` without the amounts.
+        By REQUESTED a node that refuses a class must also refuse it with more pods on it."""
+        return None
+
+    def refusals(self, pod: Demand, nodes: NodeView) -> Refusals | None:
+        """The same with reasons, for pods that fit nowhere; None: all pass."""
+        passed = self.filter(pod, nodes)
+        if passed is None:
+            return None
+        refused = ~passed
+        by_specs = self.filter_reads is Reads.SPECS
+        return Refusals(((self.reason_for(pod.spec), refused),), refused if by_specs else refused & False)
+
+    def reason_for(self, spec: PodSpec) -> str:  # noqa: ARG002 - for those that say it by the pod
+        """The one reason of `refusals`."""
+        return self.reason
+
+    def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:  # noqa: ARG002
+        """In place of `filter` by PODS: the state of a class; None: never an opinion on it."""
+        return None
+
+
+class ScorePlugin:
+    """Scores nodes (kube-scheduler: PreScore, Score, NormalizeScore). The profile gives it a weight."""
+
+    name: str
+    score_reads = Reads.REQUESTED
+    fast_score = ScoreFastPaths()
+    reads_cards = False  # it looks at `cards_used` also for pods without cards, and their order matters to it
+    # By SPECS: a node's score depends on the specs of others, so it is asked about all when one changed.
+    compares_nodes = False
+    version = 0  # grows whenever scores change though no node did
+
+    def score(self, pod: Demand, nodes: NodeView) -> NDArray[Any] | None:  # noqa: ARG002
+        """By REQUESTED: whole numbers from 0 to MAX_SCORE, float64, (n,). By SPECS it is given NodeSpecs, as
+        a filter is, and answers with any whole numbers from 0 on, int64. None: no opinion."""
+        return None
+
+    def normalize_score(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:
+        """By SPECS: from `score` to 0 to MAX_SCORE, `highest` being the largest raw score among the feasible
+        nodes. The more the better."""
+        return MAX_SCORE * raw // max(highest, 1)
+
+    def score_state(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreState | None:  # noqa: ARG002
+        """In place of `score` by PODS: the state of a class; None: never an opinion on it."""
+        return None
+
+    def observe(self, pod: Demand, pods: int) -> None:
         """So many pods with this demand arrived, in their first dispatch."""
 
 
-Filter = StaticFilter | DynamicFilter | PodFilter
-Plugin = PreEnqueue | PreFilter | Filter | StaticScore | DynamicScore | PodScore | Observer
+@dataclass(frozen=True, slots=True)
+class PlacedPods:
+    """n pods of one work batch that are placed and not yet proposed."""
+
+    specs: tuple[PodSpec, ...]  # of the classes among them
+    classes: NDArray[np.intp]  # (n,): position in `specs`
+    nodes: NodeSpecs  # of n nodes: each pod's own
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Permission:
+    """Which of n placed pods may not be proposed now. Those that are neither denied nor wait are proposed."""
+
+    reason: str
+    denied: Mask  # (n,): unschedulable
+    wait: Mask | None = (
+        None  # (n,): tried again after a back-off, perhaps by another worker; None: none of them
+    )
+
+
+class PermitPlugin(ABC):
+    """Decides about placed pods before they are proposed to the ledger (kube-scheduler: Permit)."""
+
+    name: str
+
+    @abstractmethod
+    def permit(self, pods: PlacedPods) -> Permission | None:
+        """Which may not go; None: all go."""
+
+
+Plugin = FilterPlugin | ScorePlugin | PermitPlugin
+
+
+def overrides(plugin: object, method: Callable[..., Any]) -> bool:
+    """Whether the plugin's class has a method of its own in place of this one of its base class. What has not
+    need not be asked."""
+    return getattr(type(plugin), method.__name__) is not method

@@ -1,5 +1,6 @@
 """A worker's plugins by extension point, and their combined result for nodes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,46 +8,49 @@ from numpy.typing import NDArray
 
 from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework.extension_points import (
-    DynamicFilter,
-    DynamicScore,
-    Filter,
-    Observer,
-    OneNodeFilter,
-    OneNodeScore,
-    PodFilter,
-    PodScore,
-    PreEnqueue,
-    PreFilter,
-    SideBySideFilter,
-    SideBySideScore,
-    StaticFilter,
-    StaticScore,
-)
+from scheduler_worker.core.framework.extension_points import FilterPlugin, PermitPlugin, ScorePlugin
 from scheduler_worker.core.nodes import Mask
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """Plugins by extension point, each in the order given."""
+class OneNodePaths:
+    """How filters and scores by REQUESTED are asked about a single node."""
 
-    pre_filters: tuple[PreFilter, ...]
-    static_filters: tuple[StaticFilter, ...]
-    dynamic_filters: tuple[DynamicFilter, ...]
-    static_scores: tuple[tuple[StaticScore, int], ...]
-    dynamic_scores: tuple[tuple[DynamicScore, int], ...]
-    observers: tuple[Observer, ...] = ()
+    filters: tuple[Callable[[Demand, OneNode], bool], ...]
+    scores: tuple[tuple[Callable[[Demand, OneNode], int], int], ...]  # with their weights
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySidePaths:
+    """How filters and scores by REQUESTED are asked about several pods at once."""
+
+    filters: tuple[Callable[[RequestedResources, NodeView], Mask | None], ...]
+    scores: tuple[tuple[Callable[[RequestedResources, NodeView], NDArray[np.float64]], int], ...]
+
+
+_NO_ONE_NODE_PATHS, _NO_SIDE_BY_SIDE_PATHS = OneNodePaths((), ()), SideBySidePaths((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Plugins by extension point and by what they read, each in the order given, scores with their
+    weights."""
+
+    filters: tuple[FilterPlugin, ...]  # all, in the order in which they are reported
+    pre_filters: tuple[FilterPlugin, ...]
+    static_filters: tuple[FilterPlugin, ...]  # by SPECS
+    dynamic_filters: tuple[FilterPlugin, ...]  # by REQUESTED
+    pod_filters: tuple[FilterPlugin, ...]  # by PODS
+    static_scores: tuple[tuple[ScorePlugin, int], ...]
+    dynamic_scores: tuple[tuple[ScorePlugin, int], ...]
+    pod_scores: tuple[tuple[ScorePlugin, int], ...]
+    observers: tuple[ScorePlugin, ...] = ()
+    permits: tuple[PermitPlugin, ...] = ()
     reads_cards: bool = False  # views hold cards for every pod, not only for those that request some
-    pre_enqueues: tuple[PreEnqueue, ...] = ()
-    pod_filters: tuple[PodFilter, ...] = ()
-    pod_scores: tuple[tuple[PodScore, int], ...] = ()
-    filters: tuple[Filter, ...] = ()  # of all sorts, in the order in which they are reported
     by_chance: bool = False  # each pod draws among the best nodes; else a worker's order of them is fixed
     samples: bool = True  # single pods of new classes may be scored on a sample of the nodes
-    # The dynamic plugins, if all of them have an attribute `one_at_a_time` that is true.
-    one_at_a_time: tuple[tuple[OneNodeFilter, ...], tuple[tuple[OneNodeScore, int], ...]] | None = None
-    # The dynamic plugins, if all of them have an attribute `side_by_side` that is true.
-    side_by_side: tuple[tuple[SideBySideFilter, ...], tuple[tuple[SideBySideScore, int], ...]] | None = None
+    one_at_a_time: OneNodePaths | None = None  # None: not all plugins by REQUESTED have it
+    side_by_side: SideBySidePaths | None = None  # the same
 
     @property
     def version(self) -> int:
@@ -69,7 +73,7 @@ class Profile:
         """Dynamic filters and scores of n nodes: which pass (None: all), and their weighted sum."""
         mask: Mask | None = None
         for plugin in self.dynamic_filters:
-            passed = plugin.passes(demand, view)
+            passed = plugin.filter(demand, view)
             if passed is not None:
                 mask = passed if mask is None else mask & passed
         total: NDArray[np.float64] | None = None
@@ -84,13 +88,13 @@ class Profile:
 
     def evaluate_one(self, demand: Demand, node: OneNode) -> int | None:
         """The result of `evaluate` for one node; None: it does not pass. Only with `one_at_a_time`."""
-        filters, scores = self.one_at_a_time or ((), ())
-        for plugin in filters:
-            if not plugin.passes_one(demand, node):
+        paths = self.one_at_a_time or _NO_ONE_NODE_PATHS
+        for passes in paths.filters:
+            if not passes(demand, node):
                 return None
         total = 0
-        for scorer, weight in scores:
-            total += weight * scorer.score_one(demand, node)
+        for score, weight in paths.scores:
+            total += weight * score(demand, node)
         return total
 
     def evaluate_each(
@@ -98,14 +102,14 @@ class Profile:
     ) -> tuple[Mask, NDArray[np.float64]]:
         """The result of `evaluate` for k pods, each on m nodes of its own: (k, m) both. Only with
         `side_by_side`."""
-        filters, scores = self.side_by_side or ((), ())
+        paths = self.side_by_side or _NO_SIDE_BY_SIDE_PATHS
         mask, total = np.ones(view.mean_factors.shape, np.bool_), np.zeros(view.mean_factors.shape)
-        for plugin in filters:
-            passed = plugin.passes_each(requested, view)
+        for passes in paths.filters:
+            passed = passes(requested, view)
             if passed is not None:
                 mask &= passed
-        for scorer, weight in scores:
-            score = scorer.score_each(requested, view)
+        for score_each, weight in paths.scores:
+            score = score_each(requested, view)
             if weight != 1:
                 score *= weight
             total += score

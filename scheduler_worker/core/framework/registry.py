@@ -1,24 +1,20 @@
 """Plugins by name, made with the arguments of a profile and sorted by extension point."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hoss.errors import ConfigError, InvalidInput
 from scheduler_worker.core.framework.extension_points import (
-    DynamicFilter,
-    DynamicScore,
-    Observer,
+    FilterPlugin,
+    PermitPlugin,
     Plugin,
-    PodFilter,
-    PodScore,
-    PreEnqueue,
-    PreFilter,
-    StaticFilter,
-    StaticScore,
+    Reads,
+    ScorePlugin,
+    overrides,
 )
-from scheduler_worker.core.framework.profile import Profile
-from scheduler_worker.core.framework.sandbox import sandboxed
+from scheduler_worker.core.framework.profile import OneNodePaths, Profile, SideBySidePaths
+from scheduler_worker.core.framework.sandbox import PluginCalls, sandboxed
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +37,16 @@ class Registry:
         """Names of all plugins."""
         return frozenset(self._factories)
 
-    def extended(self, factories: Mapping[str, Callable[..., Plugin]]) -> "Registry":
-        """With plugins from outside, each in a sandbox. ConfigError if two plugins have one name."""
+    def extended(
+        self, factories: Mapping[str, Callable[..., Plugin]], calls: PluginCalls | None = None
+    ) -> "Registry":
+        """With plugins from outside, each in a sandbox; `calls` shows their running calls. ConfigError if two
+        plugins have one name."""
         if twice := sorted(self.names & set(factories)):
             raise ConfigError(f"{twice[0]!r} is a plugin already; choose another name", where="plugins")
-        return Registry(
-            {**self._factories, **{name: sandboxed(name, make) for name, make in factories.items()}}
-        )
+        calls = calls or PluginCalls()
+        outside = {name: sandboxed(name, make, calls) for name, make in factories.items()}
+        return Registry({**self._factories, **outside})
 
     def profile(
         self, plugins: Sequence[Weighted], *, by_chance: bool = False, samples: bool = True
@@ -65,29 +64,53 @@ class Registry:
                 raise ConfigError(str(exc), where=f"plugins.{entry.name}") from exc
             except InvalidInput as exc:
                 raise ConfigError(exc.text, where=f"plugins.{entry.name}.{exc.where}".rstrip(".")) from exc
-        filters = tuple(p for p, _ in made if isinstance(p, DynamicFilter))
-        scores = tuple((p, w) for p, w in made if w and isinstance(p, DynamicScore))
+        filters = tuple(p for p, _ in made if isinstance(p, FilterPlugin))
+        scores = tuple((p, w) for p, w in made if w and isinstance(p, ScorePlugin))
+        dynamic_filters, dynamic_scores = _filters(filters, Reads.REQUESTED), _scores(scores, Reads.REQUESTED)
         return Profile(
-            pre_filters=tuple(p for p, _ in made if isinstance(p, PreFilter)),
-            static_filters=tuple(p for p, _ in made if isinstance(p, StaticFilter)),
-            dynamic_filters=filters,
-            static_scores=tuple((p, w) for p, w in made if w and isinstance(p, StaticScore)),
-            dynamic_scores=scores,
-            observers=tuple(p for p, _ in made if isinstance(p, Observer)),
-            reads_cards=any(w and getattr(p, "reads_cards", False) for p, w in made),
-            pre_enqueues=tuple(p for p, _ in made if isinstance(p, PreEnqueue)),
-            pod_filters=tuple(p for p, _ in made if isinstance(p, PodFilter)),
-            pod_scores=tuple((p, w) for p, w in made if w and isinstance(p, PodScore)),
-            filters=tuple(p for p, _ in made if isinstance(p, (StaticFilter, DynamicFilter, PodFilter))),
+            filters=filters,
+            pre_filters=tuple(p for p in filters if overrides(p, FilterPlugin.pre_filter)),
+            static_filters=_filters(filters, Reads.SPECS),
+            dynamic_filters=dynamic_filters,
+            pod_filters=_filters(filters, Reads.PODS),
+            static_scores=_scores(scores, Reads.SPECS),
+            dynamic_scores=dynamic_scores,
+            pod_scores=_scores(scores, Reads.PODS),
+            observers=tuple(
+                p for p, _ in made if isinstance(p, ScorePlugin) and overrides(p, ScorePlugin.observe)
+            ),
+            permits=tuple(p for p, _ in made if isinstance(p, PermitPlugin)),
+            reads_cards=any(p.reads_cards for p, _ in scores),
             by_chance=by_chance,
             samples=samples,
-            one_at_a_time=_able("one_at_a_time", filters, scores),
-            side_by_side=_able("side_by_side", filters, scores),
+            one_at_a_time=_one_at_a_time(dynamic_filters, dynamic_scores),
+            side_by_side=_side_by_side(dynamic_filters, dynamic_scores),
         )
 
 
-def _able(way: str, filters: tuple[Any, ...], scores: tuple[tuple[Any, int], ...]) -> Any:
-    """See Profile. The attribute decides and not a method's presence: it may depend on a plugin's
-    arguments."""
-    able = all(getattr(p, way, False) for p in (*filters, *(p for p, _ in scores)))
-    return (filters, scores) if able else None
+def _filters(filters: Iterable[FilterPlugin], reads: Reads) -> tuple[FilterPlugin, ...]:
+    method = FilterPlugin.filter_state if reads is Reads.PODS else FilterPlugin.filter
+    return tuple(p for p in filters if p.filter_reads is reads and overrides(p, method))
+
+
+def _scores(scores: Iterable[tuple[ScorePlugin, int]], reads: Reads) -> tuple[tuple[ScorePlugin, int], ...]:
+    method = ScorePlugin.score_state if reads is Reads.PODS else ScorePlugin.score
+    return tuple((p, w) for p, w in scores if p.score_reads is reads and overrides(p, method))
+
+
+def _one_at_a_time(
+    filters: tuple[FilterPlugin, ...], scores: tuple[tuple[ScorePlugin, int], ...]
+) -> OneNodePaths | None:
+    passes = tuple(way for p in filters if (way := p.fast_filter.one_node) is not None)
+    points = tuple((score, w) for p, w in scores if (score := p.fast_score.one_node) is not None)
+    complete = len(passes) == len(filters) and len(points) == len(scores)
+    return OneNodePaths(passes, points) if complete else None
+
+
+def _side_by_side(
+    filters: tuple[FilterPlugin, ...], scores: tuple[tuple[ScorePlugin, int], ...]
+) -> SideBySidePaths | None:
+    passes = tuple(way for p in filters if (way := p.fast_filter.side_by_side) is not None)
+    points = tuple((score, w) for p, w in scores if (score := p.fast_score.side_by_side) is not None)
+    complete = len(passes) == len(filters) and len(points) == len(scores)
+    return SideBySidePaths(passes, points) if complete else None

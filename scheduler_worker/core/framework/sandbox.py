@@ -1,16 +1,32 @@
-"""The sandbox of plugins from outside: any exception and any wrong answer of theirs becomes PluginFailed.
+"""The sandbox of plugins from outside: any exception, any wrong answer and any call without an end of theirs
+becomes PluginFailed.
 
-The pods that were being placed are answered with the failure as their reason, and the worker goes on."""
+The pods that were being placed are answered with the failure as their reason, and the worker goes on. After a
+call that had to be interrupted the plugin is not asked again."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from hoss.errors import HossError
-from scheduler_worker.core.framework.extension_points import Diagnosis
-
-_MAX_SCORE = 100
+from hoss.errors import ConfigError, HossError
+from scheduler_worker.core.framework.extension_points import (
+    MAX_SCORE,
+    Diagnosis,
+    Failure,
+    FilterFastPaths,
+    FilterPlugin,
+    FilterState,
+    Permission,
+    PermitPlugin,
+    Reads,
+    Rejection,
+    ScoreFastPaths,
+    ScorePlugin,
+    ScoreState,
+    overrides,
+)
 
 
 class PluginFailed(HossError):  # noqa: N818 - named for what happened, as in hoss.errors
@@ -18,18 +34,63 @@ class PluginFailed(HossError):  # noqa: N818 - named for what happened, as in ho
     exception."""
 
     def __init__(
-        self, plugin: str, cause: Exception, *, kind: Literal["plugin", "algorithm"] = "plugin"
+        self, plugin: str, cause: BaseException, *, kind: Literal["plugin", "algorithm"] = "plugin"
     ) -> None:
         super().__init__(f"{kind} {plugin} failed: {type(cause).__name__}: {cause}")
         self.plugin = plugin
 
 
-def sandboxed(name: str, factory: Callable[..., Any]) -> Callable[..., Any]:
+class PluginStuck(PluginFailed):
+    """A call of a plugin from outside did not end, and was interrupted. The plugin is off from then on."""
+
+
+class CallInterrupted(BaseException):
+    """Raised within a running call of a plugin, to end it. No Exception, which a plugin may catch."""
+
+
+@dataclass(slots=True)
+class PluginCalls:
+    """Which call of a plugin from outside is running. Another thread may read it, to notice a call that does
+    not end."""
+
+    plugins: list[str] = field(default_factory=list)  # that were made
+    number: int = 0  # of the latest call; grows
+    running: str = ""  # the plugin; empty: none
+    stuck: dict[str, Exception] = field(default_factory=dict)  # plugins that are off, and why
+
+
+class _Calls:
+    """Calls the code of one plugin."""
+
+    def __init__(self, plugin: str, calls: PluginCalls) -> None:
+        self.plugin = plugin
+        self._calls = calls
+
+    def __call__(self, ask: Callable[..., Any], *args: Any) -> Any:
+        """The answer. Raises PluginFailed alone."""
+        calls = self._calls
+        if self.plugin in calls.stuck:
+            raise PluginStuck(self.plugin, calls.stuck[self.plugin])
+        calls.number += 1
+        try:
+            calls.running = self.plugin
+            return ask(*args)
+        except (Exception, SystemExit) as exc:  # code of others may raise anything
+            raise PluginFailed(self.plugin, exc) from exc
+        except CallInterrupted as exc:
+            cause = calls.stuck[self.plugin] = TimeoutError(str(exc))
+            raise PluginStuck(self.plugin, cause) from exc
+        finally:
+            calls.running = ""
+
+
+def sandboxed(name: str, factory: Callable[..., Any], calls: PluginCalls) -> Callable[..., Any]:
     """A factory of the same plugins in a sandbox, all called `name`."""
 
     def make(**args: Any) -> Any:
         try:
-            return _SandboxedPlugin(name, factory(**args))
+            calls.plugins.append(name)
+            return _sandboxed_plugin(factory(**args), _Calls(name, calls))
         except (TypeError, HossError):
             raise  # about the arguments: the caller reports it as a configuration error
         except Exception as exc:
@@ -38,78 +99,97 @@ def sandboxed(name: str, factory: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-class _SandboxedPlugin:
-    """Has exactly the plugin's public attributes: the framework recognises extension points by them."""
+def _sandboxed_plugin(plugin: Any, calls: _Calls) -> Any:
+    """An object of a class with the plugin's bases, what it declares, and those methods that it has itself:
+    the framework asks for nothing else."""
+    bases = [base for base in METHODS if isinstance(plugin, base)]
+    if not bases:
+        known = ", ".join(base.__name__ for base in METHODS)
+        raise ConfigError(f"is {type(plugin).__name__}, which derives from none of {known}")
+    members: dict[str, Any] = {"name": calls.plugin}
+    for base in bases:
+        members |= {key: getattr(plugin, key) for key in _DECLARED[base]}
+        for method in METHODS[base]:
+            if overrides(plugin, method):
+                key = method.__name__
+                members[key] = _sandboxed_method(key, plugin, calls)
+    if isinstance(plugin, ScorePlugin):
+        members["version"] = property(lambda _: calls(lambda: int(plugin.version)))
+    for key, kind in _KINDS.items():
+        if key in members and not isinstance(members[key], kind):
+            raise ConfigError(f"{key} is {members[key]!r}, and must be {kind.__name__}")
+    # Scoring pods side by side is for plugins whose answers need no checks.
+    if isinstance(plugin, FilterPlugin) and (passes := plugin.fast_filter.one_node) is not None:
+        members["fast_filter"] = FilterFastPaths(lambda pod, node: calls(lambda: bool(passes(pod, node))))
+    if isinstance(plugin, ScorePlugin) and (points := plugin.fast_score.one_node) is not None:
+        members["fast_score"] = ScoreFastPaths(lambda pod, node: calls(lambda: _score(points(pod, node))))
+    return type(f"Sandboxed{type(plugin).__name__}", tuple(bases), members)()
 
-    def __init__(self, name: str, plugin: Any) -> None:
-        for attribute in dir(plugin):
-            # Scoring pods side by side is for plugins whose answers need no checks.
-            if attribute.startswith("_") or attribute in ("version", "side_by_side"):
-                continue
-            value = getattr(plugin, attribute)
-            setattr(self, attribute, _sandboxed_method(name, attribute, value) if callable(value) else value)
-        self.name = name
-        self._plugin = plugin
 
-    @property
-    def version(self) -> int:
-        """See Observer."""
-        try:
-            return int(getattr(self._plugin, "version", 0))
-        except Exception as exc:  # code of others may raise anything
-            raise PluginFailed(self.name, exc) from exc
+def _sandboxed_method(name: str, plugin: Any, calls: _Calls) -> Callable[..., Any]:
+    method, check, state = getattr(plugin, name), _check_of(name, plugin), _STATES.get(name)
+
+    def checked(*args: Any) -> Any:
+        answer = method(*args)
+        if answer is None and name in _SKIPPING:
+            return None
+        if state is not None:
+            return state(answer, args[1], calls)
+        return answer if check is None else check(answer, *args)
+
+    return lambda _, *args: calls(checked, *args)
 
 
-class _SandboxedState:
-    """The state (see PodFilter and PodScore) of a plugin from outside, on the nodes of a cache."""
+class _SandboxedFilterState(FilterState):
+    """What it says about whole runs (`steady`, `bounds`) and reserves is not asked for: that could not be
+    checked."""
 
-    def __init__(self, plugin: str, state: Any, cache: Any) -> None:
-        self._plugin = plugin
-        self._state = state
+    def __init__(self, state: Any, cache: Any, calls: _Calls) -> None:
+        self._state = _a(FilterState, state)
         self._cache = cache
-
-    @property
-    def passed(self) -> Any:
-        """See FilterState."""
-        return self._checked(lambda: _column(self._state.passed, np.bool_, self._cache.size))
+        self._calls = calls
 
     def refresh(self) -> bool:
         """See FilterState."""
-        return bool(self._checked(lambda: self._state.refresh()))  # noqa: PLW0108 - it may be missing
+        return bool(self._calls(self._refresh))
 
     def refusals(self) -> Any:
         """See FilterState."""
-        return self._checked(lambda: _refusals(self._state.refusals(), self._cache.size))
+        return self._calls(lambda: _refusals(self._state.refusals(), self._cache.size))
+
+    def _refresh(self) -> bool:
+        changed = bool(self._state.refresh())
+        self.passed = _column(self._state.passed, np.bool_, self._cache.size)
+        rejection, failure = self._state.rejection, self._state.failure
+        self.rejection = None if rejection is None else _a(Rejection, rejection)
+        self.failure = None if failure is None else _a(Failure, failure)
+        return changed
+
+
+class _SandboxedScoreState(ScoreState):
+    """As _SandboxedFilterState."""
+
+    def __init__(self, state: Any, cache: Any, calls: _Calls) -> None:  # noqa: ARG002 - as for filters
+        self._state = _a(ScoreState, state)
+        self._calls = calls
+
+    def refresh(self) -> bool:
+        """See ScoreState."""
+        return bool(self._calls(self._state.refresh))
 
     def scores(self, feasible: Any) -> Any:
         """See ScoreState. Scores of nodes that are not feasible are not checked."""
+        return self._calls(self._scores, feasible)
 
-        def check() -> Any:
-            scores = self._state.scores(feasible)
-            return None if scores is None else _scores(scores, np.int64, len(feasible), feasible)
-
-        return self._checked(check)
-
-    def _checked(self, ask: Callable[[], Any]) -> Any:
-        try:
-            return ask()
-        except Exception as exc:  # code of others may raise anything
-            raise PluginFailed(self._plugin, exc) from exc
+    def _scores(self, feasible: Any) -> Any:
+        scores = self._state.scores(feasible)
+        return None if scores is None else _scores(scores, np.int64, len(feasible), feasible)
 
 
-def _sandboxed_method(plugin: str, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    check = _CHECKS.get(name)
-
-    def call(*args: Any) -> Any:
-        try:
-            answer = method(*args)
-            if name in _STATES:
-                return None if answer is None else _SandboxedState(plugin, answer, args[1])
-            return answer if check is None or (answer is None and name in _SKIPPING) else check(answer, *args)
-        except Exception as exc:  # code of others may raise anything
-            raise PluginFailed(plugin, exc) from exc
-
-    return call
+def _a(kind: type[Any], answer: Any) -> Any:
+    if not isinstance(answer, kind):
+        raise TypeError(f"answered with {answer!r}, which is no {kind.__name__}")
+    return answer
 
 
 def _column(answer: Any, dtype: type[np.generic], count: int) -> Any:
@@ -123,8 +203,8 @@ def _column(answer: Any, dtype: type[np.generic], count: int) -> Any:
 def _scores(answer: Any, dtype: type[np.generic], count: int, that_matter: Any = slice(None)) -> Any:
     column = _column(answer, dtype, count)
     mattering = column[that_matter]
-    if not ((mattering >= 0) & (mattering <= _MAX_SCORE)).all():
-        raise ValueError(f"gave a score outside 0 to {_MAX_SCORE}")
+    if not ((mattering >= 0) & (mattering <= MAX_SCORE)).all():
+        raise ValueError(f"gave a score outside 0 to {MAX_SCORE}")
     return column
 
 
@@ -136,8 +216,8 @@ def _raw_scores(answer: Any, count: int) -> Any:
 
 
 def _score(answer: Any) -> int:
-    if not 0 <= answer <= _MAX_SCORE:
-        raise ValueError(f"gave a score outside 0 to {_MAX_SCORE}")
+    if not 0 <= answer <= MAX_SCORE:
+        raise ValueError(f"gave a score outside 0 to {MAX_SCORE}")
     return int(answer)
 
 
@@ -147,37 +227,61 @@ def _refusals(answer: Any, count: int) -> Any:
     return answer
 
 
-def _rejection(answer: Any) -> Any:
-    if not (isinstance(answer.plugin, str) and isinstance(answer.reason, str)):
-        raise TypeError(f"answered with {answer!r}, which is no Rejection")
-    return answer
-
-
 def _names_or_rejection(answer: Any) -> Any:
-    return frozenset(answer) if isinstance(answer, (set, frozenset)) else _rejection(answer)
+    return frozenset(answer) if isinstance(answer, (set, frozenset)) else _a(Rejection, answer)
 
 
-def _nodes(view: Any) -> int:
-    return int(view.requested.shape[1])
+def _permission(answer: Any, count: int) -> Permission:
+    given: Permission = _a(Permission, answer)
+    wait = None if given.wait is None else _column(given.wait, np.bool_, count)
+    return Permission(str(given.reason), _column(given.denied, np.bool_, count), wait)
 
 
-# Methods that return a state, whose answers are checked too.
-_STATES = ("filter_state", "score_state")
-# Methods that may return None (Skip).
-_SKIPPING = frozenset({"pre_enqueue", "pre_filter", "admits", "passes", "refusals", "raw_score", "score"})
-# Checks of answers by the method's name, called with the answer and the method's arguments.
+def _check_of(method: str, plugin: Any) -> Callable[..., Any] | None:
+    """The check of a method's answers, called with the answer and the method's arguments."""
+    if method == "score" and plugin.score_reads is Reads.SPECS:
+        return lambda answer, _pod, nodes: _raw_scores(answer, nodes.count)
+    return _CHECKS.get(method)
+
+
+# The methods of each base class that a plugin may have of its own.
+METHODS: dict[type, tuple[Callable[..., Any], ...]] = {
+    FilterPlugin: (
+        FilterPlugin.pre_filter,
+        FilterPlugin.filter,
+        FilterPlugin.refusals,
+        FilterPlugin.reason_for,
+        FilterPlugin.filter_state,
+    ),
+    ScorePlugin: (
+        ScorePlugin.score,
+        ScorePlugin.normalize_score,
+        ScorePlugin.score_state,
+        ScorePlugin.observe,
+    ),
+    PermitPlugin: (PermitPlugin.permit,),
+}
+_DECLARED: dict[type, tuple[str, ...]] = {
+    FilterPlugin: ("reason", "filter_reads"),
+    ScorePlugin: ("score_reads", "reads_cards", "compares_nodes"),
+    PermitPlugin: (),
+}
+_KINDS: dict[str, type] = {"reason": str, "filter_reads": Reads, "score_reads": Reads}
+_STATES: dict[str, Callable[[Any, Any, _Calls], Any]] = {
+    "filter_state": _SandboxedFilterState,
+    "score_state": _SandboxedScoreState,
+}
+# Methods that may return None.
+_SKIPPING = frozenset({"pre_filter", "filter", "refusals", "filter_state", "score", "score_state", "permit"})
 _CHECKS: dict[str, Callable[..., Any]] = {
-    "pre_enqueue": lambda answer, _spec: _rejection(answer),
     "pre_filter": lambda answer, _spec: _names_or_rejection(answer),
-    "admits": lambda answer, _spec, _catalogue, at: _column(answer, np.bool_, len(at)),
-    "passes": lambda answer, _demand, view: _column(answer, np.bool_, _nodes(view)),
-    "refusals": lambda answer, _demand, view: _refusals(answer, _nodes(view)),
-    "raw_score": lambda answer, _spec, _catalogue, at: _raw_scores(answer, len(at)),
+    "filter": lambda answer, _pod, nodes: _column(answer, np.bool_, nodes.count),
+    "refusals": lambda answer, _pod, nodes: _refusals(answer, nodes.count),
+    "reason_for": lambda answer, _spec: _a(str, answer),
+    "score": lambda answer, _pod, nodes: _scores(answer, np.float64, nodes.count),
     # Nodes that are not feasible may lie beyond the highest: their scores are not checked.
-    "normalize": lambda answer, raw, highest: _scores(answer, np.int64, len(raw), raw <= highest),
-    "score": lambda answer, _demand, view: _scores(answer, np.float64, _nodes(view)),
-    "passes_one": lambda answer, _demand, _node: bool(answer),
-    "score_one": lambda answer, _demand, _node: _score(answer),
+    "normalize_score": lambda answer, raw, highest: _scores(answer, np.int64, len(raw), raw <= highest),
+    "permit": lambda answer, pods: _permission(answer, len(pods.classes)),
 }
 
 
@@ -188,12 +292,16 @@ class PluginFailures:
     """Failures of plugins from outside until they are logged, each kind once."""
 
     def __init__(self) -> None:
+        self.stuck = ""  # the first failure by a call that did not end, in words; empty: there was none
         self._by_text: dict[str, PluginFailed | None] = {}  # None: taken
 
     def note(self, failure: PluginFailed) -> Diagnosis:
         """Remember a failure; returns the diagnosis of the pods that it kept from being placed."""
         self._by_text.setdefault(str(failure), failure)
-        return Diagnosis(str(failure), frozenset())
+        stuck = isinstance(failure, PluginStuck)
+        if stuck and not self.stuck:
+            self.stuck = str(failure)
+        return Diagnosis(str(failure), frozenset(), elsewhere=stuck)
 
     def take(self) -> list[PluginFailed]:
         """Failures since the last call that are new."""

@@ -4,6 +4,7 @@ repaired for nodes whose spec changed."""
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from hoss.model.pod import PodSpec
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework.extension_points import Rejection, StaticFilter, StaticScore
+from scheduler_worker.core.framework.extension_points import FilterPlugin, Refusals, Rejection, ScorePlugin
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.nodes import Mask, NodeIndexes
 
@@ -20,7 +21,7 @@ from scheduler_worker.core.nodes import Mask, NodeIndexes
 class RawScore:
     """One static score before normalisation."""
 
-    plugin: StaticScore
+    plugin: ScorePlugin
     weight: int
     raw: NDArray[np.int64]  # (nodes,)
 
@@ -30,7 +31,6 @@ class StaticFit:
     changed."""
 
     def __init__(self, spec: PodSpec, profile: Profile, cache: NodeInfoCache) -> None:
-        self._spec = spec
         self._profile = profile
         self._cache = cache
         self._position = -1
@@ -39,66 +39,66 @@ class StaticFit:
         self.constant = 0  # weighted sum of the scores that are the same wherever the pod may go
         self.varying: list[RawScore] = []  # the others: normalised over the nodes that have room
         self.raws: list[RawScore] = []  # of all static scores that have an opinion
-        gates = (plugin.pre_enqueue(spec) for plugin in profile.pre_enqueues)
-        found = [pre.pre_filter(spec) for pre in profile.pre_filters]
-        self.rejection = next((r for r in (*gates, *found) if isinstance(r, Rejection)), None)
+        found = [plugin.pre_filter(spec) for plugin in profile.pre_filters]
+        self.rejection = next((r for r in found if isinstance(r, Rejection)), None)
         restrictions = [r for r in found if isinstance(r, frozenset)]
         self.only_named = frozenset.intersection(*restrictions) if restrictions else None
 
-    def refresh(self) -> None:
-        """Bring it up to date with the cache's specs."""
+    def refresh(self, demand: Demand) -> None:
+        """Bring it up to date with the cache's specs. `demand`: any of those that share it, of which plugins
+        look at no amounts."""
         log, size = self._cache.spec_changes, self._cache.size
         if self._position == log.position and len(self.mask) == size:
             return
         changed = log.since(self._position, size) if self._position >= 0 and len(self.mask) == size else None
         if changed is None:
-            self._evaluate_all(np.arange(size))
+            self._evaluate_all(demand, np.arange(size))
         else:
-            self._evaluate_some(changed)
+            self._evaluate_some(demand, changed)
         self._sort_scores()
         self._position = log.position  # last: if a plugin raised, the next call does everything again
         self.version += 1
 
-    def first_refusals(self, at: NodeIndexes) -> list[tuple[StaticFilter | None, Mask]]:
-        """Which of the nodes `at` each filter refuses; None is the restriction to named nodes, which comes
-        first."""
-        catalogue = self._cache.catalogue
-        found: list[tuple[StaticFilter | None, Mask]] = []
-        if self.only_named is not None:
-            found.append((None, ~catalogue.named(self.only_named, at)))
-        for plugin in self._profile.static_filters:
-            admitted = plugin.admits(self._spec, catalogue, at)
-            if admitted is not None:
-                found.append((plugin, ~admitted))
-        return found
+    def not_named(self, at: NodeIndexes) -> Mask | None:
+        """Which of the nodes `at` are out because only others are named; None: no nodes are named."""
+        return None if self.only_named is None else ~self._cache.catalogue.named(self.only_named, at)
 
-    def _evaluate_all(self, at: NodeIndexes) -> None:
-        self.mask = self._admitted(at)
-        self.raws = [RawScore(p, w, raw) for p, w, raw in self._raw_scores(at)]
+    def refusals(self, plugin: FilterPlugin, demand: Demand, at: NodeIndexes) -> Refusals | None:
+        """A static filter's refusals of the nodes `at`."""
+        # By SPECS a plugin takes any nodes with specs: see FilterPlugin.filter.
+        nodes: Any = self._cache.specs(at)
+        return plugin.refusals(demand, nodes)
 
-    def _evaluate_some(self, at: NodeIndexes) -> None:
-        self.mask[at] = self._admitted(at)
-        for stored, (plugin, _, raw) in zip(self.raws, self._raw_scores(at), strict=True):
-            if getattr(plugin, "of_all_nodes", False):
-                whole = plugin.raw_score(self._spec, self._cache.catalogue, np.arange(self._cache.size))
+    def _evaluate_all(self, demand: Demand, at: NodeIndexes) -> None:
+        nodes = self._cache.specs(at)
+        self.mask = self._admitted(demand, nodes)
+        self.raws = [RawScore(p, w, raw) for p, w, raw in self._raw_scores(demand, nodes)]
+
+    def _evaluate_some(self, demand: Demand, at: NodeIndexes) -> None:
+        nodes = self._cache.specs(at)
+        self.mask[at] = self._admitted(demand, nodes)
+        for stored, (plugin, _, raw) in zip(self.raws, self._raw_scores(demand, nodes), strict=True):
+            if plugin.compares_nodes:
+                every: Any = self._cache.specs(np.arange(self._cache.size))
+                whole = plugin.score(demand, every)
                 stored.raw = stored.raw if whole is None else whole
             else:
                 stored.raw[at] = raw
 
-    def _admitted(self, at: NodeIndexes) -> Mask:
-        mask = self._cache.present.take(at) if self.rejection is None else np.zeros(len(at), np.bool_)
+    def _admitted(self, demand: Demand, nodes: Any) -> Mask:
+        mask = (
+            self._cache.present.take(nodes.at) if self.rejection is None else np.zeros(nodes.count, np.bool_)
+        )
         if self.only_named is not None:
-            mask &= self._cache.catalogue.named(self.only_named, at)
+            mask &= nodes.named(self.only_named)
         for plugin in self._profile.static_filters:
-            admitted = plugin.admits(self._spec, self._cache.catalogue, at)
-            if admitted is not None:
-                mask &= admitted
+            passed = plugin.filter(demand, nodes)
+            if passed is not None:
+                mask &= passed
         return mask
 
-    def _raw_scores(self, at: NodeIndexes) -> list[tuple[StaticScore, int, NDArray[np.int64]]]:
-        scores = (
-            (p, w, p.raw_score(self._spec, self._cache.catalogue, at)) for p, w in self._profile.static_scores
-        )
+    def _raw_scores(self, demand: Demand, nodes: Any) -> list[tuple[ScorePlugin, int, NDArray[np.int64]]]:
+        scores = ((p, w, p.score(demand, nodes)) for p, w in self._profile.static_scores)
         return [(p, w, raw) for p, w, raw in scores if raw is not None]
 
     def _sort_scores(self) -> None:
@@ -108,7 +108,7 @@ class StaticFit:
             if len(raw) and raw.min() != raw.max():
                 self.varying.append(score)
             elif len(raw):
-                self.constant += score.weight * int(score.plugin.normalize(raw[:1], int(raw[0]))[0])
+                self.constant += score.weight * int(score.plugin.normalize_score(raw[:1], int(raw[0]))[0])
 
 
 class StaticFits:
@@ -130,5 +130,5 @@ class StaticFits:
                 self._fits.popitem(last=False)
         else:
             self._fits.move_to_end(demand.static_key)
-        fit.refresh()
+        fit.refresh(demand)
         return fit

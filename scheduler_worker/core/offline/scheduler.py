@@ -110,11 +110,12 @@ def explain_placement(pod: ExaminedPod, cluster: ClusterView, profile: Profile) 
         for node, value in zip(at.tolist(), values, strict=True):
             scores[name(node)][plugin] = value
     message = "" if len(at) else fit_error(pod, profile, cluster.cache)
-    bindings = {name(node): bound for node in at.tolist() if (bound := pod.plugin_state.bindings(node))}
+    reserved = {name(node): pod.plugin_state.reserve(node) for node in at.tolist()}
+    bindings = {node: reservation.volumes for node, reservation in reserved.items() if reservation.volumes}
     devices = {
-        name(node): DeviceBinding(*found)
-        for node in at.tolist()
-        if (found := pod.plugin_state.device_bindings(node))[0]
+        node: DeviceBinding(reservation.devices, reservation.mappings)
+        for node, reservation in reserved.items()
+        if reservation.devices
     }
     return PlacementExplanation(
         None, tuple(sorted(scores)), refusals, scores, message, bindings=bindings, devices=devices
@@ -140,7 +141,7 @@ def _scores(
         return found
     for static in pod.static.raws:
         raw = static.raw[at]
-        normalized = static.plugin.normalize(raw, int(raw.max()))
+        normalized = static.plugin.normalize_score(raw, int(raw.max()))
         found[static.plugin.name] = (static.weight * normalized).tolist()
     view = cluster.cache.view(at, cards=profile.wants_cards(pod.demand))
     for scorer, weight in profile.dynamic_scores:

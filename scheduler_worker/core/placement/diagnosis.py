@@ -1,7 +1,7 @@
 """Why a class fits nowhere, in kube-scheduler's words, and which of the worker's own pods are in its way."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,13 +14,12 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework.extension_points import (
     Diagnosis,
-    DynamicFilter,
     Failure,
-    Filter,
+    FilterPlugin,
     FilterState,
+    Reads,
     Refusals,
     Rejection,
-    StaticFilter,
 )
 from scheduler_worker.core.framework.plugin_state import PluginState
 from scheduler_worker.core.framework.profile import Profile
@@ -38,7 +37,7 @@ class ExaminedPod(NamedTuple):
 
     def refresh(self) -> None:
         """Bring it up to date with the cache."""
-        self.static.refresh()
+        self.static.refresh(self.demand)
         self.plugin_state.refresh()
 
 
@@ -112,7 +111,7 @@ def failure_of(of: ExaminedClass, profile: Profile, cache: NodeInfoCache) -> Fai
     failures: dict[str, Failure] = {
         plugin.name: failure
         for plugin, state in of.plugin_state.filters
-        if (failure := getattr(state, "failure", None)) is not None
+        if (failure := state.failure) is not None
     }
     if not failures:
         return None
@@ -147,31 +146,21 @@ def resolvable(of: ExaminedClass, profile: Profile, cache: NodeInfoCache) -> Nod
 def _refusals(
     of: ExaminedClass, profile: Profile, cache: NodeInfoCache, at: NodeIndexes, view: NodeView | None
 ) -> Iterator[tuple[str, Refusals]]:
-    by_specs = of.static.first_refusals(at)
-    by_pods: dict[Filter, FilterState] = dict(of.plugin_state.filters)
-    if by_specs and by_specs[0][0] is None:
-        yield "", _unresolvable(_NOT_NAMED, by_specs[0][1])
+    by_pods: dict[FilterPlugin, FilterState] = dict(of.plugin_state.filters)
+    not_named = of.static.not_named(at)
+    if not_named is not None:
+        yield "", Refusals(reasons=((_NOT_NAMED, not_named),), unresolvable=not_named)
     for plugin in profile.filters:
-        if isinstance(plugin, StaticFilter):
-            for static_filter, refused in by_specs:
-                if static_filter is plugin:
-                    yield plugin.name, _unresolvable(_reason(plugin, of.demand), refused)
-        if isinstance(plugin, DynamicFilter):
+        refusals: Refusals | None = None
+        if plugin.filter_reads is Reads.SPECS:
+            refusals = of.static.refusals(plugin, of.demand, at)
+        elif plugin.filter_reads is Reads.REQUESTED:
             view = view or cache.view(at, cards=profile.wants_cards(of.demand))
             refusals = plugin.refusals(of.demand, view)
-            if refusals is not None:
-                yield plugin.name, refusals
-        if plugin in by_pods:
-            yield plugin.name, _taken(by_pods[plugin].refusals(), at)
-
-
-def _reason(plugin: StaticFilter, demand: Demand) -> str:
-    reason_for: Callable[[PodSpec], str] | None = getattr(plugin, "reason_for", None)
-    return plugin.reason if reason_for is None else reason_for(demand.spec)
-
-
-def _unresolvable(reason: str, refused: Mask) -> Refusals:
-    return Refusals(reasons=((reason, refused),), unresolvable=refused)
+        elif plugin in by_pods:
+            refusals = _taken(by_pods[plugin].refusals(), at)
+        if refusals is not None:
+            yield plugin.name, refusals
 
 
 def _taken(refusals: Refusals, at: NodeIndexes) -> Refusals:

@@ -60,7 +60,7 @@ class Ranking:
     def refresh(self) -> None:
         """Bring the keys up to date with the cache."""
         cache = self._cache
-        self.static.refresh()
+        self.static.refresh(self.demand)
         self._ties.cover(cache.size)
         versions = (self.static.version, self._ties.version, self._profile.version)
         fresh = versions == self._versions and len(self.keys) == cache.size
@@ -144,7 +144,7 @@ class Ranking:
         self.highest = [_largest(score, feasible) for score in self.static.varying]
         total: NDArray[np.int64] | int = self.static.constant
         for score, highest in zip(self.static.varying, self.highest, strict=True):
-            total = total + score.weight * score.plugin.normalize(score.raw, highest)
+            total = total + score.weight * score.plugin.normalize_score(score.raw, highest)
         # Nodes without room may be below 0 here. If one gets room, it must not look infeasible until all
         # nodes are normalised again.
         self._static_total = np.maximum(total, 0) if isinstance(total, np.ndarray) else total
@@ -226,7 +226,7 @@ class PodRanking(Ranking):
     def refresh(self) -> None:
         """Bring the keys up to date with the cache and the pod index."""
         cache = self._cache
-        self.static.refresh()
+        self.static.refresh(self.demand)
         self._ties.cover(cache.size)
         versions = (self.static.version, self._ties.version, self._profile.version)
         fresh = versions == self._versions and len(self._room) == cache.size

@@ -8,29 +8,30 @@ from numpy.typing import NDArray
 from hoss.model.resources import CPU, MEMORY
 from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.framework.extension_points import ScoreFastPaths, ScorePlugin
 
 
-class BalancedAllocation:
+class BalancedAllocation(ScorePlugin):
     """Balance is 100 less the spread of the used fractions; the score is 50 + (50 + balance gained) / 2."""
 
     name = "NodeResourcesBalancedAllocation"
-    one_at_a_time = True
-    side_by_side = True
 
-    def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64] | None:
-        """See DynamicScore. None for pods that request neither cpu nor memory."""
-        request = demand.request[:2]
+    def __init__(self) -> None:
+        self.fast_score = ScoreFastPaths(self._score_one, self._score_each)
+
+    def score(self, pod: Demand, nodes: NodeView) -> NDArray[np.float64] | None:
+        """See ScorePlugin. None for pods that request neither cpu nor memory."""
+        request = pod.request[:2]
         if not (request[CPU] or request[MEMORY]):
             return None
         # If both are requested, a feasible node never uses more than it has, and other nodes do not count.
-        return _score(request[:, None], view, clip=not (request[CPU] and request[MEMORY]))
+        return _score(request[:, None], nodes, clip=not (request[CPU] and request[MEMORY]))
 
-    def score_each(self, requested: RequestedResources, view: NodeView) -> NDArray[np.float64]:
-        """See SideBySideScore."""
+    def _score_each(self, requested: RequestedResources, view: NodeView) -> NDArray[np.float64]:
         return _score(requested.request[:2], view, clip=False)
 
-    def score_one(self, demand: Demand, node: OneNode) -> int:
-        """See OneNodeScore. The same operations on the same doubles."""
+    def _score_one(self, demand: Demand, node: OneNode) -> int:
+        """The same operations on the same doubles."""
         cpu, memory = demand.cpu_and_memory
         if not (cpu or memory) or not (node.allocatable[CPU] and node.allocatable[MEMORY]):
             return 75 if cpu or memory else 0  # with one of the two there is nothing to balance

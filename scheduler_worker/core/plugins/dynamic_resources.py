@@ -4,7 +4,7 @@ A claim that has devices decides which nodes reach them. For the others together
 (`devices.allocator`). Extended resources that a device class stands for become one more claim on nodes that do not
 offer the resource themselves. Such a claim belongs to one pod."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +32,13 @@ from scheduler_worker.core.framework.extension_points import (
     MAX_SCORE,
     Code,
     Failure,
+    FilterPlugin,
     FilterState,
+    Reads,
     Refusals,
     Rejection,
+    Reservation,
+    ScorePlugin,
     ScoreState,
 )
 from scheduler_worker.core.nodes import Mask
@@ -53,17 +57,18 @@ class RequestMapping:
     request: str
 
 
-class DynamicResources:
+class DynamicResources(FilterPlugin, ScorePlugin):
     """Devices of claims, and of extended resources by device classes."""
 
     name = "DynamicResources"
+    filter_reads = score_reads = Reads.PODS
 
     def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
-        """See PodFilter."""
+        """See FilterPlugin."""
         return None if spec.claims is None else ClaimedDevices(spec.namespace, spec.claims, cache)
 
     def score_state(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreState | None:
-        """See PodScore. Alternatives of a request that come first are worth more."""
+        """See ScorePlugin. Alternatives of a request that come first are worth more."""
         if spec.claims is None:
             return None
         return _AlternativeScores(ClaimedDevices(spec.namespace, spec.claims, cache))
@@ -79,13 +84,11 @@ class _Part:
     mappings: tuple[RequestMapping, ...]
 
 
-class ClaimedDevices:
+class ClaimedDevices(FilterState):
     """The result for one class, with the devices that its claims get on each node."""
 
     def __init__(self, namespace: str, claims: PodClaims, cache: NodeInfoCache) -> None:
         self.passed: Mask = np.zeros(0, np.bool_)
-        self.rejection: Rejection | None = None
-        self.failure: Failure | None = None
         self.allocated: list[tuple[ResourceClaim, Allocation]] = []
         self._namespace = namespace
         self._pod = claims
@@ -117,7 +120,19 @@ class ClaimedDevices:
         reasons = tuple((reason, self._refused.get(reason, none)) for reason in order)
         return Refusals(reasons, unresolvable=~self.passed)
 
-    def device_bindings(self, node: int) -> tuple[dict[str, Allocation], tuple[RequestMapping, ...]]:
+    def reserve(self, node: int) -> Reservation:
+        """The claims and their devices, and the counters that devices share."""
+        devices, mappings = self._allocations(node)
+        held, names = self._held(devices), list[str]()
+        for claim in held:
+            names.append(names_of.resource_claim(claim.namespace, claim.name))
+            for result in claim.allocation.results:
+                if not result.admin_access:
+                    names.append(names_of.device(result.id))
+                    names += self._counters(node, result.id.driver, result.id.pool, result.id.device)
+        return Reservation(tuple(names), devices=devices, mappings=mappings, held=held)
+
+    def _allocations(self, node: int) -> tuple[dict[str, Allocation], tuple[RequestMapping, ...]]:
         """By claim that is to be allocated on this node, which passes, its devices; and for extended resources
         whose request is whose."""
         for part in self._parts:
@@ -126,29 +141,18 @@ class ClaimedDevices:
                 return {c.name: a for c, a in zip(part.claims, found, strict=bool(found))}, part.mappings
         return {}, ()
 
-    def held_claims(self, node: int) -> tuple[HeldClaim, ...]:
-        """What a pod of the class holds once it is placed there: claims whose devices the API server does not
-        know yet."""
+    def _held(self, devices: Mapping[str, Allocation]) -> tuple[HeldClaim, ...]:
+        """What a pod of the class holds with these devices: claims whose devices the API server does not know
+        yet."""
         found = [
             HeldClaim(self._namespace, claim.name, allocation)
             for claim, allocation in self.allocated
             if claim.allocation is None
         ]
-        for name, allocation in self.device_bindings(node)[0].items():
+        for name, allocation in devices.items():
             own = f"{EXTENDED_CLAIM}/{self._pod.pod}" if name == EXTENDED_CLAIM else name
             found.append(HeldClaim(self._namespace, own, allocation))
         return tuple(found)
-
-    def reserved_names(self, node: int) -> Iterable[str]:
-        """The claims and their devices, and the counters that devices share."""
-        names = []
-        for held in self.held_claims(node):
-            names.append(names_of.resource_claim(held.namespace, held.name))
-            for result in held.allocation.results:
-                if not result.admin_access:
-                    names.append(names_of.device(result.id))
-                    names += self._counters(node, result.id.driver, result.id.pool, result.id.device)
-        return names
 
     def alternative_scores(self, feasible: Mask) -> NDArray[np.int64] | None:
         """0 to MAX_SCORE for feasible nodes, (size,); None: no claim to be allocated has alternatives."""
@@ -350,7 +354,7 @@ def _requests_of(
     ], mappings
 
 
-class _AlternativeScores:
+class _AlternativeScores(ScoreState):
     """Scores by the alternatives chosen, see kube-scheduler's computeScore."""
 
     def __init__(self, devices: ClaimedDevices) -> None:

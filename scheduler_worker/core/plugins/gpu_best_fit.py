@@ -9,14 +9,14 @@ from hoss.errors import ConfigError
 from hoss.model.resources import CPU, MEMORY, WHOLE_CARD_MILLI
 from scheduler_worker.core.cache.columns import NodeView
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework.extension_points import MAX_SCORE
+from scheduler_worker.core.framework.extension_points import MAX_SCORE, ScorePlugin
 from scheduler_worker.core.plugins.fragmentation import free_on_cards
 
 # Amounts are fractions of the largest machine of the openb trace, so that a card counts alike on every node.
 _CORES_MILLI, _MEMORY_BYTES, _GPU_MILLI = 128_000, 2**40, 8 * WHOLE_CARD_MILLI
 
 
-class GpuBestFit:
+class GpuBestFit(ScorePlugin):
     """The best fit that "Beware of Fragmentation" (USENIX ATC 2023) compares with: least weighted sum of
     leftovers.
 
@@ -42,13 +42,13 @@ class GpuBestFit:
         self._memory = memory / (total * _MEMORY_BYTES)
         self._gpu = gpu / (total * _GPU_MILLI)
 
-    def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64] | None:
-        """See DynamicScore."""
-        if view.cards_used is None:
+    def score(self, pod: Demand, nodes: NodeView) -> NDArray[np.float64] | None:
+        """See ScorePlugin."""
+        if nodes.cards_used is None:
             return None
-        requested = 0 if demand.devices is None else demand.devices.count * demand.devices.milli
-        left = (free_on_cards(view.cards_used).sum(axis=1) - requested) * self._gpu
-        left += (view.allocatable[CPU] - view.requested[CPU] - demand.request[CPU]) * self._cpu
-        left += (view.allocatable[MEMORY] - view.requested[MEMORY] - demand.request[MEMORY]) * self._memory
+        requested = 0 if pod.devices is None else pod.devices.count * pod.devices.milli
+        left = (free_on_cards(nodes.cards_used).sum(axis=1) - requested) * self._gpu
+        left += (nodes.allocatable[CPU] - nodes.requested[CPU] - pod.request[CPU]) * self._cpu
+        left += (nodes.allocatable[MEMORY] - nodes.requested[MEMORY] - pod.request[MEMORY]) * self._memory
         score: NDArray[np.float64] = np.floor(MAX_SCORE * np.clip(1.0 - left, 0.0, 1.0))
         return score

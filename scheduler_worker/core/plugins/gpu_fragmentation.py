@@ -9,7 +9,7 @@ from hoss.errors import ConfigError
 from hoss.model.resources import CPU, MEMORY
 from scheduler_worker.core.cache.columns import NodeView
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework.extension_points import MAX_SCORE
+from scheduler_worker.core.framework.extension_points import MAX_SCORE, ScorePlugin
 from scheduler_worker.core.plugins.fragmentation import (
     Popularity,
     TaskClass,
@@ -24,7 +24,7 @@ _GROWTH = 1.5
 _MEMORY_PODS = 200_000
 
 
-class GpuFragmentation:
+class GpuFragmentation(ScorePlugin):
     """Fragmentation gradient descent: see scheduler_worker.core.plugins.fragmentation.
 
     If the pod, on the cards that the ledger would pick, changes fragmentation by D thousandths of a card, the
@@ -49,32 +49,32 @@ class GpuFragmentation:
         self._next = 1.0
         self._popularity = Popularity.of(self._counts)
 
-    def observe(self, demand: Demand, pods: int) -> None:
-        """See Observer."""
-        devices = demand.devices
+    def observe(self, pod: Demand, pods: int) -> None:
+        """See ScorePlugin."""
+        devices = pod.devices
         cards, milli = (devices.count, devices.milli) if devices is not None else (0, 0)
-        self._counts[TaskClass(int(demand.request[CPU]), int(demand.request[MEMORY]), cards, milli)] += pods
+        self._counts[TaskClass(int(pod.request[CPU]), int(pod.request[MEMORY]), cards, milli)] += pods
         self._seen += pods
         if self._seen >= self._next:
             self._learn()
 
-    def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64] | None:
-        """See DynamicScore."""
-        if view.cards_used is None:
+    def score(self, pod: Demand, nodes: NodeView) -> NDArray[np.float64] | None:
+        """See ScorePlugin."""
+        if nodes.cards_used is None:
             return None
-        growth = np.zeros(view.requested.shape[1])
-        free = free_on_cards(view.cards_used)
+        growth = np.zeros(nodes.count)
+        free = free_on_cards(nodes.cards_used)
         at = free.any(axis=1).nonzero()[0]  # other nodes have nothing to fragment
         if len(at):
             free = free[at]
-            cpu = view.allocatable[CPU, at] - view.requested[CPU, at]
-            memory = view.allocatable[MEMORY, at] - view.requested[MEMORY, at]
-            devices = demand.devices
+            cpu = nodes.allocatable[CPU, at] - nodes.requested[CPU, at]
+            memory = nodes.allocatable[MEMORY, at] - nodes.requested[MEMORY, at]
+            devices = pod.devices
             later = free if devices is None else free_after(free, devices.count, devices.milli)
             before_and_after = fragmentation(
                 self._popularity,
-                np.concatenate((cpu, cpu - demand.request[CPU])),
-                np.concatenate((memory, memory - demand.request[MEMORY])),
+                np.concatenate((cpu, cpu - pod.request[CPU])),
+                np.concatenate((memory, memory - pod.request[MEMORY])),
                 np.concatenate((free, later)),
             )
             growth[at] = before_and_after[len(at) :] - before_and_after[: len(at)]

@@ -10,8 +10,11 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.framework.extension_points import (
     MAX_SCORE,
     Bounds,
+    FilterPlugin,
     FilterState,
+    Reads,
     Refusals,
+    ScorePlugin,
     ScoreState,
 )
 from scheduler_worker.core.nodes import Mask
@@ -23,17 +26,18 @@ _TOO_NEAR = "node(s) didn't match pod anti-affinity rules"
 _KEPT_AWAY = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 
-class InterPodAffinity:
+class InterPodAffinity(FilterPlugin, ScorePlugin):
     """Required terms filter; preferred terms and required affinity of others score."""
 
     name = "InterPodAffinity"
+    filter_reads = score_reads = Reads.PODS
 
     def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
-        """See PodFilter. There always is one: pods that come later may carry terms that match this one."""
+        """See FilterPlugin. There always is one: pods that come later may carry terms that match this one."""
         return _AffinityFilter(spec, cache)
 
     def score_state(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreState | None:
-        """See PodScore."""
+        """See ScorePlugin."""
         return _AffinityScore(spec, cache)
 
 
@@ -69,7 +73,7 @@ class _Sums:
         return changed or reconnected
 
 
-class _AffinityFilter:
+class _AffinityFilter(FilterState):
     def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
         self.passed: Mask = np.zeros(0, np.bool_)
         self._cache = cache
@@ -138,7 +142,7 @@ class _AffinityFilter:
         return near
 
 
-class _AffinityScore:
+class _AffinityScore(ScoreState):
     def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
         affinity = spec.pod_affinity or PodAffinity()
         self._cache = cache

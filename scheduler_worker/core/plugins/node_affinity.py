@@ -5,19 +5,21 @@ from numpy.typing import NDArray
 
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
-from scheduler_worker.core.framework.extension_points import MAX_SCORE, Code, Rejection
-from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
+from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.framework.extension_points import Code, FilterPlugin, Reads, Rejection, ScorePlugin
+from scheduler_worker.core.nodes import Mask, NodeSpecs
 
 _ENFORCED = "node(s) didn't match scheduler-enforced node affinity"
 
 
-class NodeAffinity:
+class NodeAffinity(FilterPlugin, ScorePlugin):
     """The selector and the required affinity must both match; preferred terms score.
 
     `added_required` and `added_preferred` hold for every pod of the profile, besides its own (kube-scheduler:
     NodeAffinityArgs.addedAffinity)."""
 
     name = "NodeAffinity"
+    filter_reads = score_reads = Reads.SPECS
     reason = "node(s) didn't match Pod's node affinity/selector"
 
     def __init__(
@@ -27,7 +29,7 @@ class NodeAffinity:
         self._added_preferred = added_preferred
 
     def reason_for(self, spec: PodSpec) -> str:
-        """See StaticFilter. The profile's affinity is blamed for pods that have none of their own."""
+        """See FilterPlugin. The profile's affinity is blamed for pods that have none of their own."""
         own = spec.node_selector or spec.required_node_affinity is not None
         return self.reason if own or self._added_required is None else _ENFORCED
 
@@ -47,31 +49,33 @@ class NodeAffinity:
             return Rejection(self.name, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, "pod affinity terms conflict")
         return frozenset(names)
 
-    def admits(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> Mask | None:
-        """See StaticFilter."""
-        mask: Mask | None = None
-        if spec.node_selector:
-            requirements = tuple(Requirement(key, "In", (value,)) for key, value in spec.node_selector)
-            mask = catalogue.matches(NodeSelectorTerm(requirements), at)
-        for selector in (spec.required_node_affinity, self._added_required):
-            if selector is None:
-                continue
-            terms = [catalogue.matches(term, at) for term in selector.terms]
-            matched = (
-                terms[0] if len(terms) == 1 else np.logical_or.reduce(terms or [np.zeros(len(at), np.bool_)])
-            )
-            mask = matched if mask is None else mask & matched
-        return mask
+    def filter(self, pod: Demand, nodes: NodeSpecs) -> Mask | None:
+        """See FilterPlugin."""
+        return matching_nodes(pod.spec, nodes, self._added_required)
 
-    def raw_score(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> NDArray[np.int64] | None:
-        """Weights of the preferred terms that match. See StaticScore."""
-        preferred = (*spec.preferred_node_affinity, *self._added_preferred)
+    def score(self, pod: Demand, nodes: NodeSpecs) -> NDArray[np.int64] | None:
+        """Weights of the preferred terms that match. See ScorePlugin."""
+        preferred = (*pod.spec.preferred_node_affinity, *self._added_preferred)
         if not preferred:
             return None
-        points = [catalogue.matches(p.term, at) * np.int64(p.weight) for p in preferred]
+        points = [nodes.matches(p.term) * np.int64(p.weight) for p in preferred]
         weights: NDArray[np.int64] = points[0] if len(points) == 1 else np.add.reduce(points)
         return weights
 
-    def normalize(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:
-        """The more the better."""
-        return MAX_SCORE * raw // max(highest, 1)
+
+def matching_nodes(spec: PodSpec, nodes: NodeSpecs, added: NodeSelector | None = None) -> Mask | None:
+    """Which of the nodes the pod's selector and required affinity match, and `added`; None: there are none of
+    these."""
+    mask: Mask | None = None
+    if spec.node_selector:
+        requirements = tuple(Requirement(key, "In", (value,)) for key, value in spec.node_selector)
+        mask = nodes.matches(NodeSelectorTerm(requirements))
+    for selector in (spec.required_node_affinity, added):
+        if selector is None:
+            continue
+        terms = [nodes.matches(term) for term in selector.terms]
+        matched = (
+            terms[0] if len(terms) == 1 else np.logical_or.reduce(terms or [np.zeros(nodes.count, np.bool_)])
+        )
+        mask = matched if mask is None else mask & matched
+    return mask

@@ -1,15 +1,18 @@
 """NodeName: a pod that names its node goes there or nowhere."""
 
-from hoss.model.pod import PodSpec
-from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
+from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.framework.extension_points import FilterPlugin, Reads
+from scheduler_worker.core.nodes import Mask, NodeSpecs
 
 
-class NodeName:
+class NodeName(FilterPlugin):
     """spec.nodeName, where it is set before scheduling."""
 
     name = "NodeName"
+    filter_reads = Reads.SPECS
     reason = "node(s) didn't match the requested node name"
 
-    def admits(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> Mask | None:
-        """See StaticFilter."""
-        return catalogue.named(frozenset((spec.node_name,)), at) if spec.node_name else None
+    def filter(self, pod: Demand, nodes: NodeSpecs) -> Mask | None:
+        """See FilterPlugin."""
+        name = pod.spec.node_name
+        return nodes.named(frozenset((name,))) if name else None

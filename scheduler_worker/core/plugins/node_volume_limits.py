@@ -1,32 +1,37 @@
 """NodeVolumeLimits: how many volumes a CSI driver can attach to a node."""
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from hoss.model.pod import PodSpec
 from hoss.model.reserved_names import attachments
 from hoss.model.volumes import OVER_ATTACH_LIMIT, CsiVolume, PodVolumes
 from scheduler_worker.core.cache.node_info import NodeInfoCache
-from scheduler_worker.core.framework.extension_points import Failure, FilterState, Refusals
+from scheduler_worker.core.framework.extension_points import (
+    Failure,
+    FilterPlugin,
+    FilterState,
+    Reads,
+    Refusals,
+    Reservation,
+)
 from scheduler_worker.core.nodes import Mask
 
 
-class NodeVolumeLimits:
+class NodeVolumeLimits(FilterPlugin):
     """The volumes of the node's pods, those of its VolumeAttachments and the pod's own must not be more than
     its CSINode allows. A volume that several pods of the node use counts once."""
 
     name = "NodeVolumeLimits"
+    filter_reads = Reads.PODS
 
     def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
-        """See PodFilter."""
+        """See FilterPlugin."""
         return None if spec.volumes is None else _FreeAttachments(spec.namespace, spec.volumes, cache)
 
 
-class _FreeAttachments:
+class _FreeAttachments(FilterState):
     def __init__(self, namespace: str, volumes: PodVolumes, cache: NodeInfoCache) -> None:
         self.passed: Mask = np.zeros(0, np.bool_)
-        self.failure: Failure | None = None
         self._namespace = namespace
         self._volumes = volumes
         self._cache = cache
@@ -52,11 +57,11 @@ class _FreeAttachments:
             reasons=((OVER_ATTACH_LIMIT, refused),), unresolvable=np.zeros(len(refused), np.bool_)
         )
 
-    def reserved_names(self, node: int) -> Iterable[str]:
+    def reserve(self, node: int) -> Reservation:
         """Attachments of the drivers that have a limit on the node."""
         name, drivers = self._cache.catalogue.name(node), {volume.driver for volume in self._own}
         limits = self._cache.attached_volumes.limits_of(node)
-        return [attachments(name, driver) for driver, _ in limits if driver in drivers]
+        return Reservation(tuple(attachments(name, driver) for driver, _ in limits if driver in drivers))
 
     def _failure(self, size: int) -> Failure:
         failing = self._cache.attached_volumes.failing

@@ -5,18 +5,20 @@ from numpy.typing import NDArray
 
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import NodeSelectorTerm
-from scheduler_worker.core.framework.extension_points import MAX_SCORE
-from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
+from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.framework.extension_points import FilterPlugin, Reads, ScorePlugin
+from scheduler_worker.core.nodes import Mask, NodeSpecs
 
 
-class PolicyNodes:
+class PolicyNodes(FilterPlugin, ScorePlugin):
     """Obeys `PodSpec.scope`."""
 
     name = "PolicyNodes"
+    filter_reads = score_reads = Reads.SPECS
     reason = "node(s) were outside the nodes of the policy's rule"
 
     def reason_for(self, spec: PodSpec) -> str:
-        """With the rule and its nodes, for readers who do not know the policy. See StaticFilter."""
+        """With the rule and its nodes, for readers who do not know the policy. See FilterPlugin."""
         scope = spec.scope
         return (
             self.reason
@@ -24,18 +26,16 @@ class PolicyNodes:
             else f"node(s) were outside the nodes of policy rule {scope.rule} ({scope})"
         )
 
-    def admits(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> Mask | None:
-        """See StaticFilter."""
-        if spec.scope is None or not spec.scope.required:
+    def filter(self, pod: Demand, nodes: NodeSpecs) -> Mask | None:
+        """See FilterPlugin."""
+        scope = pod.spec.scope
+        if scope is None or not scope.required:
             return None
-        return catalogue.matches(NodeSelectorTerm(spec.scope.requirements), at)
+        return nodes.matches(NodeSelectorTerm(scope.requirements))
 
-    def raw_score(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> NDArray[np.int64] | None:
-        """1 inside, 0 outside. See StaticScore."""
-        if spec.scope is None or spec.scope.required:
+    def score(self, pod: Demand, nodes: NodeSpecs) -> NDArray[np.int64] | None:
+        """1 inside, 0 outside. See ScorePlugin."""
+        scope = pod.spec.scope
+        if scope is None or scope.required:
             return None
-        return catalogue.matches(NodeSelectorTerm(spec.scope.requirements), at).astype(np.int64)
-
-    def normalize(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:
-        """The more the better."""
-        return MAX_SCORE * raw // max(highest, 1)
+        return nodes.matches(NodeSelectorTerm(scope.requirements)).astype(np.int64)

@@ -11,7 +11,13 @@ from hoss.model.fit import each_fits, fits, insufficient
 from hoss.model.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework.extension_points import Refusals
+from scheduler_worker.core.framework.extension_points import (
+    FilterFastPaths,
+    FilterPlugin,
+    Refusals,
+    ScoreFastPaths,
+    ScorePlugin,
+)
 from scheduler_worker.core.nodes import Mask
 from scheduler_worker.core.plugins.scoring_strategies import (
     DEFAULT_RESOURCES,
@@ -29,7 +35,7 @@ _COLUMN_OF_ALL = {"cpu": CPU, "memory": MEMORY, "ephemeral-storage": EPHEMERAL_S
 _REPORTED_FIRST = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
 
 
-class ResourcesFit:
+class ResourcesFit(FilterPlugin, ScorePlugin):
     """`strategy` is LeastAllocated (spread), MostAllocated (pack) or RequestedToCapacityRatio (by `shape`).
 
     `resources` are scored, with weights; by default cpu and memory alike."""
@@ -54,23 +60,24 @@ class ResourcesFit:
         self._shape = None if shape is None else read_shape(shape)
         # The most common configuration has a faster implementation.
         self._plain = self._shape is None and dict(self._resources) == dict(DEFAULT_RESOURCES)
-        self.one_at_a_time = self.side_by_side = self._plain
+        self.fast_filter = FilterFastPaths(self._passes_one, self._passes_each)
+        if self._plain:
+            self.fast_score = ScoreFastPaths(self._score_one, self._score_each)
 
-    def passes(self, demand: Demand, view: NodeView) -> Mask | None:
-        """See DynamicFilter."""
-        if demand.unknown:
-            return np.zeros(view.requested.shape[1], np.bool_)
-        if not demand.delegated:
-            return fits(view.allocatable, view.requested, demand.request)
-        request = demand.request.copy()
-        request[list(demand.delegated)] = 0
-        passed = fits(view.allocatable, view.requested, request)
-        for row in demand.delegated:
-            passed &= ~_short_of(demand, view, row)
+    def filter(self, pod: Demand, nodes: NodeView) -> Mask | None:
+        """See FilterPlugin."""
+        if pod.unknown:
+            return np.zeros(nodes.count, np.bool_)
+        if not pod.delegated:
+            return fits(nodes.allocatable, nodes.requested, pod.request)
+        request = pod.request.copy()
+        request[list(pod.delegated)] = 0
+        passed = fits(nodes.allocatable, nodes.requested, request)
+        for row in pod.delegated:
+            passed &= ~_short_of(pod, nodes, row)
         return passed
 
-    def passes_one(self, demand: Demand, node: OneNode) -> bool:
-        """See OneNodeFilter."""
+    def _passes_one(self, demand: Demand, node: OneNode) -> bool:
         if demand.unknown:
             return False
         return all(
@@ -79,44 +86,42 @@ class ResourcesFit:
             for row, amount in demand.amounts
         )
 
-    def passes_each(self, requested: RequestedResources, view: NodeView) -> Mask:
-        """See SideBySideFilter."""
+    def _passes_each(self, requested: RequestedResources, view: NodeView) -> Mask:
         return each_fits(view.allocatable, view.requested, requested.request)
 
-    def score_each(self, requested: RequestedResources, view: NodeView) -> NDArray[np.float64]:
-        """See SideBySideScore. Of the mean of cpu and memory."""
+    def _score_each(self, requested: RequestedResources, view: NodeView) -> NDArray[np.float64]:
+        """Of the mean of cpu and memory."""
         return self._mean_of_cpu_and_memory(requested.nonzero, view)
 
-    def refusals(self, demand: Demand, view: NodeView) -> Refusals | None:
-        """See DynamicFilter. Resources no node ever offered count as allocatable 0."""
-        short = insufficient(view.allocatable, view.requested, demand.request)
-        for row in demand.delegated:
-            short[row] = _short_of(demand, view, row)
-        nodes = view.requested.shape[1]
-        everywhere = np.ones(nodes, np.bool_)
-        named = {f"Insufficient {resource}": everywhere for resource in demand.unknown}
-        for row, resource in zip(demand.rows.tolist(), demand.names, strict=True):
+    def refusals(self, pod: Demand, nodes: NodeView) -> Refusals | None:
+        """See FilterPlugin. Resources no node ever offered count as allocatable 0."""
+        short = insufficient(nodes.allocatable, nodes.requested, pod.request)
+        for row in pod.delegated:
+            short[row] = _short_of(pod, nodes, row)
+        everywhere = np.ones(nodes.count, np.bool_)
+        named = {f"Insufficient {resource}": everywhere for resource in pod.unknown}
+        for row, resource in zip(pod.rows.tolist(), pod.names, strict=True):
             if row not in _REPORTED_FIRST:
                 named[f"Insufficient {resource}"] = short[row]
         texts = ("Too many pods", "Insufficient cpu", "Insufficient memory", "Insufficient ephemeral-storage")
         first = tuple(zip(texts, (short[row] for row in _REPORTED_FIRST), strict=True))
-        beyond = (demand.request[:, None] > view.allocatable) & short
+        beyond = (pod.request[:, None] > nodes.allocatable) & short
         beyond[PODS] = False  # kube-scheduler calls too many pods resolvable, whatever the node's limit
         return Refusals(
             reasons=first + tuple(sorted(named.items())),
-            unresolvable=everywhere if demand.unknown else np.logical_or.reduce(beyond, axis=0),
+            unresolvable=everywhere if pod.unknown else np.logical_or.reduce(beyond, axis=0),
         )
 
-    def score(self, demand: Demand, view: NodeView) -> NDArray[np.float64]:
-        """See DynamicScore and scoring_strategies."""
+    def score(self, pod: Demand, nodes: NodeView) -> NDArray[np.float64]:
+        """See ScorePlugin and scoring_strategies."""
         if self._plain:
-            return self._mean_of_cpu_and_memory(demand.nonzero, view)
-        scored = [self._amounts(name, weight, demand, view) for name, weight in self._resources]
+            return self._mean_of_cpu_and_memory(pod.nonzero, nodes)
+        scored = [self._amounts(name, weight, pod, nodes) for name, weight in self._resources]
         amounts = [a for a in scored if a is not None]
-        return weighted_score(self._strategy, amounts, view.requested.shape[1], self._shape)
+        return weighted_score(self._strategy, amounts, nodes.count, self._shape)
 
-    def score_one(self, demand: Demand, node: OneNode) -> int:
-        """See OneNodeScore. Of the mean of cpu and memory."""
+    def _score_one(self, demand: Demand, node: OneNode) -> int:
+        """Of the mean of cpu and memory."""
         total = offered = 0
         for row, amount in enumerate(demand.nonzero_amounts):
             allocatable, used = node.allocatable[row], node.nonzero_requested[row] + amount

@@ -1,16 +1,16 @@
 """SchedulingGates: a pod with gates is not ready to be scheduled."""
 
 from hoss.model.pod import PodSpec
-from scheduler_worker.core.framework.extension_points import Code, Rejection
+from scheduler_worker.core.framework.extension_points import Code, FilterPlugin, Rejection
 
 
-class SchedulingGates:
+class SchedulingGates(FilterPlugin):
     """spec.schedulingGates; their owners remove them one by one (KEP-3521)."""
 
     name = "SchedulingGates"
 
-    def pre_enqueue(self, spec: PodSpec) -> Rejection | None:
-        """See PreEnqueue."""
+    def pre_filter(self, spec: PodSpec) -> Rejection | None:
+        """See FilterPlugin (kube-scheduler: PreEnqueue)."""
         if not spec.scheduling_gates:
             return None
         waiting = f"waiting for scheduling gates: [{' '.join(spec.scheduling_gates)}]"

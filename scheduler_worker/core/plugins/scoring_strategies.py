@@ -72,7 +72,7 @@ def weighted_score(
     strategy: str, resources: Sequence[Amounts], nodes: int, shape: NDArray[np.int64] | None
 ) -> NDArray[np.float64]:
     """The score of `nodes` nodes by any strategy; `shape` belongs to RequestedToCapacityRatio. See
-    DynamicScore.
+    ScorePlugin.
 
     A resource that a node does not offer is left out for it. With a shape, resources with score 0 are left
     out as well, and the mean is rounded; otherwise it is truncated."""

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from hoss.model.pod import PodSpec, SpreadConstraint
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.nodes import LabelColumn, Mask
-from scheduler_worker.core.plugins.node_affinity import NodeAffinity
-from scheduler_worker.core.plugins.taint_toleration import TaintToleration
+from scheduler_worker.core.plugins.node_affinity import matching_nodes
+from scheduler_worker.core.plugins.taint_toleration import tolerated_nodes
 from scheduler_worker.core.pod_index.counter import DomainSums, PodCounter
 from scheduler_worker.core.pod_index.selector_query import Peers
 
@@ -92,14 +92,15 @@ class SpreadDomains:
         return int(reached.sum()) - (empty is not None and bool(reached[empty] and reached[-1]))
 
     def _select_nodes(self, size: int) -> None:
-        cache, at = self._cache, np.arange(size)
+        cache = self._cache
+        nodes = cache.specs(np.arange(size))
         present = cache.present
         self.has_all_keys = np.logical_and.reduce([self.codes(i) >= 0 for i in range(len(self._columns))])
         taking_part = present & self.has_all_keys if self._all_keys else present
-        matching = NodeAffinity().admits(self._spec, cache.catalogue, at)
+        matching = matching_nodes(self._spec, nodes)
         tolerated = None
         if any(c.honor_taints for c in self._constraints):
-            tolerated = TaintToleration().admits(self._spec, cache.catalogue, at)
+            tolerated = tolerated_nodes(self._spec, nodes)
         self._sums, self._found, self._eligible = [], [], []
         self._keyless = [bool((self.codes(i) < 0).any()) for i in range(len(self._columns))]
         for constraint, column, counter in zip(self._constraints, self._columns, self._counters, strict=True):

@@ -6,32 +6,40 @@ from numpy.typing import NDArray
 
 from hoss.model.node import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint, Toleration
 from hoss.model.pod import PodSpec
-from scheduler_worker.core.framework.extension_points import MAX_SCORE
-from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
+from scheduler_worker.core.classes import Demand
+from scheduler_worker.core.framework.extension_points import MAX_SCORE, FilterPlugin, Reads, ScorePlugin
+from scheduler_worker.core.nodes import Mask, NodeSpecs
 
 
-class TaintToleration:
+class TaintToleration(FilterPlugin, ScorePlugin):
     """Evaluated once per distinct set of taints, not per node."""
 
     name = "TaintToleration"
+    filter_reads = score_reads = Reads.SPECS
     reason = "node(s) had untolerated taint(s)"
 
-    def admits(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> Mask | None:
-        """See StaticFilter."""
-        untolerated = [
-            _count(taints, spec.tolerations, (NO_SCHEDULE, NO_EXECUTE)) for taints in catalogue.taint_sets
-        ]
-        return catalogue.by_taints(np.array(untolerated), at) == 0 if any(untolerated) else None
+    def filter(self, pod: Demand, nodes: NodeSpecs) -> Mask | None:
+        """See FilterPlugin."""
+        return tolerated_nodes(pod.spec, nodes)
 
-    def raw_score(self, spec: PodSpec, catalogue: NodeCatalogue, at: NodeIndexes) -> NDArray[np.int64]:
-        """PreferNoSchedule taints not tolerated. See StaticScore."""
-        soft = tuple(t for t in spec.tolerations if t.effect in ("", PREFER_NO_SCHEDULE))
+    def score(self, pod: Demand, nodes: NodeSpecs) -> NDArray[np.int64]:
+        """PreferNoSchedule taints not tolerated. See ScorePlugin."""
+        catalogue = nodes.catalogue
+        soft = tuple(t for t in pod.spec.tolerations if t.effect in ("", PREFER_NO_SCHEDULE))
         untolerated = [_count(taints, soft, (PREFER_NO_SCHEDULE,)) for taints in catalogue.taint_sets]
-        return catalogue.by_taints(np.array(untolerated), at)
+        return catalogue.by_taints(np.array(untolerated), nodes.at)
 
-    def normalize(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:
+    def normalize_score(self, raw: NDArray[np.int64], highest: int) -> NDArray[np.int64]:
         """The fewer the better."""
         return MAX_SCORE - MAX_SCORE * raw // max(highest, 1)
+
+
+def tolerated_nodes(spec: PodSpec, nodes: NodeSpecs) -> Mask | None:
+    """Which of the nodes have no taint that keeps the pod away; None: no node has one."""
+    untolerated = [
+        _count(taints, spec.tolerations, (NO_SCHEDULE, NO_EXECUTE)) for taints in nodes.catalogue.taint_sets
+    ]
+    return nodes.catalogue.by_taints(np.array(untolerated), nodes.at) == 0 if any(untolerated) else None
 
 
 def _count(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...], effects: tuple[str, ...]) -> int:

@@ -11,8 +11,11 @@ from scheduler_worker.core.framework.extension_points import (
     MAX_SCORE,
     Bounds,
     DefaultSpreading,
+    FilterPlugin,
     FilterState,
+    Reads,
     Refusals,
+    ScorePlugin,
     ScoreState,
     Skew,
 )
@@ -26,23 +29,24 @@ _NO_KEY = "node(s) didn't match pod topology spread constraints (missing require
 _SKEWED = "node(s) didn't match pod topology spread constraints"
 
 
-class PodTopologySpread:
+class PodTopologySpread(FilterPlugin, ScorePlugin):
     """DoNotSchedule constraints filter, ScheduleAnyway ones score; a pod without any scores by the system's
     defaults, or by `default_constraints`. These are ScheduleAnyway, and their selectors do not count.
     kube-scheduler: PodTopologySpreadArgs with defaultingType List."""
 
     name = "PodTopologySpread"
+    filter_reads = score_reads = Reads.PODS
 
     def __init__(self, default_constraints: tuple[SpreadConstraint, ...] | None = None) -> None:
         self._defaults = default_constraints
 
     def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
-        """See PodFilter."""
+        """See FilterPlugin."""
         required = tuple(constraint for constraint in spec.spread if constraint.required)
         return _Skew(spec, required, cache) if required else None
 
     def score_state(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreState | None:
-        """See PodScore."""
+        """See ScorePlugin."""
         if spec.spread:
             preferred = tuple(constraint for constraint in spec.spread if not constraint.required)
             return _Evenness(spec, preferred, cache, by_default=False) if preferred else None
@@ -58,7 +62,7 @@ class PodTopologySpread:
         return _Evenness(spec, defaults, cache, by_default=True)
 
 
-class _Skew:
+class _Skew(FilterState):
     def __init__(
         self, spec: PodSpec, constraints: tuple[SpreadConstraint, ...], cache: NodeInfoCache
     ) -> None:
@@ -116,7 +120,7 @@ class _Skew:
         return passed
 
 
-class _Evenness:
+class _Evenness(ScoreState):
     def __init__(
         self,
         spec: PodSpec,

@@ -3,7 +3,6 @@
 A claim of a class that waits for its first consumer is bound when its pod is placed: to the smallest volume
 that fits and that the node reaches, or else to one that is provisioned there."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,15 @@ from hoss.model.volumes import (
 )
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cache.storage import not_owned
-from scheduler_worker.core.framework.extension_points import Code, FilterState, Refusals, Rejection
+from scheduler_worker.core.framework.extension_points import (
+    Code,
+    FilterPlugin,
+    FilterState,
+    Reads,
+    Refusals,
+    Rejection,
+    Reservation,
+)
 from scheduler_worker.core.nodes import Mask, NodeIndexes
 
 _NO_VOLUME = "node(s) didn't find available persistent volumes to bind"
@@ -32,13 +39,14 @@ _NONE, _PROVISIONED = -1, -2  # instead of the number of a volume
 _NOWHERE: NodeIndexes = np.empty(0, np.intp)
 
 
-class VolumeBinding:
+class VolumeBinding(FilterPlugin):
     """Claims are bound already, or get a volume on the node, or the node is refused."""
 
     name = "VolumeBinding"
+    filter_reads = Reads.PODS
 
     def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
-        """See PodFilter."""
+        """See FilterPlugin."""
         if spec.volumes is None or not spec.volumes.claims:
             return None
         return ReachableVolumes(spec.namespace, spec.volumes, cache)
@@ -52,12 +60,11 @@ class _Choice(NamedTuple):
     numbers: NDArray[np.int32]  # (size,): position in `volumes`, _NONE or _PROVISIONED
 
 
-class ReachableVolumes:
+class ReachableVolumes(FilterState):
     """The result for one class, with the volumes that its claims get on each node."""
 
     def __init__(self, namespace: str, volumes: PodVolumes, cache: NodeInfoCache) -> None:
         self.passed: Mask = np.zeros(0, np.bool_)
-        self.rejection: Rejection | None = None
         self._namespace = namespace
         self._mounts = volumes.claims
         self._cache = cache
@@ -92,21 +99,15 @@ class ReachableVolumes:
         )
         return Refusals(reasons, unresolvable=~self.passed)
 
-    def bindings(self, node: int) -> dict[str, str | None]:
-        """By claim that is to be bound on this node, which passes, the volume that it gets; None: one that is
-        provisioned."""
-        found: dict[str, str | None] = {}
+    def reserve(self, node: int) -> Reservation:
+        """The claims that are bound with the pod's placement, and the volumes that they get."""
+        volumes: dict[str, str | None] = {}
         for choice in self._choices:
             number = int(choice.numbers[node])
-            found[choice.claim.name] = None if number == _PROVISIONED else choice.volumes[number].name
-        return found
-
-    def reserved_names(self, node: int) -> Iterable[str]:
-        """Claims that are bound with the pod's placement, and the volumes that they get."""
-        for claim, volume in self.bindings(node).items():
-            yield claim_binding(self._namespace, claim)
-            if volume is not None:
-                yield chosen_volume(volume)
+            volumes[choice.claim.name] = None if number == _PROVISIONED else choice.volumes[number].name
+        claims = (claim_binding(self._namespace, claim) for claim in volumes)
+        named = (chosen_volume(volume) for volume in volumes.values() if volume is not None)
+        return Reservation((*claims, *named), volumes=volumes)
 
     def _look_up(self) -> Rejection | None:
         """Why no node can take the pod, by the claims alone."""

@@ -1,34 +1,40 @@
 """VolumeRestrictions: disks that one node cannot mount twice, and claims that one pod alone may use."""
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from hoss.model.pod import PodSpec
 from hoss.model.reserved_names import claim_for_one_pod, disk_on_node
 from hoss.model.volumes import CLAIM_IN_USE, DISK_IN_USE, READ_WRITE_ONCE_POD, PodVolumes
 from scheduler_worker.core.cache.node_info import NodeInfoCache
-from scheduler_worker.core.framework.extension_points import Code, FilterState, Refusals, Rejection
+from scheduler_worker.core.framework.extension_points import (
+    Code,
+    FilterPlugin,
+    FilterState,
+    Reads,
+    Refusals,
+    Rejection,
+    Reservation,
+)
 from scheduler_worker.core.nodes import Mask
 from scheduler_worker.core.pod_index.counter import PodCounter
 from scheduler_worker.core.pod_index.selector_query import ClaimUsers, DiskHolders
 
 
-class VolumeRestrictions:
+class VolumeRestrictions(FilterPlugin):
     """A pod's disks exclude some disks of other pods of the node. A claim with access mode ReadWriteOncePod
     excludes every other pod of the cluster."""
 
     name = "VolumeRestrictions"
+    filter_reads = Reads.PODS
 
     def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
-        """See PodFilter."""
+        """See FilterPlugin."""
         return None if spec.volumes is None else _UnsharedVolumes(spec.namespace, spec.volumes, cache)
 
 
-class _UnsharedVolumes:
+class _UnsharedVolumes(FilterState):
     def __init__(self, namespace: str, volumes: PodVolumes, cache: NodeInfoCache) -> None:
         self.passed: Mask = np.zeros(0, np.bool_)
-        self.rejection: Rejection | None = None
         self._namespace = namespace
         self._claims = volumes.mounted_claims
         self._disks = volumes.disks
@@ -64,11 +70,12 @@ class _UnsharedVolumes:
             unresolvable=np.zeros(len(free), np.bool_),
         )
 
-    def reserved_names(self, node: int) -> Iterable[str]:
+    def reserve(self, node: int) -> Reservation:
         """Claims for one pod, and disks of the node."""
-        yield from (claim_for_one_pod(self._namespace, claim) for claim in self._alone)
+        claims = (claim_for_one_pod(self._namespace, claim) for claim in self._alone)
         name = self._cache.catalogue.name(node)
-        yield from (disk_on_node(name, disk) for disk in self._disks)
+        disks = (disk_on_node(name, disk) for disk in self._disks)
+        return Reservation((*claims, *disks))
 
     def _look_up(self) -> None:
         claims = {name: self._cache.storage.claims.get((self._namespace, name)) for name in self._claims}

@@ -6,7 +6,14 @@ from hoss.model.pod import PodSpec
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.volumes import PersistentVolume
 from scheduler_worker.core.cache.node_info import NodeInfoCache
-from scheduler_worker.core.framework.extension_points import Code, FilterState, Refusals, Rejection
+from scheduler_worker.core.framework.extension_points import (
+    Code,
+    FilterPlugin,
+    FilterState,
+    Reads,
+    Refusals,
+    Rejection,
+)
 from scheduler_worker.core.nodes import Mask
 
 _REASON = "node(s) had no available volume zone"
@@ -26,22 +33,22 @@ _LABELS = {
 _SEPARATOR = "__"
 
 
-class VolumeZone:
+class VolumeZone(FilterPlugin):
     """Each such label of a volume names one value or several. A node without any of the labels mounts every
     volume."""
 
     name = "VolumeZone"
+    filter_reads = Reads.PODS
 
     def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
-        """See PodFilter."""
+        """See FilterPlugin."""
         claims = () if spec.volumes is None else spec.volumes.mounted_claims
         return _VolumesInZones(spec.namespace, claims, cache) if claims else None
 
 
-class _VolumesInZones:
+class _VolumesInZones(FilterState):
     def __init__(self, namespace: str, claims: tuple[str, ...], cache: NodeInfoCache) -> None:
         self.passed: Mask = np.zeros(0, np.bool_)
-        self.rejection: Rejection | None = None
         self._namespace = namespace
         self._claims = claims
         self._cache = cache

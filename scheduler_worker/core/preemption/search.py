@@ -263,7 +263,7 @@ class PreemptionSearch:
     def _passes(self, view: NodeView, positions: NDArray[np.intp]) -> Mask:
         mask: Mask = self._pod.static.mask[self._nodes[positions]]
         for plugin in self._profile.dynamic_filters:
-            passed = plugin.passes(self._pod.demand, view)
+            passed = plugin.filter(self._pod.demand, view)
             if passed is not None:
                 mask = mask & passed
         return mask

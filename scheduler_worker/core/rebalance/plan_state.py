@@ -194,7 +194,7 @@ class PlanState:
         mask: Mask = pod.static.mask.copy()
         view = self.cache.view(None, cards=self.profile.wants_cards(pod.demand))
         for plugin in self.profile.dynamic_filters:
-            passed = plugin.passes(pod.demand, view)
+            passed = plugin.filter(pod.demand, view)
             if passed is not None:
                 mask &= passed
         return pod.plugin_state.narrow(mask)

@@ -165,6 +165,14 @@ def test_a_worker_that_says_it_will_stop_gets_nothing_more_and_loses_no_attempt(
     assert bench.sent["w2"][0].run_attempts.tolist() == [0]
 
 
+def test_why_a_worker_stops_is_kept_and_clipped(bench):
+    bench.handle(m.Leaving(bench.join("w1"), "plugin Slow failed"))
+    bench.handle(m.Leaving(bench.join("w2"), "x" * 10_000))
+    said = [bench.machine.members.get(name).transitions[-1].text for name in ("w1", "w2")]
+    assert said[0] == "it is about to stop: plugin Slow failed"
+    assert len(said[1]) < 400
+
+
 def test_a_worker_that_answered_for_everything_before_it_went_has_left_and_is_not_lost(bench):
     first = bench.join("w1")
     bench.handle(m.Leaving(first))

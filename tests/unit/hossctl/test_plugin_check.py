@@ -16,7 +16,15 @@ from hossctl.checking.clusters import generated_batches, generated_clusters
 from hossctl.checking.plugins import check_plugin
 from hossctl.checking.questions import Hangs, Questions, in_time
 from hossctl.checking.templates import TEMPLATES
-from scheduler_worker.core.framework.extension_points import Refusals
+from scheduler_worker.core.framework.extension_points import (
+    FilterFastPaths,
+    FilterPlugin,
+    Permission,
+    PermitPlugin,
+    Reads,
+    ScoreFastPaths,
+    ScorePlugin,
+)
 from scheduler_worker.core.placement.algorithms import ALGORITHMS, places_by_node
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.core.plugins.balanced_allocation import BalancedAllocation
@@ -78,122 +86,144 @@ def test_an_algorithm_of_hoss_passes(name, problems_with):
 # Plugins, each with one fault.
 
 
-class Scores:
+class Scores(ScorePlugin):
     """Half of the highest score for every node; what others are made of."""
 
-    def score(self, demand, view):
-        return np.full(view.requested.shape[1], 50.0)
+    def score(self, pod, nodes):
+        return np.full(nodes.count, 50.0)
 
 
 class Raises(Scores):
-    def score(self, demand, view):
+    def score(self, pod, nodes):
         return 100 // 0
 
 
 class WrongShape(Scores):
-    def score(self, demand, view):
+    def score(self, pod, nodes):
         return np.zeros(3)
 
 
 class NotFinite(Scores):
-    def score(self, demand, view):
-        return np.full(view.requested.shape[1], np.nan)
+    def score(self, pod, nodes):
+        return np.full(nodes.count, np.nan)
 
 
 class Broken(Scores):
-    def score(self, demand, view):
-        return np.full(view.requested.shape[1], 12.5)
+    def score(self, pod, nodes):
+        return np.full(nodes.count, 12.5)
 
 
 class OutOfRange(Scores):
-    def score(self, demand, view):
-        return np.full(view.requested.shape[1], 101.0)
+    def score(self, pod, nodes):
+        return np.full(nodes.count, 101.0)
 
 
 class Counts(Scores):
     calls = 0
 
-    def score(self, demand, view):
+    def score(self, pod, nodes):
         self.calls += 1
-        return super().score(demand, view) + self.calls % 2
+        return super().score(pod, nodes) + self.calls % 2
 
 
 class DependsOnOthers(Scores):
-    def score(self, demand, view):
-        free = view.allocatable[0] - view.requested[0]
+    def score(self, pod, nodes):
+        free = nodes.allocatable[0] - nodes.requested[0]
         return np.floor(100 * free / free.max(initial=1)).clip(0, 100)
 
 
 class Writes(Scores):
-    def score(self, demand, view):
-        view.requested[0] += 1
-        return super().score(demand, view)
+    def score(self, pod, nodes):
+        nodes.requested[0] += 1
+        return super().score(pod, nodes)
 
 
 class ScoresOneOtherwise(Scores):
-    one_at_a_time = True
-
-    def score_one(self, demand, node):
-        return 51
+    fast_score = ScoreFastPaths(lambda _pod, _node: 51)
 
 
-class Indexes:
-    reason = "node(s) were odd"
+class Indexes(FilterPlugin):
+    filter_reads = Reads.SPECS
 
-    def admits(self, spec, catalogue, at):
-        return (at % 2).astype(np.int64)
+    def filter(self, pod, nodes):
+        return (nodes.at % 2).astype(np.int64)
 
 
-class NoReason:
-    def admits(self, spec, catalogue, at):
+class NeverCalled(FilterPlugin):
+    def filter_state(self, spec, cache):
         return None
 
 
-class Filters:
-    def passes(self, demand, view):
-        return view.requested[0] < view.allocatable[0] // 2
+class Filters(FilterPlugin):
+    reason = "node(s) were half full"
 
-    def refusals(self, demand, view):
-        full = ~self.passes(demand, view)
-        return Refusals((("node(s) were half full", full),), np.zeros_like(full))
+    def filter(self, pod, nodes):
+        return nodes.requested[0] < nodes.allocatable[0] // 2
 
 
 class WithoutRefusals(Filters):
-    def refusals(self, demand, view):
+    def refusals(self, pod, nodes):
         return None
 
 
 class WantsFuller(Filters):
-    def passes(self, demand, view):
-        return view.requested[0] > 0
+    def filter(self, pod, nodes):
+        return nodes.requested[0] > 0
 
 
 class PassesOneOtherwise(Filters):
-    one_at_a_time = True
-
-    def passes_one(self, demand, node):
-        return True
+    fast_filter = FilterFastPaths(lambda _pod, _node: True)
 
 
-class Normalizes:
-    def raw_score(self, spec, catalogue, at):
-        return np.zeros(len(at), np.int64)
+class LooksAtAmounts(FilterPlugin):
+    filter_reads = Reads.SPECS
 
-    def normalize(self, raw, highest):
+    def filter(self, pod, nodes):
+        return np.full(nodes.count, pod.request[0] % 2 == 0)
+
+
+class Normalizes(ScorePlugin):
+    score_reads = Reads.SPECS
+
+    def score(self, pod, nodes):
+        return np.zeros(nodes.count, np.int64)
+
+    def normalize_score(self, raw, highest):
         return 100 * raw / highest  # nothing says that it is more than 0
 
 
-class Negative(Normalizes):
-    def raw_score(self, spec, catalogue, at):
-        return np.full(len(at), -1)
+class Negative(ScorePlugin):
+    score_reads = Reads.SPECS
 
-    def normalize(self, raw, highest):
-        return np.full(len(raw), 100)
+    def score(self, pod, nodes):
+        return np.full(nodes.count, -1)
 
 
-class Gates:
-    def pre_enqueue(self, spec):
+class StateOfItsOwn(FilterPlugin):
+    filter_reads = Reads.PODS
+
+    def filter_state(self, spec, cache):
+        return self
+
+
+class Gates(FilterPlugin):
+    def pre_filter(self, spec):
         return "not today"
+
+
+class Permits(PermitPlugin):
+    def permit(self, pods):
+        return Permission("not on the first", pods.nodes.at == 0)
+
+
+class PermitsOne(PermitPlugin):
+    def permit(self, pods):
+        return Permission("no", np.zeros(1, np.bool_))
+
+
+class PermitsByWord(PermitPlugin):
+    def permit(self, pods):
+        return "yes"
 
 
 class NeedsAnArgument(Scores):
@@ -202,7 +232,7 @@ class NeedsAnArgument(Scores):
 
 
 def test_plugins_without_fault_pass(problems_of):
-    assert problems_of(Scores) == problems_of(Filters) == []
+    assert problems_of(Scores) == problems_of(Filters) == problems_of(Permits) == []
     assert problems_of(NeedsAnArgument, label="energy") == []
 
 
@@ -217,15 +247,19 @@ def test_plugins_without_fault_pass(problems_of):
         (Counts, "score gave two answers to the same question"),
         (DependsOnOthers, r"score answered with \d+.0 for node node-\d+ alone, and with \d+.0 for it among 30"),
         (Writes, "score raised ValueError: .*read-only"),
-        (ScoresOneOtherwise, "score_one answered with 51 for node node-00000, and score with 50"),
-        (Indexes, "admits answered with int64, and a mask is of bool"),
-        (NoReason, "admits is never called: the class has no attribute 'reason' beside it"),
+        (ScoresOneOtherwise, "fast_score.one_node answered with 51 for node node-00000, and score with 50"),
+        (Indexes, "filter answered with int64, and a mask is of bool"),
+        (NeverCalled, "filter_state is never called: filter_reads is Reads.REQUESTED, and not Reads.PODS"),
+        (LooksAtAmounts, "filter answered otherwise for a pod with other requests, and reads SPECS alone"),
+        (StateOfItsOwn, "filter_state answered with StateOfItsOwn, which derives not from FilterState"),
         (WithoutRefusals, r"refusals has no reason against node node-\d+, which did not pass"),
-        (WantsFuller, r"passes refuses node node-\d+ and lets it pass with 5 more pods on it"),
-        (PassesOneOtherwise, r"passes_one answered with True for node node-\d+, and passes with 0"),
-        (Normalizes, "normalize answered with nan, and scores are finite"),
-        (Negative, "raw_score answered with -1, and scores go from 0"),
-        (Gates, "pre_enqueue answered with str, and not with a Rejection or None"),
+        (WantsFuller, r"filter refuses node node-\d+ and lets it pass with 5 more pods on it"),
+        (PassesOneOtherwise, r"fast_filter.one_node answered with True for node node-\d+, and filter with 0"),
+        (Normalizes, "normalize_score answered with nan, and scores are finite"),
+        (Negative, "score answered with -1, and scores go from 0"),
+        (Gates, "pre_filter answered with str, and not with a set of node names, a Rejection or None"),
+        (PermitsOne, r"permit answered with shape \(1,\) for [07] nodes"),
+        (PermitsByWord, "permit answered with str, and not with a Permission or None"),
         (NeedsAnArgument, "the class raised TypeError: .*'label'"),
     ],
 )  # fmt: skip
@@ -337,6 +371,7 @@ def test_slow_answers_are_warned_of(clusters, batches):
 # The command.
 
 HEAD = "import numpy as np\n"
+BASE = "from scheduler_worker.core.framework.extension_points import ScorePlugin"
 
 
 def check(hoss, tmp_path, source, *options):
@@ -384,9 +419,12 @@ def test_an_import_that_hangs_is_bad_input(hoss, tmp_path):
     [
         ("1 / 0", r"its import raised ZeroDivisionError: division by zero \(line 2 of mine.py\)"),
         ("raise SystemExit(3)", r"its import raised SystemExit: 3"),
-        ("class Other: pass", "mine.py: has no class with a method place or one of pre_enqueue"),
         (
-            "class A:\n def score(self): 0\nclass B(A): pass",
+            "class Other: pass",
+            "mine.py: has no class with a method place or derived from one of FilterPlugin",
+        ),
+        (
+            f"{BASE}\nclass A(ScorePlugin): pass\nclass B(A): pass",
             "mine.py: has A, B; name one of them as FILE.py:Class",
         ),
     ],
@@ -425,7 +463,9 @@ def test_a_plugins_name_must_be_its_own(hoss):
 
 
 def test_the_plugin_of_the_document_passes_with_its_argument_and_nodes(hoss, tmp_path):
-    (source,) = re.findall(r"```python\n(.*?)```", (DOCS / "plugins.md").read_text("utf-8"), flags=re.DOTALL)
+    source, permits = re.findall(
+        r"```python\n(.*?)```", (DOCS / "plugins.md").read_text("utf-8"), flags=re.DOTALL
+    )
     (tmp_path / "nodes.yaml").write_text(
         "apiVersion: v1\nkind: Node\nmetadata: {name: n1, labels: {power: green}}\n"
         "status: {allocatable: {cpu: 8, memory: 32Gi, pods: 110}}\n"
@@ -434,6 +474,7 @@ def test_the_plugin_of_the_document_passes_with_its_argument_and_nodes(hoss, tmp
     done = check(hoss, tmp_path, source, *options)
     assert done.exit_code == 0, done.stderr
     assert "plugin GreenEnergy" in done.stdout
+    assert check(hoss, tmp_path, permits, "--args", '{"at_once": 3}').exit_code == 0
     for wrong in ("[1]", "{"):
         assert check(hoss, tmp_path, source, "--args", wrong).exit_code == 2
 

@@ -10,9 +10,9 @@ from hoss.model.pod import PodSpec
 from hoss.model.selectors import Requirement
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.scheduler import Scheduler
-from scheduler_worker.core.nodes import NodeCatalogue
+from scheduler_worker.core.nodes import NodeCatalogue, NodeSpecs
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.plugins.taint_toleration import TaintToleration
+from scheduler_worker.core.plugins.taint_toleration import tolerated_nodes
 
 
 def node(number: int, **labels: str) -> NodeSpec:
@@ -55,15 +55,16 @@ def test_a_value_with_the_number_of_another_one_is_matched_as_itself():
 
 
 def test_taints_with_the_number_of_others_are_judged_as_themselves():
-    catalogue, at = NodeCatalogue(), np.arange(2)
+    catalogue = NodeCatalogue()
+    nodes = NodeSpecs(catalogue, np.arange(2))
     catalogue.grow(2)
     catalogue.put(0, node(1))
     catalogue.put(1, NodeSpec("free"))
     catalogue.put(0, node(2))
-    assert TaintToleration().admits(PodSpec(), catalogue, at).tolist() == [False, True]
+    assert tolerated_nodes(PodSpec(), nodes).tolist() == [False, True]
     catalogue.put(0, NodeSpec("n2"))
     catalogue.put(1, node(3))
-    assert TaintToleration().admits(PodSpec(), catalogue, at).tolist() == [True, False]
+    assert tolerated_nodes(PodSpec(), nodes).tolist() == [True, False]
 
 
 def test_a_column_that_a_rule_names_follows_a_label_that_goes_and_comes_back():

@@ -8,10 +8,12 @@ import pytest
 from hoss.errors import ConfigError
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
+from hoss.model.resources import ResourceSchema
 from hoss.model.selectors import LabelSelector, Requirement
 from scheduler_worker.config import WorkerConfig, chosen_profile
 from scheduler_worker.core.cache.node_info import NodeInfoCache
-from scheduler_worker.core.nodes import NodeCatalogue
+from scheduler_worker.core.classes import compile_demand
+from scheduler_worker.core.nodes import NodeCatalogue, NodeSpecs
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
@@ -194,9 +196,9 @@ def test_added_affinity_filters_and_scores_for_every_pod(choose):
     catalogue.grow(2)
     catalogue.put(0, NodeSpec("a", (("pool", "batch"),)))
     catalogue.put(1, NodeSpec("b", (("fast", ""),)))
-    at = np.arange(2)
-    assert affinity.admits(PodSpec(), catalogue, at).tolist() == [True, False]
-    assert affinity.raw_score(PodSpec(), catalogue, at).tolist() == [0, 9]
+    pod, nodes = compile_demand(PodSpec(), ResourceSchema()), NodeSpecs(catalogue, np.arange(2))
+    assert affinity.filter(pod, nodes).tolist() == [True, False]
+    assert affinity.score(pod, nodes).tolist() == [0, 9]
     assert affinity.reason_for(PodSpec()) == "node(s) didn't match scheduler-enforced node affinity"
 
 

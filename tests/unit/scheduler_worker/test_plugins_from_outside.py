@@ -13,11 +13,11 @@ from hoss.errors import ConfigError
 from scheduler_worker.config import factories
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.scheduler import Scheduler
-from scheduler_worker.core.framework.extension_points import StaticFilter, StaticScore
+from scheduler_worker.core.framework.extension_points import FilterPlugin, ScorePlugin
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.framework.sandbox import PluginFailed
 from scheduler_worker.core.messages import Outcome
-from scheduler_worker.core.plugins import REGISTRY
+from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.core.plugins.profiles import ProfileSpec
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "plugins.md"
@@ -34,12 +34,17 @@ class Point(SimpleNamespace):
 
 
 @pytest.fixture(scope="module")
-def green_energy():
-    """The class in the document's example, as an entry point would load it."""
-    (source,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), flags=re.DOTALL)
+def documented():
+    """The classes in the document's examples, as entry points would load them."""
     module = ModuleType("green_scheduling")
-    exec(source, module.__dict__)
-    return module.GreenEnergy
+    for source in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), flags=re.DOTALL):
+        exec(source, module.__dict__)
+    return module
+
+
+@pytest.fixture(scope="module")
+def green_energy(documented):
+    return documented.GreenEnergy
 
 
 @pytest.fixture
@@ -84,17 +89,31 @@ def test_the_documents_example_takes_its_argument(green_energy, make_ledger, mak
     assert proposal.candidates[0, 0] == 2
 
 
+def test_the_documents_permit_plugin_lets_few_pods_start_on_cold_nodes(
+    documented, make_ledger, make_pod, harness_with
+):
+    ledger = make_ledger()
+    ledger.add(0, labels=(("example.com/warming-up", ""),))
+    harness = harness_with(documented.FewOnColdNodes, ledger, at_once=2)
+    harness.submit((make_pod(cpu=100), 5))
+    (proposal,) = harness.place()
+    assert len(proposal.uids) == 2
+    assert [(code, reason) for code, _, reason in harness.outcomes()] == [
+        (Outcome.CONFLICT, "its node was warming up")
+    ] * 3
+
+
 def test_a_guarded_plugin_keeps_its_extension_points_and_gets_its_entry_points_name(green_energy):
     profile = ProfileSpec((Weighted("Sun", 1),)).profile(REGISTRY.extended({"Sun": green_energy}))
     (plugin,) = [p for p in profile.static_filters if p.name == "Sun"]
-    assert isinstance(plugin, StaticFilter)
-    assert isinstance(plugin, StaticScore)
+    assert isinstance(plugin, FilterPlugin)
+    assert isinstance(plugin, ScorePlugin)
 
 
 def test_entry_points_are_loaded_when_a_profile_asks_for_them():
     loaded = []
 
-    class Quiet:
+    class Quiet(ScorePlugin):
         name = "Quiet"
 
         def __init__(self):
@@ -122,6 +141,32 @@ def test_an_entry_point_that_is_no_class_is_refused():
         make()
 
 
+def test_a_class_that_derives_from_no_base_of_plugins_is_refused():
+    class Stray:
+        name = "Stray"
+
+    with pytest.raises(ConfigError, match="Stray, which derives from none of FilterPlugin, ScorePlugin"):
+        ProfileSpec((Weighted("Mine"),)).profile(REGISTRY.extended({"Mine": Stray}))
+
+
+def test_a_plugin_that_declares_nonsense_is_refused():
+    class Nonsense(FilterPlugin):
+        filter_reads = "specs"
+
+    with pytest.raises(ConfigError, match="filter_reads is 'specs', and must be Reads"):
+        ProfileSpec((Weighted("Mine"),)).profile(REGISTRY.extended({"Mine": Nonsense}))
+
+
+def test_what_a_plugin_does_not_have_costs_the_others_no_fast_path():
+    class Gate(FilterPlugin):
+        def pre_filter(self, spec):
+            return None
+
+    profile = ProfileSpec((*DEFAULT_PLUGINS, Weighted("Gate"))).profile(REGISTRY.extended({"Gate": Gate}))
+    assert profile.one_at_a_time is not None
+    assert profile.side_by_side is not None
+
+
 def test_two_packages_with_plugins_of_one_name_are_refused():
     points = [Point(name="Fit", value=f"{package}:Fit", plugin=object) for package in ("a", "b")]
     with pytest.raises(ConfigError, match="'Fit' for both a:Fit and b:Fit"):
@@ -141,7 +186,7 @@ def test_a_constructor_that_raises_is_told_by_its_plugins_name():
         ProfileSpec((Weighted("Mine"),)).profile(REGISTRY.extended({"Mine": make}))
 
 
-class Outside:
+class Outside(ScorePlugin):
     """Does in `score` what it is told."""
 
     name = "Outside"
@@ -149,8 +194,8 @@ class Outside:
     def __init__(self, act):
         self._act = act
 
-    def score(self, demand, view):
-        return self._act(demand, view.requested.shape[1])
+    def score(self, pod, nodes):
+        return self._act(pod, nodes.count)
 
 
 def _raise(demand, nodes):

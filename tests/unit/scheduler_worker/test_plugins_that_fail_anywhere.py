@@ -2,13 +2,24 @@
 worker go on."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
 
 from hoss.model.pod import HostPort
 from scheduler_worker.core.cycle.scheduler import Scheduler
-from scheduler_worker.core.framework.extension_points import Refusals
+from scheduler_worker.core.framework.extension_points import (
+    FilterFastPaths,
+    FilterPlugin,
+    FilterState,
+    PermitPlugin,
+    Reads,
+    Refusals,
+    ScoreFastPaths,
+    ScorePlugin,
+    ScoreState,
+)
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.messages import Outcome
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
@@ -24,8 +35,8 @@ def raising(*_):
     raise LookupError("lost")
 
 
-class State:
-    """Of a pod filter and a pod score that let everything pass."""
+class Passes(FilterState):
+    """Lets everything pass."""
 
     def __init__(self):
         self.passed = np.ones(NODES, np.bool_)
@@ -36,69 +47,89 @@ class State:
     def refusals(self):
         return Refusals((), np.zeros(NODES, np.bool_))
 
+
+class Likes(ScoreState):
+    """Likes all nodes alike."""
+
+    def refresh(self):
+        return True
+
     def scores(self, feasible):
         return np.zeros(len(feasible), np.int64)
 
 
-def plugin_with(**methods):
+BY_SPECS = {"filter_reads": Reads.SPECS, "score_reads": Reads.SPECS}
+BY_PODS = {"filter_reads": Reads.PODS, "score_reads": Reads.PODS}
+
+
+def plugin_with(**members):
     """A plugin that has these methods alone, and works in all but those."""
-    return type("Outside", (), {"name": "Outside", "reason": "says Outside", **methods})()
+    bases = [
+        b for b in (FilterPlugin, ScorePlugin, PermitPlugin) if any(hasattr(b, name) for name in members)
+    ]
+    return type("Outside", tuple(bases), {"name": "Outside", "reason": "says Outside", **members})()
 
 
-def state_with(**methods):
-    return lambda *_: type("Mine", (State,), methods)()
+def filters_by(**members):
+    return {"filter_state": lambda *_: type("Mine", (Passes,), members)(), **BY_PODS}
+
+
+def scores_by(**members):
+    return {"score_state": lambda *_: type("Mine", (Likes,), members)(), **BY_PODS}
 
 
 def methods(**functions):
     return {name: staticmethod(function) for name, function in functions.items()}
 
 
+def indexes(_pod, nodes):
+    return np.arange(nodes.count)
+
+
+def zeros(_pod, nodes):
+    return np.zeros(nodes.count)
+
+
 RAISES = {
-    "pre_enqueue": methods(pre_enqueue=raising),
     "pre_filter": methods(pre_filter=raising),
-    "admits": methods(admits=raising),
-    "passes": methods(passes=raising, refusals=nothing),
-    "raw_score": methods(raw_score=raising, normalize=raising),
-    "normalize": methods(raw_score=lambda _spec, _cat, at: np.arange(len(at)), normalize=raising),
+    "filter by specs": {**methods(filter=raising), **BY_SPECS},
+    "filter": methods(filter=raising),
+    "refusals": methods(filter=lambda _pod, nodes: np.zeros(nodes.count, np.bool_), refusals=raising),
+    "reason_for": methods(filter=lambda _pod, nodes: np.zeros(nodes.count, np.bool_), reason_for=raising),
+    "score by specs": {**methods(score=raising), **BY_SPECS},
+    "normalize_score": {**methods(score=indexes, normalize_score=raising), **BY_SPECS},
     "score": methods(score=raising),
-    "filter_state": methods(filter_state=raising),
-    "score_state": methods(score_state=raising),
-    "refresh of a filter": methods(filter_state=state_with(refresh=raising)),
-    "refresh of a score": methods(score_state=state_with(refresh=raising)),
-    "scores": methods(score_state=state_with(scores=raising)),
-    "passes_one": {"one_at_a_time": True, **methods(passes=nothing, refusals=nothing, passes_one=raising)},
-    "score_one": {
-        "one_at_a_time": True,
-        **methods(score=lambda _d, view: np.zeros(view.requested.shape[1]), score_one=raising),
-    },
-}  # fmt: skip
+    "score that exits": methods(score=lambda *_: sys.exit("enough")),
+    "filter_state": {**methods(filter_state=raising), **BY_PODS},
+    "score_state": {**methods(score_state=raising), **BY_PODS},
+    "refresh of a filter": filters_by(refresh=raising),
+    "refresh of a score": scores_by(refresh=raising),
+    "scores": scores_by(scores=raising),
+    "one node of a filter": {"fast_filter": FilterFastPaths(raising), **methods(filter=nothing)},
+    "one node of a score": {"fast_score": ScoreFastPaths(raising), **methods(score=zeros)},
+}
 ANSWERS = {
-    "pre_enqueue with a word": methods(pre_enqueue=lambda _spec: "no"),
     "pre_filter with a word": methods(pre_filter=lambda _spec: "n1"),
-    "admits too short": methods(admits=lambda _spec, _cat, at: np.ones(len(at) - 1, np.bool_)),
-    "admits with one value": methods(admits=lambda *_: True),
-    "passes too long":
-        methods(passes=lambda _d, view: np.ones(view.requested.shape[1] + 1), refusals=nothing),
-    "raw scores below 0":
-        methods(raw_score=lambda _s, _c, at: np.full(len(at), -5), normalize=lambda raw, _h: raw),
-    "raw scores that are words":
-        methods(raw_score=lambda _s, _c, at: ["a"] * len(at), normalize=lambda raw, _h: raw),
-    "normalised beyond 100":
-        methods(raw_score=lambda _s, _c, at: np.arange(len(at)), normalize=lambda raw, _h: raw + 101),
-    "normalised to nothing": methods(raw_score=lambda _s, _c, at: np.arange(len(at)), normalize=nothing),
-    "scores that are no numbers": methods(score=lambda _d, view: np.full(view.requested.shape[1], np.nan)),
-    "scores without end": methods(score=lambda _d, view: np.full(view.requested.shape[1], np.inf)),
-    "a state that is none": methods(filter_state=lambda *_: 7),
-    "a state that passes too few":
-        methods(filter_state=state_with(passed=property(lambda _s: [True], nothing))),
-    "state scores too few": methods(score_state=state_with(scores=lambda _s, _f: np.zeros(1, np.int64))),
-    "state scores beyond 100": methods(score_state=state_with(scores=lambda _s, f: np.full(len(f), 1000))),
-    "a word for one node": {
-        "one_at_a_time": True,
-        **methods(
-            score=lambda _d, view: np.zeros(view.requested.shape[1]), score_one=lambda *_: "much"
-        ),
+    "a filter by specs that is too short": {
+        **methods(filter=lambda _pod, nodes: np.ones(nodes.count - 1, np.bool_)), **BY_SPECS
     },
+    "a filter by specs with one value": {**methods(filter=lambda *_: True), **BY_SPECS},
+    "a filter that is too long": methods(filter=lambda _pod, nodes: np.ones(nodes.count + 1)),
+    "raw scores below 0": {**methods(score=lambda _pod, nodes: np.full(nodes.count, -5)), **BY_SPECS},
+    "raw scores that are words": {**methods(score=lambda _pod, nodes: ["a"] * nodes.count), **BY_SPECS},
+    "normalised beyond 100": {
+        **methods(score=indexes, normalize_score=lambda raw, _highest: raw + 101), **BY_SPECS
+    },
+    "normalised to nothing": {**methods(score=indexes, normalize_score=nothing), **BY_SPECS},
+    "scores that are no numbers": methods(score=lambda _pod, nodes: np.full(nodes.count, np.nan)),
+    "scores without end": methods(score=lambda _pod, nodes: np.full(nodes.count, np.inf)),
+    "a state that is none": {**methods(filter_state=lambda *_: 7), **BY_PODS},
+    "a score's state that is none": {**methods(score_state=lambda *_: 7), **BY_PODS},
+    "a state that passes too few": filters_by(passed=property(lambda _: [True], nothing)),
+    "a state that rejects with a word": filters_by(rejection="no"),
+    "state scores too few": scores_by(scores=lambda _s, _f: np.zeros(1, np.int64)),
+    "state scores beyond 100": scores_by(scores=lambda _s, f: np.full(len(f), 1000)),
+    "a word for one node": {"fast_score": ScoreFastPaths(lambda *_: "much"), **methods(score=zeros)},
 }  # fmt: skip
 ABOUT_PODS = {"host_ports": (HostPort(8080),), "labels": (("app", "web"),)}
 
@@ -141,7 +172,7 @@ def test_its_pods_get_the_failure_as_their_reason_and_the_worker_goes_on(
 
 
 def test_a_plugin_that_cannot_bear_to_watch_is_told_of_and_harms_no_pod(make_ledger, harness_of, make_pod):
-    plugin = plugin_with(version=0, **methods(observe=raising))
+    plugin = plugin_with(**methods(observe=raising))
     harness = worker_with(plugin, make_ledger, harness_of)
     assert decide(harness, make_pod(), pods=4) == (4, [])
     assert [str(failure) for failure in harness.scheduler.take_failures()] == [

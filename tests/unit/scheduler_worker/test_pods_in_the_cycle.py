@@ -6,6 +6,7 @@ import pytest
 from hoss.model.pod import PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector, Requirement
 from scheduler_worker.core.cycle.scheduler import Scheduler
+from scheduler_worker.core.framework.extension_points import FilterPlugin, FilterState, Reads, Refusals
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.core.pod_index.selector_query import Matching
@@ -66,33 +67,47 @@ def test_another_epoch_begins_with_an_empty_pod_index(harness, make_pod):
     assert counted(harness) == [0, 0, 0]
 
 
-class Broken:
-    """A pod filter from outside that works until it does not."""
+class Fragile(FilterState):
+    """Works until it does not."""
 
     def __init__(self):
         self.passed = np.ones(3, np.bool_)
         self.works = True
-
-    def filter_state(self, spec, cache):
-        return self
 
     def refresh(self):
         if not self.works:
             raise LookupError("lost the list")
         return True
 
+    def refusals(self):
+        return Refusals((), np.zeros(3, np.bool_))
+
+
+class Broken(FilterPlugin):
+    """A pod filter from outside with this state for every class."""
+
+    filter_reads = Reads.PODS
+
+    def __init__(self, state):
+        self._state = state
+
+    def filter_state(self, spec, cache):
+        return self._state
+
 
 def test_a_pod_filter_from_outside_that_raises_answers_its_pods_and_no_others(harness, make_pod):
-    plugin = Broken()
-    profile = REGISTRY.extended({"Broken": lambda: plugin}).profile((*DEFAULT_PLUGINS, Weighted("Broken")))
+    state = Fragile()
+    profile = REGISTRY.extended({"Broken": lambda: Broken(state)}).profile(
+        (*DEFAULT_PLUGINS, Weighted("Broken"))
+    )
     harness.scheduler = Scheduler(harness.cache, profile, np.random.default_rng(1))
     harness.submit((make_pod(**ALONE), 1))
     assert len(harness.place()) == 1
-    plugin.works = False
+    state.works = False
     harness.submit((make_pod(**ALONE), 1), (make_pod(labels=(("app", "other"),)), 1))
     assert sum(len(proposal.uids) for proposal in harness.place()) == 1
     ((_, _, reason),) = harness.outcomes()
     assert reason == "plugin Broken failed: LookupError: lost the list"
-    plugin.works = True
+    state.works = True
     harness.submit((make_pod(**ALONE), 1))
     assert len(harness.place()) == 1

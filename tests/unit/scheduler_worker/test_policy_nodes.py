@@ -68,8 +68,8 @@ def test_a_node_that_gets_the_label_is_one_of_them(harness, make_pod):
 def test_the_masks_of_a_class_and_rule_are_computed_once_and_not_once_a_batch(harness, make_pod, monkeypatch):
     asked = []
     plugin = next(p for p in harness.scheduler._cycle._profile.static_filters if p.name == "PolicyNodes")
-    admits = type(plugin).admits
-    monkeypatch.setattr(type(plugin), "admits", lambda *args: asked.append(1) or admits(*args))
+    evaluate = type(plugin).filter
+    monkeypatch.setattr(type(plugin), "filter", lambda *args: asked.append(1) or evaluate(*args))
     for _ in range(5):
         harness.submit((make_pod(10), 3), scope=GPU)
         harness.place()

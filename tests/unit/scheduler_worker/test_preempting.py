@@ -8,7 +8,11 @@ import pytest
 from hoss.model.pod import DeviceRequest, PodAffinity, PodAffinityTerm, group_of
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.columns import numbered_uids
+from scheduler_worker.core.cycle.scheduler import Scheduler
+from scheduler_worker.core.framework.extension_points import Permission, PermitPlugin
+from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.messages import Outcome, PodRun, PreemptionAnswer
+from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 
 REFUSED = 3
 
@@ -73,6 +77,39 @@ def test_what_fits_nowhere_is_asked_about_and_placed_with_its_victims(full, make
     assert full.cache.requested[0, :2].tolist() == [4000, 4000]
     assert (full.cache.assumed == 0).all()
     assert update.seq == full.ledger.seq
+
+
+class Denies(PermitPlugin):
+    """The first pod that it is asked about, and no other."""
+
+    def __init__(self):
+        self.denied = False
+
+    def permit(self, pods):
+        denied = np.zeros(len(pods.classes), np.bool_)
+        denied[0], self.denied = not self.denied, True
+        return Permission("not this one", denied)
+
+
+def test_a_preemptor_that_a_plugin_denies_keeps_its_victims_and_the_others_ask_again(full, make_pod):
+    registry = REGISTRY.extended({"Denies": Denies})
+    profile = registry.profile((*DEFAULT_PLUGINS, Weighted("Denies")))
+    full.scheduler = Scheduler(full.cache, profile, np.random.default_rng(1))
+    submit(full, make_pod(cpu=2000, priority=10), count=2)
+    (question,) = full.scheduler.take_questions()
+    full.scheduler.preempt(occupants(question, make_pod(cpu=2000)), 0.0)
+    assert full.scheduler.take_proposals(0.0) == []
+    assert full.cache.requested[0, :2].tolist() == [4000, 4000]
+    assert (full.cache.assumed == 0).all()
+    assert [(code, reason) for code, _, reason in full.outcomes()] == [
+        (Outcome.UNSCHEDULABLE, "not this one")
+    ]
+    while full.scheduler.step():
+        pass
+    (question,) = full.scheduler.take_questions()
+    full.scheduler.preempt(occupants(question, make_pod(cpu=2000)), 0.0)
+    (columns,) = full.scheduler.take_proposals(0.0)
+    assert columns.victims == {0: (uid(3),)}
 
 
 def test_a_pod_that_needs_no_victims_any_more_leaves_nothing_undecided(full, make_pod):
