@@ -15,6 +15,7 @@ from dispatcher.kubernetes.event_recorder import EventRecorder
 from dispatcher.kubernetes.evictor import Evictor
 from dispatcher.kubernetes.existing_pods import ExistingPods
 from dispatcher.kubernetes.informers import Informers
+from dispatcher.kubernetes.pod_groups import PodGroupStatusWriter
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
@@ -55,6 +56,9 @@ class KubernetesMode:
             utc_now=utc_now,
             rng=rng,
         )
+        self._group_statuses = PodGroupStatusWriter(
+            runtime, api, self.informers.pod_groups.groups, self._recorder, utc_now=utc_now
+        )
         self._binder = PodBinder(
             runtime,
             resolver,
@@ -88,4 +92,4 @@ class KubernetesMode:
         refused = np.isin(self._runtime.machine.registry.pods.node[rows], over_reserved)
         self._runtime.handle(m.BindingRefused(rows[refused], (_OVER_RESERVED,) * int(refused.sum())))
         self._binder.add(rows[~refused], uids[~refused], attempted=True)
-        return self.informers.run(), self._binder.run(), self._recorder.run()
+        return self.informers.run(), self._binder.run(), self._recorder.run(), self._group_statuses.run()

@@ -21,6 +21,7 @@ from dispatcher.core.pods.table import Phase, PodTable, Rows
 
 # As many as one script of the ledger decides at once (resolver.core.values.MAX_BATCH_PODS).
 MAX_GANG_PODS = 1000
+TOO_MANY_PODS = f"{MAX_GANG_PODS} at most, which is as many as the ledger decides at once"
 
 _GONE = (Phase.DELETED, Phase.FAILED)
 
