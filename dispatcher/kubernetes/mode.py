@@ -71,6 +71,7 @@ class KubernetesMode:
             volume_timeout_seconds=config.volume_bind_timeout_seconds,
         )
         runtime.on_confirmed = self._binder.add
+        runtime.kubernetes_tables = self._group_statuses.table_sizes
         runtime.set_executor(m.Remove, Evictor(runtime, api, nodes, self._recorder).evict)
 
     def following(self) -> AbstractAsyncContextManager[None]:

@@ -98,10 +98,15 @@ class PodGroupStatusWriter:
         self._api = api
         self._recorder = recorder
         self._utc_now = utc_now
+        self._groups = groups
         self._statuses = PodGroupStatuses(groups)
         self._rate_limiter = RateLimiter(_WRITES_PER_SECOND)
         self._without_subresource: set[GroupKind] = set()
         self._requests = asyncio.Semaphore(_CONCURRENT_REQUESTS)
+
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of each table about PodGroups."""
+        return {"pod_groups": len(self._groups), "pod_group_statuses": len(self._statuses)}
 
     async def run(self) -> None:
         """Write until cancelled."""

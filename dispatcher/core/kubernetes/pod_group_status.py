@@ -145,7 +145,7 @@ class PodGroupStatuses:
         self._timed_out: set[GroupRef] = set()
 
     def __len__(self) -> int:
-        return len(self._to_check)
+        return len(self._written) + len(self._to_check)
 
     def due(
         self, why: Callable[[GroupRef], str], now: float, utc_now: str

@@ -304,7 +304,7 @@ def test_what_was_written_of_a_group_is_forgotten_with_it():
     writing.pods(WAITING)
     writing.due()
     writing.due(2.0)
-    assert len(writing.statuses) == 1
+    assert len(writing.statuses) == 2, "it was written, and is looked at again"
     writing.groups.remove(ref())
     writing.groups.pod_gone(bytes([0]))
     writing.due(2.0)
