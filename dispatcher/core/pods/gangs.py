@@ -46,12 +46,12 @@ class Gang:
 
     @property
     def minimum(self) -> int:
-        """0: unknown, because its rule is missing."""
-        return max(self.declared, self.rule.minimum)
+        """0: unknown. Where its pods declare one, a rule that is missing says nothing."""
+        return max(self.declared, 0 if self.declared and self.rule.missing else self.rule.minimum)
 
     @property
     def missing(self) -> str:
-        """Why its minimum is unknown."""
+        """Why it must wait, however many pods it has; "": it need not."""
         return "" if self.declared else self.rule.missing
 
 

@@ -133,6 +133,35 @@ def test_a_group_that_comes_later_changes_and_goes_is_followed_until_its_gang_ha
     await_placed(api, cluster, 4)
 
 
+def test_a_new_dispatcher_waits_for_a_group_as_the_old_one_did_and_needs_none_for_a_gang_that_has_begun(
+    api: Api, cluster: Cluster
+) -> None:
+    for number in range(3):
+        api.create_node(f"n{number}", cpu="1")
+    groups = Groups(api, WORKLOAD)
+    groups.create_pods("train", "a", "b")
+    missing = "gang train: PodGroup default/train does not exist"
+    await_told(api, missing, "a", "b")
+    cluster.kill("dispatcher")
+    cluster.start_dispatcher()
+    wait_until(lambda: missing in run_hoss(cluster, "get", "pods", "-o", "wide"), "they wait still")
+    groups.create("train", 2)
+    await_placed(api, cluster, 2)
+    await_condition(groups, "PodGroupScheduled", "True", "")
+    before = groups.status("train")
+    cluster.kill("dispatcher")
+    groups.create_pods("train", "c")
+    cluster.start_dispatcher()
+    await_placed(api, cluster, 3)
+    assert groups.status("train") == before, "the next one has nothing to add"
+    cluster.kill("dispatcher")
+    groups.delete("train")
+    api.delete_pod("a")
+    groups.create_pods("train", "d")
+    cluster.start_dispatcher()
+    await_placed(api, cluster, 3)
+
+
 def test_a_gang_that_waits_longer_than_its_group_allows_is_reported_there_once_and_goes_on_waiting(
     api: Api, cluster: Cluster
 ) -> None:

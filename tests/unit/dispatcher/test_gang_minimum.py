@@ -360,6 +360,26 @@ def test_pods_that_declare_a_minimum_themselves_do_not_wait_for_a_pod_group_and_
     assert sent(bench) == [(3, 3)]
 
 
+def test_a_group_that_goes_leaves_pods_that_declare_a_minimum_with_that(bench, arrive):
+    bench.join("w1")
+    arrive("a", minimum=2, rule=GangRule(5))
+    rows = arrive("b", minimum=2, rule=GangRule(5))
+    bench.pass_time(0.1)
+    assert (sent(bench), why(bench, rows)) == ([], there(2, needed=5))
+    ruled(bench, MISSING)
+    assert sent(bench) == [(2, 2)]
+
+
+def test_a_pod_that_declares_a_minimum_of_one_frees_those_that_wait_for_their_group(bench, arrive):
+    bench.join("w1")
+    arrive("a", minimum=0, rule=GangRule(3))
+    ruled(bench, MISSING)
+    assert not sent(bench)
+    arrive("b", minimum=1, rule=MISSING)
+    bench.pass_time(0.1)
+    assert sent(bench) == [(2, 1)]
+
+
 def test_a_minimum_that_is_lowered_wakes_a_gang_that_did_not_fit(bench, arrive):
     bench.join("w1")
     rows = arrive("a", "b", "c", minimum=0, rule=GangRule(3))
