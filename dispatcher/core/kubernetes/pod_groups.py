@@ -86,16 +86,28 @@ def read_group(kind: GroupKind, item: Object) -> PodGroup:
         minimum,
         timeout_seconds,
         problem,
-        item.get("status") or {},
+        _status(item),
     )
+
+
+def _status(item: Object) -> Mapping[str, Any]:
+    """What is no status counts as none: a custom resource may have no schema."""
+    status = item.get("status")
+    if not isinstance(status, dict):
+        return {}
+    conditions = status.get("conditions")
+    if conditions is None:
+        return status
+    listed = conditions if isinstance(conditions, list) else []
+    return {**status, "conditions": [condition for condition in listed if isinstance(condition, dict)]}
 
 
 def _problem(minimum: int, spec: Object) -> str:
     if minimum > MAX_GANG_PODS:
         return f"its minimum is {minimum}; {TOO_MANY_PODS}"
-    if (spec.get("schedulingConstraints") or {}).get("topology"):
+    if mapping(spec, "schedulingConstraints", "spec").get("topology"):
         return "spec.schedulingConstraints.topology is not supported"
-    if (spec.get("networkTopology") or {}).get("mode") == "hard":
+    if mapping(spec, "networkTopology", "spec").get("mode") == "hard":
         return "spec.networkTopology with mode hard is not supported"
     return ""
 

@@ -17,6 +17,7 @@ COSCHEDULING, VOLCANO, WORKLOAD = GroupKind
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z"
 WAITING, ON_NODE = Member(on_node=False, phase="Pending"), Member(on_node=True, phase="Pending")
 RUNNING, DONE, BROKEN = (Member(on_node=True, phase=phase) for phase in ("Running", "Succeeded", "Failed"))
+OTHER = {"type": "DisruptionTarget", "status": "False"}
 FEW = "gang train: 2 of the 3 pods it needs are there"
 
 
@@ -36,6 +37,13 @@ def train(kind=COSCHEDULING, minimum=3, **more):
 
 def ref(kind=COSCHEDULING, namespace="default"):
     return GroupRef(kind, namespace, "train")
+
+
+def counted(*members):
+    groups = PodGroups()
+    for number, member in enumerate(members):
+        groups.pod_seen(bytes([number]), ref(), member)
+    return groups.counts(ref())
 
 
 @pytest.fixture
@@ -81,6 +89,17 @@ def test_a_group_says_how_many_of_its_pods_start_together_or_why_it_cannot(group
     assert groups.rule(ref(kind)) == rule
 
 
+@pytest.mark.parametrize("spec", [None, "x", {"minMember": []}, {"networkTopology": "hard"}])
+@pytest.mark.parametrize("status", [None, "x", {"conditions": "x"}, {"conditions": ["x", OTHER]}])
+def test_what_is_no_group_and_no_status_ends_nothing(groups, spec, status):
+    item = {**written(VOLCANO), "spec": spec, "status": status}
+    groups.apply(read_group(VOLCANO, item))
+    rule = groups.rule(ref(VOLCANO))
+    assert rule == GangRule(1) if spec is None else rule.missing.startswith("PodGroup default/train: spec")
+    found = status_of(read_group(VOLCANO, {**item, "spec": {}}), counted(WAITING), FEW, NOW)["conditions"]
+    assert [condition["type"] for condition in found if condition != OTHER] == ["Unschedulable"]
+
+
 def test_a_group_of_another_namespace_or_kind_is_another_group(groups):
     groups.apply(train())
     missing = GangRule(missing="PodGroup other/train does not exist")
@@ -124,13 +143,6 @@ def test_a_group_is_forgotten_with_its_object_and_the_last_pod_that_names_it(gro
     assert len(groups) == 0
 
 
-def counted(*members):
-    groups = PodGroups()
-    for number, member in enumerate(members):
-        groups.pod_seen(bytes([number]), ref(), member)
-    return groups.counts(ref())
-
-
 def test_pods_are_counted_as_the_api_server_has_them():
     assert counted(WAITING, ON_NODE, RUNNING, DONE, BROKEN) == PodCounts(5, 4, 1, 1, 1)
 
@@ -163,9 +175,6 @@ def test_the_time_since_when_a_gang_is_scheduled_is_written_once():
     assert status_of(train(), pods, "", NOW)["scheduleStartTime"] == NOW
     started = train(status={"scheduleStartTime": NOW})
     assert "scheduleStartTime" not in status_of(started, pods, "", LATER)
-
-
-OTHER = {"type": "DisruptionTarget", "status": "False"}
 
 
 @pytest.mark.parametrize(
