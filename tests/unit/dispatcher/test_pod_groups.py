@@ -95,7 +95,8 @@ def test_what_is_no_group_and_no_status_ends_nothing(groups, spec, status):
     item = {**written(VOLCANO), "spec": spec, "status": status}
     groups.apply(read_group(VOLCANO, item))
     rule = groups.rule(ref(VOLCANO))
-    assert rule == GangRule(1) if spec is None else rule.missing.startswith("PodGroup default/train: spec")
+    assert (rule == GangRule(1)) == (spec is None)
+    assert rule.missing.startswith("" if spec is None else "PodGroup default/train: ")
     found = status_of(read_group(VOLCANO, {**item, "spec": {}}), counted(WAITING), FEW, NOW)["conditions"]
     assert [condition["type"] for condition in found if condition != OTHER] == ["Unschedulable"]
 
