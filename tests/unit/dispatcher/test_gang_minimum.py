@@ -340,8 +340,11 @@ def test_a_gang_whose_pod_group_does_not_exist_waits_whatever_comes_and_starts_w
     assert (sent(bench), why(bench, rows)) == ([], there(3, needed=4))
     ruled(bench, MISSING)
     assert why(bench, rows) == said, "it was deleted"
+    arrive("d", minimum=0, rule=MISSING)
+    bench.pass_time(0.1)
+    assert (sent(bench), why(bench, rows)) == ([], said), "four are there, as it last said"
     ruled(bench, GangRule(3))
-    assert sent(bench) == [(3, 3)]
+    assert sent(bench) == [(4, 3)]
 
 
 def test_pods_that_declare_a_minimum_themselves_do_not_wait_for_a_pod_group_and_the_larger_minimum_counts(
@@ -414,3 +417,19 @@ def test_a_pod_group_that_goes_while_its_gang_is_with_a_worker_does_not_lower_th
     bench.outcomes(bench.sent["w1"][0], [0, 1], BOUND)
     (release,) = bench.instructions(m.Release)
     assert release.rows.tolist() == rows[:2].tolist(), "two of the three that it needed are too few"
+
+
+def test_a_gang_that_is_placed_while_its_pod_group_goes_has_begun(bench, arrive):
+    bench.join("w1")
+    rows = arrive("a", "b", "c", minimum=0, rule=GangRule(3))
+    ruled(bench, MISSING)
+    bench.answer("w1", BOUND)
+    assert bench.all_are(rows, Phase.BOUND)
+
+
+def test_a_dispatcher_that_starts_without_the_pod_group_gives_back_what_nobody_confirmed(bench, accept):
+    accept("a", "b", minimum=0, rule=MISSING)
+    rows = np.arange(2, dtype=np.uint32)
+    bench.machine.restore_bound(rows, np.array([1, 2], np.uint32))
+    (release,) = bench.machine.restore_gangs(rows, bench.now)
+    assert release.rows.tolist() == [0, 1], "whether it is all of the gang is unknown"
