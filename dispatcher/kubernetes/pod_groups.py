@@ -101,6 +101,7 @@ class PodGroupStatusWriter:
         self._groups = groups
         self._statuses = PodGroupStatuses(groups)
         self._rate_limiter = RateLimiter(_WRITES_PER_SECOND)
+        self._refused: dict[GroupKind, tuple[GroupRef, str]] = {}  # the latest, and why
         self._without_subresource: set[GroupKind] = set()
         self._requests = asyncio.Semaphore(_CONCURRENT_REQUESTS)
 
@@ -116,6 +117,7 @@ class PodGroupStatusWriter:
             for item in overdue:
                 self._recorder.group_overdue(item, API_VERSIONS[item.group.ref.kind])
             await asyncio.gather(*map(self._write, due))
+            self._update_problems()
             await asyncio.sleep(_POLL_SECONDS)
 
     def _why(self, ref: GroupRef) -> str:
@@ -131,27 +133,39 @@ class PodGroupStatusWriter:
     async def _write(self, due: DueStatus) -> None:
         ref = due.group.ref
         if not self._rate_limiter.take(self._runtime.now()):
-            self._statuses.retry(ref)
+            self._statuses.retry(ref, soon=True)
             return
         try:
             async with self._requests:
                 reply = await self._patch(due)
         except TransportError:
-            self._statuses.retry(ref)
+            self._statuses.retry(ref, soon=True)
             return
-        problem = f"status of {ref.kind.value}"
         if reply.done:
             self._runtime.machine.counters["group_statuses_written"] += 1
-            self._runtime.problems.pop(problem, None)
+            self._refused.pop(ref.kind, None)
         elif reply.passing or reply.status == _CONFLICT:
-            self._statuses.retry(ref)
+            self._statuses.retry(ref, soon=True)
         elif reply.status != _NOT_FOUND:  # else the group is gone
-            if problem not in self._runtime.problems:
+            self._statuses.retry(ref, soon=False)
+            if ref.kind not in self._refused:
                 logger().warning("group_status_refused", group=ref.key, error=reply.message)
-            self._runtime.problems[problem] = (
-                f"the status of {ref.kind.value} cannot be written, such as of {ref.namespace}/{ref.name}: "
-                f"{reply.message}"
-            )
+            self._refused[ref.kind] = ref, reply.message
+
+    def _update_problems(self) -> None:
+        """A problem ends when a status of its kind is written, or with its group."""
+        problems = self._runtime.problems
+        for kind in GroupKind:
+            name = f"status of {kind.value}"
+            ref, message = self._refused.get(kind, (None, ""))
+            if ref is None or self._groups.group(ref) is None:
+                self._refused.pop(kind, None)
+                problems.pop(name, None)
+            else:
+                problems[name] = (
+                    f"the status of {kind.value} cannot be written, such as of {ref.namespace}/{ref.name}: "
+                    f"{message}"
+                )
 
     async def _patch(self, due: DueStatus) -> Reply:
         ref = due.group.ref

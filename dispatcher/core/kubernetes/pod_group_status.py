@@ -172,11 +172,13 @@ class PodGroupStatuses:
                 self._to_check[ref] = None
         return statuses, overdue
 
-    def retry(self, ref: GroupRef) -> None:
-        """Writing failed, or the group has changed meanwhile."""
+    def retry(self, ref: GroupRef, *, soon: bool) -> None:
+        """Writing failed. `soon`: it may succeed in a moment; otherwise it is written after REPEAT_SECONDS."""
         last = self._written.get(ref)
         if last is not None:
-            last.status, last.essence = {}, ()
+            last.status = {}
+            if soon:
+                last.essence = ()
             self._to_check[ref] = None
 
     def _take(self, group: PodGroup, status: Status, now: float, out: list[DueStatus]) -> bool:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dispatcher.core.kubernetes.conditions import REPEAT_SECONDS
 from dispatcher.core.kubernetes.pod_group_status import CHANGE_SECONDS, PodGroupStatuses, status_of
 from dispatcher.core.kubernetes.pod_groups import (
     GroupKind,
@@ -287,9 +288,13 @@ def test_a_write_that_failed_is_repeated_a_little_later():
     writing = Writing()
     writing.pods(WAITING)
     writing.due()
-    writing.statuses.retry(ref())
+    writing.statuses.retry(ref(), soon=True)
     assert writing.due(CHANGE_SECONDS / 2) == ([], [])
     ((status,), _) = writing.due(CHANGE_SECONDS)
+    assert status["phase"] == "Pending"
+    writing.statuses.retry(ref(), soon=False)
+    assert writing.due(REPEAT_SECONDS / 2) == ([], [])
+    ((status,), _) = writing.due(REPEAT_SECONDS)
     assert status["phase"] == "Pending"
 
 
