@@ -126,8 +126,10 @@ class DueStatus(NamedTuple):
 
 @dataclass(slots=True)
 class _Written:
-    """What was last written, and when. `essence`: what may not wait for REPEAT_SECONDS if it changes."""
+    """What was last written, and when. `uid`: another group may have the name meanwhile. `essence`: what may not
+    wait for REPEAT_SECONDS if it changes."""
 
+    uid: str
     status: Status
     essence: tuple[Any, ...]
     at: float
@@ -184,6 +186,8 @@ class PodGroupStatuses:
     def _take(self, group: PodGroup, status: Status, now: float, out: list[DueStatus]) -> bool:
         """Whether nothing is left to be written later."""
         last = self._written.get(group.ref)
+        if last is not None and last.uid != group.uid:
+            last = None
         if not status or (last is not None and _alike(last.status, status)):
             return True
         essence = _essence(status)
@@ -191,7 +195,7 @@ class PodGroupStatuses:
             wait_seconds = CHANGE_SECONDS if last.essence != essence else REPEAT_SECONDS
             if now < last.at + wait_seconds:
                 return False
-        self._written[group.ref] = _Written(status, essence, now)
+        self._written[group.ref] = _Written(group.uid, status, essence, now)
         if any(group.status.get(name, 0) != value for name, value in status.items()):
             out.append(DueStatus(group, status))
         return True
@@ -211,8 +215,9 @@ class PodGroupStatuses:
 
 
 def _essence(status: Status) -> tuple[Any, ...]:
-    conditions = [(old.get("type"), old.get("status")) for old in status.get("conditions", ())]
-    return tuple(value for name, value in status.items() if name != "conditions"), tuple(conditions)
+    plain = _timeless(status)
+    conditions = [(old.get("type"), old.get("status")) for old in plain.pop("conditions")]
+    return *plain.values(), *conditions
 
 
 def _alike(one: Status, other: Status) -> bool:

@@ -228,10 +228,10 @@ class Writing:
         for number, member in enumerate(members):
             self.groups.pod_seen(bytes([number]), ref(self.more.get("kind", COSCHEDULING)), member)
 
-    def due(self, seconds=0.0):
+    def due(self, seconds=0.0, utc_now=NOW):
         """After so many seconds: the statuses that are written, and what is overdue."""
         self.now += seconds
-        statuses, overdue = self.statuses.due(lambda _: self.why, self.now, NOW)
+        statuses, overdue = self.statuses.due(lambda _: self.why, self.now, utc_now)
         return [due.status for due in statuses], [item.text for item in overdue]
 
 
@@ -284,6 +284,20 @@ def test_a_status_that_is_there_already_is_not_written_by_the_next_leader():
     assert writing.due() == ([], [])
 
 
+def test_another_group_of_the_name_gets_a_status_of_its_own():
+    writing = Writing()
+    writing.pods(WAITING)
+    writing.due()
+    writing.groups.remove(ref())
+    writing.groups.apply(read_group(COSCHEDULING, other_uid(written(COSCHEDULING))))
+    ((status,), _) = writing.due()
+    assert status["phase"] == "Pending"
+
+
+def other_uid(item):
+    return {**item, "metadata": {**item["metadata"], "uid": "other"}}
+
+
 def test_a_write_that_failed_is_repeated_a_little_later():
     writing = Writing()
     writing.pods(WAITING)
@@ -292,10 +306,16 @@ def test_a_write_that_failed_is_repeated_a_little_later():
     assert writing.due(CHANGE_SECONDS / 2) == ([], [])
     ((status,), _) = writing.due(CHANGE_SECONDS)
     assert status["phase"] == "Pending"
+
+
+def test_a_write_that_was_refused_is_repeated_now_and_then():
+    writing = Writing()
+    writing.pods(*[WAITING] * 3)
+    assert "scheduleStartTime" in writing.due()[0][0]
     writing.statuses.retry(ref(), soon=False)
-    assert writing.due(REPEAT_SECONDS / 2) == ([], [])
+    assert writing.due(REPEAT_SECONDS / 2, LATER) == ([], [])
     ((status,), _) = writing.due(REPEAT_SECONDS)
-    assert status["phase"] == "Pending"
+    assert status["phase"] == "Scheduling"
 
 
 def test_a_gang_that_waits_longer_than_its_group_allows_is_overdue_once():
