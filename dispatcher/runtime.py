@@ -114,6 +114,8 @@ class Runtime:
         self.started_at = clock()
         # Called with the rows and UIDs of pods whose commits are confirmed.
         self.on_confirmed: Callable[[Rows, Uids], None] = lambda _rows, _uids: None
+        # The entries of the tables of Kubernetes mode.
+        self.kubernetes_tables: Callable[[], dict[str, int]] = dict
         self._clock = clock
         self._rng = rng
         self._jobs: dict[asyncio.Task[None], None] = {}  # in the order of their start
@@ -148,8 +150,9 @@ class Runtime:
         return self.machine.unix_ms(self._clock())
 
     def table_sizes(self) -> dict[str, int]:
-        """The entries of each table of the runtime's own."""
-        return {"jobs": len(self._jobs), "links": len(self.links), "problems": len(self.problems)}
+        """The entries of each table of the runtime's own and of Kubernetes mode."""
+        own = {"jobs": len(self._jobs), "links": len(self.links), "problems": len(self.problems)}
+        return own | self.kubernetes_tables()
 
     def handle(self, event: m.Event) -> None:
         """Let the machine handle an event, and carry out its instructions. Raises TermFailed if the machine

@@ -188,6 +188,7 @@ class Machine:
             m.Admitted: self._admitted,
             m.Deleted: self._deleted,
             m.GatesRemoved: self._gates_removed,
+            m.GangRulesChanged: self._gang_rules_changed,
             m.Retried: self._retried,
             m.Tick: self._tick,
             **self._object_updates.handlers,
@@ -322,6 +323,11 @@ class Machine:
         waits = self.registry.pods.phase[event.rows] == Phase.UNSCHEDULABLE
         rows = event.rows[waits & self.registry.gated(event.rows)]
         self.settlement.gates_removed(rows, event.gates, now, self.unix_ms(now))
+        return []
+
+    def _gang_rules_changed(self, event: m.GangRulesChanged, now: float) -> list[m.Instruction]:
+        for key, rule in event.rules.items():
+            self.queues.gang_rule_changed(key, rule, now, self.unix_ms(now))
         return []
 
     def _retried(self, event: m.Retried, now: float) -> list[m.Instruction]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.changes import ANYTHING, Changes, ViewPosition
-from dispatcher.core.pods.sets import NewTemplate, Submission
+from dispatcher.core.pods.sets import GangRule, NewTemplate, Submission
 from dispatcher.core.pods.table import Rows
 from dispatcher.core.workers.membership import WorkerState
 from dispatcher.core.workers.reports import ConflictReport, CostReport, Heartbeat
@@ -71,6 +71,13 @@ class GatesRemoved(Event):
 
     rows: Rows
     gates: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GangRulesChanged(Event):
+    """What the PodGroups say now that pods name, by the keys of their gangs."""
+
+    rules: Mapping[str, GangRule]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

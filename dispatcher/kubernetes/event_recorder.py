@@ -1,7 +1,8 @@
 """Kubernetes mode: writes pod conditions and events to the API server, in kube-scheduler's words.
 
 A pod that fits nowhere gets the condition PodScheduled=False with the reason, and an event FailedScheduling.
-A bound pod gets an event Scheduled, a victim an event Preempted. Conditions are always written, if late.
+A bound pod gets an event Scheduled, a victim an event Preempted. A PodGroup whose gang waits for too long gets an
+event FailedScheduling. Conditions are always written, if late.
 Events beyond the configured rate are dropped and counted, because each costs the API server as much as a
 binding."""
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from dispatcher.core.kubernetes.conditions import PodConditions, RateLimiter, WaitingPod
 from dispatcher.core.kubernetes.mirror import PodMirror
+from dispatcher.core.kubernetes.pod_group_status import Overdue
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.runtime import Runtime
 from hoss.errors import TransportError
@@ -88,6 +90,14 @@ class EventRecorder:
         namespace, name, uid = self._identity(row)
         text = f"Preempted by pod {preemptor} on node {node}"
         self._record(self._event(namespace, name, uid, "Preempted", text, action="Preempting"))
+
+    def group_overdue(self, overdue: Overdue, api_version: str) -> None:
+        """The gang of this PodGroup has waited longer than the group allows."""
+        group = overdue.group
+        namespace, name = group.ref.namespace, group.ref.name
+        event = self._event(namespace, name, group.uid, "FailedScheduling", overdue.text, action="Scheduling")
+        event["involvedObject"] |= {"apiVersion": api_version, "kind": "PodGroup"}
+        self._record(event)
 
     async def run(self) -> None:
         """Write until cancelled."""

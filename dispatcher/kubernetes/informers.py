@@ -19,10 +19,12 @@ from dispatcher.config import ClusterSection
 from dispatcher.core import messages as m
 from dispatcher.core.kubernetes.conditions import Debounce
 from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, PodPlan, gangs_of
+from dispatcher.core.kubernetes.pod_groups import Member
 from dispatcher.core.kubernetes.pod_objects import Controllers, GonePod, PodReader, SeenPod, problem_of
 from dispatcher.core.pods.sets import NewPods, NewTemplate, Order, Submission
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.kubernetes.kubelet_rejections import KubeletRejectionAudit
+from dispatcher.kubernetes.pod_groups import PodGroupInformers
 from dispatcher.runtime import Runtime
 from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput
@@ -227,6 +229,7 @@ class Informers:
         self._nodes = NodeMirror(self._registry)
         self._objects = ObjectInformers(runtime, api, rng=rng)
         self._changed = asyncio.Event()
+        self.pod_groups = PodGroupInformers(runtime, api, changed=self._changed.set, rng=rng)
         self._storage = StorageInformers(runtime, api, changed=self._changed.set, rng=rng)
         self._rejections = KubeletRejectionAudit(
             runtime,
@@ -245,6 +248,7 @@ class Informers:
             reflector(_NODES_PATH, self._on_nodes),
             *self._objects.reflectors,
             *self._storage.reflectors,
+            *self.pod_groups.reflectors,
         ]
 
     def node_deleted(self, node: str) -> bool:
@@ -263,6 +267,7 @@ class Informers:
         for reflector in self.reflectors:
             await reflector.complete.wait()
         self._storage.take()
+        self.pod_groups.take()
         known = await self._runtime.until_answered(self._resolver.list_nodes)
         self._nodes.restore(info.spec.name for info in known)
         self.pods.nodes.update((info.spec.name, info.index) for info in known)
@@ -303,6 +308,7 @@ class Informers:
                 await asyncio.sleep(debounce.seconds)
             self._changed.clear()
             self._storage.take()
+            self.pod_groups.take()
             await self._take_nodes()
             changes = [*self.pods.take_resolved(), *self._take_pod_changes()]
             debounce.observe(len(changes))
@@ -316,10 +322,14 @@ class Informers:
     def _on_pods(self, changes: list[Change]) -> None:
         for change in changes:
             if isinstance(change, ObjectGone):
-                self._pod_changes.append(GonePod(uid_from_text(change.uid)))
+                gone = GonePod(uid_from_text(change.uid))
+                self.pod_groups.groups.pod_gone(gone.uid)
+                self._pod_changes.append(gone)
                 continue
             try:
-                self._pod_changes.append(self._reader.read(change.object))
+                pod = self._reader.read(change.object)
+                self.pod_groups.groups.pod_seen(pod.uid, pod.group, Member(bool(pod.node), pod.phase))
+                self._pod_changes.append(pod)
             except InvalidInput as exc:
                 logger().warning("pod_unreadable", problem=problem_of(change.object, exc))
                 self._runtime.machine.counters["pods_unreadable"] += 1
@@ -366,7 +376,7 @@ class Informers:
                 used.append(self._template(template))
             numbers.append(number)
         uids = decode_uids(b"".join(pod.uid for pod in pods))
-        gangs, of_pods = gangs_of(pods)
+        gangs, of_pods = gangs_of(pods, self.pod_groups.groups.rule)
         listed = NewPods(tuple(pod.name for pod in pods), np.array(numbers, np.uint32), uids, of_pods)
         order = Order(next(self._orders), tuple(used), (), listed, gangs)
         submission = self._registry.accept(order, self._runtime.now_ms())

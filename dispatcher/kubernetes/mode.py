@@ -15,6 +15,7 @@ from dispatcher.kubernetes.event_recorder import EventRecorder
 from dispatcher.kubernetes.evictor import Evictor
 from dispatcher.kubernetes.existing_pods import ExistingPods
 from dispatcher.kubernetes.informers import Informers
+from dispatcher.kubernetes.pod_groups import PodGroupStatusWriter
 from dispatcher.kubernetes.unreviewed_bindings import UnreviewedBindings
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
@@ -64,6 +65,9 @@ class KubernetesMode:
             new_nodes=self.informers.new_nodes,
         )
         self._existing_pods = ExistingPods(runtime, resolver, leadership, nodes, self._unreviewed.report)
+        self._group_statuses = PodGroupStatusWriter(
+            runtime, api, self.informers.pod_groups.groups, self._recorder, utc_now=utc_now
+        )
         self._binder = PodBinder(
             runtime,
             resolver,
@@ -76,6 +80,7 @@ class KubernetesMode:
             volume_timeout_seconds=config.volume_bind_timeout_seconds,
         )
         runtime.on_confirmed = self._binder.add
+        runtime.kubernetes_tables = self._group_statuses.table_sizes
         runtime.set_executor(m.Remove, Evictor(runtime, api, nodes, self._recorder).evict)
 
     def following(self) -> AbstractAsyncContextManager[None]:
@@ -98,4 +103,10 @@ class KubernetesMode:
         refused = np.isin(self._runtime.machine.registry.pods.node[rows], over_reserved)
         self._runtime.handle(m.BindingRefused(rows[refused], (_OVER_RESERVED,) * int(refused.sum())))
         self._binder.add(rows[~refused], uids[~refused], attempted=True)
-        return self.informers.run(), self._binder.run(), self._recorder.run(), self._unreviewed.run()
+        return (
+            self.informers.run(),
+            self._binder.run(),
+            self._recorder.run(),
+            self._unreviewed.run(),
+            self._group_statuses.run(),
+        )

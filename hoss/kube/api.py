@@ -33,6 +33,7 @@ _PLAIN = "/:@!$&'()*+,;=%"  # of a path, beside letters and digits
 
 JSON = "application/json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+MERGE_PATCH = "application/merge-patch+json"  # also for custom resources
 
 Object = dict[str, Any]
 

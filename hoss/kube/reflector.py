@@ -8,6 +8,7 @@ The reflector repeats nothing that the API server does not repeat itself.
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
+from enum import Enum
 from typing import Any, NamedTuple
 
 import orjson
@@ -27,8 +28,18 @@ _SILENCE_SECONDS = 90.0
 
 _FIRST_DELAY_SECONDS = 0.05
 _MAX_DELAY_SECONDS = 5.0
-_GONE, _NOT_FOUND = 410, 404
-_MISSING_KIND_SECONDS = 60.0  # until the reflector asks again for a kind that the server does not have
+_GONE, _NOT_FOUND, _FORBIDDEN = 410, 404, 403
+
+# Until the reflector asks again for a kind that the server does not have, or that we may not read.
+ABSENT_KIND_SECONDS = 15.0
+
+
+class Availability(Enum):
+    """Whether the objects of a kind can be followed."""
+
+    FOLLOWED = "followed"  # or it is not known yet
+    NOT_SERVED = "not served"  # the server does not have the kind, so there are none
+    FORBIDDEN = "forbidden"  # the server has the kind, and we may not read it
 
 
 class ObjectSeen(NamedTuple):
@@ -75,12 +86,15 @@ class Reflector:
         *,
         params: Mapping[str, str] | None = None,
         optional: bool = False,
+        required: bool = True,
         clock: Callable[[], float] = THIS_HOST.monotonic,
         rng: random.Random = THIS_HOST.rng,
     ) -> None:
         """`path` of the list, such as /api/v1/pods; `params` such as a fieldSelector. `optional`:
-        the server may not have this kind. Then there are no objects, and the reflector asks again."""
+        the server may not have this kind. Then there are no objects, and the reflector asks again. An
+        optional kind that is not `required` counts as complete also where it may not be read."""
         self.path = path
+        self.availability = Availability.FOLLOWED  # only for an optional kind it is anything else
         self.complete = asyncio.Event()  # the first list has been handled
         # Since when changes may be missing, by `clock`. None: the watch is up to date.
         self.stale_since: float | None = clock()
@@ -90,6 +104,7 @@ class Reflector:
         self._handler = handler
         self._params = dict(params or {})
         self._optional = optional
+        self._required = required
         self._clock = clock
         self._rng = rng
         self._known: dict[str, _Known] = {}  # by UID
@@ -115,31 +130,60 @@ class Reflector:
                 logger().info("list_again", path=self.path, version=self._version)
                 self._version = ""
             except (Refused, TransportError) as exc:
-                if self._optional and isinstance(exc, Refused) and exc.reply.status == _NOT_FOUND:
-                    self._missing()
-                    await asyncio.sleep(_MISSING_KIND_SECONDS)
+                if self._optional and isinstance(exc, Refused) and await self._absent(exc):
+                    await asyncio.sleep(ABSENT_KIND_SECONDS)
                     continue
                 await self._pause(backoff, str(exc))
 
+    async def _absent(self, refusal: Refused) -> bool:
+        """Whether an optional kind is not there for us. Who has no rights is told so also of a kind that the
+        server does not have."""
+        status = refusal.reply.status
+        if status == _NOT_FOUND or (status == _FORBIDDEN and not await self._served()):
+            self._missing()
+            return True
+        if status != _FORBIDDEN or self._required:
+            return False
+        self._stale(str(refusal))
+        self.availability = Availability.FORBIDDEN
+        self.complete.set()
+        return True
+
+    async def _served(self) -> bool:
+        """Whether the server has the kind, by discovery. If it does not say, it has."""
+        version, _, resource = self.path.rpartition("/")
+        try:
+            found = await self._api.get(version, patience_seconds=0)
+        except Refused as exc:
+            return exc.reply.status != _NOT_FOUND
+        except TransportError:
+            return True
+        return any(item["name"] == resource for item in found["resources"])
+
     async def _pause(self, backoff: Backoff, problem: str) -> None:
+        self._stale(problem)
+        await asyncio.sleep(backoff.failed(self._clock()) or 0)
+
+    def _stale(self, problem: str) -> None:
         if self.stale_since is None:
             self.stale_since = self._clock()
         if not self.problem:
             logger().warning("reflector_stale", path=self.path, error=problem)
         self.problem = problem
-        await asyncio.sleep(backoff.failed(self._clock()) or 0)
 
     def _missing(self) -> None:
         """The server does not have this kind, so there are no objects."""
         self._handle([ObjectGone(uid, of.namespace, of.name) for uid, of in self._known.items()])
         self._version = ""
         self._up_to_date()
+        self.availability = Availability.NOT_SERVED
         self.complete.set()
 
     def _up_to_date(self) -> None:
         if self.problem:
             logger().info("reflector_follows", path=self.path)
         self.stale_since, self.problem = None, ""
+        self.availability = Availability.FOLLOWED
 
     async def _list(self) -> None:
         """Handle what differs from the known objects. The first list is handled page by page."""

@@ -1,4 +1,4 @@
-"""Gangs: HOSS's annotation, Volcano's Job, and the PodGroups of Volcano or the coscheduling plugin."""
+"""Gangs: HOSS's annotation, Volcano's Job, and the PodGroups of Volcano, the coscheduling plugin or Kubernetes."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +15,13 @@ GROUP_ANNOTATION = "scheduling.k8s.io/group-name"  # Volcano's
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"  # the coscheduling plugin's
 
 VOLCANO_JOB = ("Job", "batch.volcano.sh")
-POD_GROUPS = frozenset({("PodGroup", "scheduling.volcano.sh"), ("PodGroup", "scheduling.x-k8s.io")})
+POD_GROUPS = frozenset(
+    {
+        ("PodGroup", "scheduling.volcano.sh"),
+        ("PodGroup", "scheduling.x-k8s.io"),
+        ("PodGroup", "scheduling.k8s.io"),  # its pods name it in spec.schedulingGroup
+    }
+)
 
 _MOST_PODS = 2**32 - 1
 
@@ -89,13 +95,15 @@ def read_minimum(value: str) -> int:
 
 def group_name(manifest: Object) -> str:
     """The PodGroup that an object's pods name; "" for none."""
-    owner = mapping(manifest, "metadata", "object")
-    pod = owner if manifest.get("kind") == "Pod" else _template_metadata(manifest)
-    return group_in(pod) or group_in(owner)
+    owner, pod = mapping(manifest, "metadata", "object"), manifest
+    if manifest.get("kind") != "Pod":
+        pod = mapping(mapping(manifest, "spec", "object"), "template", "spec")
+    group = mapping(mapping(pod, "spec", "pod"), "schedulingGroup", "spec")
+    named = text(group, "podGroupName", "spec.schedulingGroup")
+    return named or _group_in(mapping(pod, "metadata", "pod")) or _group_in(owner)
 
 
-def group_in(metadata: Object) -> str:
-    """The PodGroup that metadata name; "" for none."""
+def _group_in(metadata: Object) -> str:
     annotations = mapping(metadata, "annotations", "metadata")
     labels = mapping(metadata, "labels", "metadata")
     annotated = text(annotations, GROUP_ANNOTATION, "metadata.annotations")
@@ -103,9 +111,15 @@ def group_in(metadata: Object) -> str:
 
 
 def read_pod_group(manifest: Object) -> GangSpec:
-    """A PodGroup. Raises InvalidInput with the field's path."""
+    """A PodGroup of any of POD_GROUPS; one of Kubernetes with the policy `basic` has a minimum of 1. Raises
+    InvalidInput with the field's path."""
     metadata, spec = mapping(manifest, "metadata", "PodGroup"), mapping(manifest, "spec", "PodGroup")
-    minimum = integer(spec, "minMember", "spec", least=1, most=_MOST_PODS, default=1)
+    policy = mapping(spec, "schedulingPolicy", "spec")
+    field, where, parent = "minMember", "spec", spec
+    if policy:
+        field, where = "minCount", "spec.schedulingPolicy.gang"
+        parent = mapping(policy, "gang", "spec.schedulingPolicy")
+    minimum = integer(parent, field, where, least=1, most=_MOST_PODS, default=1)
     return GangSpec(read_namespace(metadata, "metadata"), read_name(metadata, "PodGroup"), minimum)
 
 
@@ -137,8 +151,3 @@ def join_groups(
             problem = f"is {gang.minimum}; {count} pods name the group"
             raise InvalidInput(problem, where=f"{place}: spec.minMember")
     return joined
-
-
-def _template_metadata(manifest: Object) -> Object:
-    template = mapping(mapping(manifest, "spec", "object"), "template", "spec")
-    return mapping(template, "metadata", "spec.template")

@@ -19,6 +19,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -41,6 +42,9 @@ _LIFETIME = timedelta(days=30)
 # Requests a second that kube-scheduler may send: more than any test or benchmark needs, so that its own
 # speed is measured and not this limit.
 _SCHEDULER_QPS = 5000
+
+# Have kube-apiserver serve the PodGroups of Kubernetes itself, which are alpha in 1.36.
+WORKLOAD_API = ("--feature-gates=GenericWorkload=true", "--runtime-config=scheduling.k8s.io/v1alpha2=true")
 
 ADMINISTRATOR = "admin"  # the user of the kubeconfig
 HOSS = "hoss"  # a user that has no rights at first
@@ -124,8 +128,11 @@ class ControlPlane:
     """Running processes. `stop` ends them. A part can be killed, or frozen by its record, and started again
     at the same address."""
 
-    def __init__(self, directory: Path, binaries: Binaries, *, audited: str = "") -> None:
+    def __init__(
+        self, directory: Path, binaries: Binaries, *, audited: str = "", apiserver_flags: Sequence[str] = ()
+    ) -> None:
         self.directory = directory
+        self._apiserver_flags = tuple(apiserver_flags)
         self.audit_log = directory / "audit.log"  # JSON lines
         self._audited = audited
         listening = ("kube-apiserver", "etcd", "etcd-peer", "kube-scheduler")
@@ -145,14 +152,21 @@ class ControlPlane:
 
     @classmethod
     def start(
-        cls, directory: Path, *, scheduler: bool = False, binaries: Binaries | None = None, audited: str = ""
+        cls,
+        directory: Path,
+        *,
+        scheduler: bool = False,
+        binaries: Binaries | None = None,
+        audited: str = "",
+        apiserver_flags: Sequence[str] = (),
     ) -> "ControlPlane":
         """Start one with its files in `directory` and wait until it serves; with `scheduler` also a
         kube-scheduler. `audited`: requests of this namespace's service accounts are written to `audit_log`.
+        `apiserver_flags`: more flags, such as WORKLOAD_API.
 
         Raises ConfigError where programs are missing, and HossError when a part does not come up, with the
         end of its log."""
-        plane = cls(directory, binaries or find_binaries(), audited=audited)
+        plane = cls(directory, binaries or find_binaries(), audited=audited, apiserver_flags=apiserver_flags)
         directory.mkdir(parents=True, exist_ok=True)
         plane._write_files()
         try:
@@ -208,6 +222,7 @@ class ControlPlane:
             "--allow-privileged=true",
             "--profiling=false",
             *self._audit_flags(),
+            *self._apiserver_flags,
         )
         self._await("kube-apiserver", f"{self.url}/readyz")
 

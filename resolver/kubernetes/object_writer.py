@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hoss.errors import TransportError
-from hoss.kube.api import KubeApi, Object, Reply
+from hoss.kube.api import MERGE_PATCH, KubeApi, Object, Reply
 
-_MERGE_PATCH = "application/merge-patch+json"
 _PATIENCE_SECONDS = 10.0
 _ATTEMPTS = 5  # at an object that others change at the same time
 _CONFLICT, _NOT_FOUND = 409, 404
@@ -56,5 +55,5 @@ class ObjectWriter:
     async def _ask(self, method: str, path: str, body: Object | None = None) -> Reply:
         # Repeating a patch is harmless: it is of one state of the object, and a second one gets 409.
         return await self._api.ask(
-            method, path, body, content_type=_MERGE_PATCH, patience_seconds=_PATIENCE_SECONDS
+            method, path, body, content_type=MERGE_PATCH, patience_seconds=_PATIENCE_SECONDS
         )

@@ -12,7 +12,7 @@ from property.profiles import examples
 
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Machine, Settings
-from dispatcher.core.pods.sets import NewGang, NewJob, NewPods, NewTemplate, Order
+from dispatcher.core.pods.sets import NO_RULE, GangRule, NewGang, NewJob, NewPods, NewTemplate, Order
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.pods.templates import TemplateKind
 from dispatcher.core.policy.rules import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector
@@ -66,6 +66,7 @@ class DispatcherHistory(RuleBasedStateMachine):
         self.recalls: list[m.SendRecall] = []
         self.reserved: dict[bytes, int] = {}  # the ledger: UID -> node
         self.alive: set[bytes] = set()  # accepted and not deleted
+        self.rules = {"x": NO_RULE, "y": NO_RULE}  # what the PodGroups say, by key
 
     def tell(self, event: m.Event) -> None:
         self.take(self.machine.handle(event, self.now))
@@ -126,7 +127,7 @@ class DispatcherHistory(RuleBasedStateMachine):
     @rule(
         key=st.sampled_from("xy"),
         pods=st.integers(1, 3),
-        needed=st.integers(1, 5),
+        needed=st.integers(0, 5),
         priority=st.sampled_from([0, 9]),
     )
     def gather(self, key: str, pods: int, needed: int, priority: int) -> None:
@@ -135,7 +136,7 @@ class DispatcherHistory(RuleBasedStateMachine):
         kind = TemplateKind("default", "", "", QosClass.BURSTABLE, "")
         names = tuple(f"g{self.requests}x{i}" for i in range(pods))
         listed = NewPods(names, np.zeros(pods, np.uint32), None, np.ones(pods, np.uint32))
-        gang = NewGang("default", key, needed, key)
+        gang = NewGang("default", key, needed, key, self.rules[key])
         template = NewTemplate(b"%d" % priority, kind, priority)
         submission = self.machine.registry.accept(
             Order(str(self.requests), (template,), (), listed, (gang,)), 0
@@ -143,6 +144,15 @@ class DispatcherHistory(RuleBasedStateMachine):
         self.tell(m.Admitted(submission))
         (pod_set,) = submission.sets
         self.alive |= {uid.tobytes() for uid in self.machine.registry.pods.uid[pod_set.range]}
+
+    @rule(
+        key=st.sampled_from("xy"),
+        said=st.sampled_from([GangRule(missing="it is not there"), GangRule(1), GangRule(4)]),
+    )
+    def group_says(self, key: str, said: GangRule) -> None:
+        """A PodGroup comes, changes or goes."""
+        self.rules[key] = said
+        self.tell(m.GangRulesChanged({key: said}))
 
     @precondition(lambda self: self.alive)
     @rule(share=st.floats(0, 1), seed=st.integers(0, 99))
@@ -287,6 +297,7 @@ class DispatcherHistory(RuleBasedStateMachine):
             return
         self.change_policy(POLICY)
         for key in "xy":
+            self.group_says(key, GangRule(2))
             self.gather(key, 5, 1, 0)
         while self.fences:
             self.fence()

@@ -4,15 +4,16 @@ A pod that is on a node or waits for HOSS is a row; other pods are ignored. A no
 the ledger while pods are on it, but takes no new pods. So a pod's reservation ends with the pod, and a node
 that comes back still has its pods counted. Events of a pod may repeat; the last one counts."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.kubernetes.pod_groups import GroupRef
 from dispatcher.core.kubernetes.pod_objects import GonePod, SeenPod
 from dispatcher.core.pods.registry import PodRegistry
-from dispatcher.core.pods.sets import NewGang
+from dispatcher.core.pods.sets import GangRule, NewGang
 from dispatcher.core.pods.table import Phase, Rows
 from hoss.model.node import NodeSpec
 from hoss.wire.columns import NONE_U32, decode_uids
@@ -38,13 +39,17 @@ class PodPlan:
         return bool(rows or self.new or self.waiting or self.ungated or self.rejected)
 
 
-def gangs_of(pods: Sequence[SeenPod]) -> tuple[tuple[NewGang, ...], NDArray[np.uint32] | None]:
-    """The gangs of these pods, and (n,) 1 + the position of each pod's gang, 0 for none; None without
-    gangs."""
+def gangs_of(
+    pods: Sequence[SeenPod], rule_of: Callable[[GroupRef], GangRule]
+) -> tuple[tuple[NewGang, ...], NDArray[np.uint32] | None]:
+    """The gangs of these pods, with what their groups say, and (n,) 1 + the position of each pod's gang, 0 for
+    none; None without gangs."""
     found: dict[str, NewGang] = {}
-    for gang in filter(None, (pod.gang for pod in pods)):
-        if gang.key not in found or found[gang.key].minimum < gang.minimum:
-            found[gang.key] = gang
+    for pod in pods:
+        gang = pod.gang
+        if gang is None or (gang.key in found and found[gang.key].minimum >= gang.minimum):
+            continue
+        found[gang.key] = gang if pod.group is None else replace(gang, rule=rule_of(pod.group))
     if not found:
         return (), None
     numbers = {key: number for number, key in enumerate(found, start=1)}

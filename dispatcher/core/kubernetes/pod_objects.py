@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from dispatcher.core.kubernetes.pod_groups import GroupRef, group_of
 from dispatcher.core.kubernetes.rejections import KubeletRejection, rejection_of
-from dispatcher.core.pods.gangs import MAX_GANG_PODS
+from dispatcher.core.pods.gangs import MAX_GANG_PODS, TOO_MANY_PODS
 from dispatcher.core.pods.sets import NewGang
 from dispatcher.core.pods.templates import too_many_terms
 from hoss.errors import InvalidInput
 from hoss.manifests.devices import read_pod_claims
 from hoss.manifests.fields import Object
-from hoss.manifests.gangs import MIN_AVAILABLE, MIN_AVAILABLE_ANNOTATION, group_in, read_minimum
+from hoss.manifests.gangs import MIN_AVAILABLE, MIN_AVAILABLE_ANNOTATION, read_minimum
 from hoss.manifests.pod import ANNOTATION, MOVABLE_ANNOTATION, read_pod_template
 from hoss.manifests.volumes import read_pod_volumes
 from hoss.model.cluster import Controller, OwnerReference
@@ -61,7 +62,9 @@ class SeenPod(NamedTuple):
     template: PodTemplate
     problem: str = ""  # why HOSS cannot place it, if it is ours
     rejection: KubeletRejection | None = None  # by its kubelet
-    gang: NewGang | None = None  # its gang
+    gang: NewGang | None = None  # its gang, but for what its group says
+    group: GroupRef | None = None  # the PodGroup that it names, if it is ours
+    phase: str = "Pending"  # as its kubelet says
     owner: OwnerReference | None = None  # its controller
 
     @property
@@ -100,8 +103,9 @@ class PodReader:
         ours = spec.get("schedulerName", "") in self._schedulers
         status = pod.get("status", {})
         problem, gang = "", None
+        group = group_of(metadata, spec) if ours else None
         try:
-            gang = gang_of(metadata) if ours else None
+            gang = gang_of(metadata, spec, group) if ours else None
         except InvalidInput as exc:
             problem = str(exc)
         template = self._template(metadata, spec, status)
@@ -120,6 +124,8 @@ class PodReader:
             problem=problem,
             rejection=rejection_of(status),
             gang=gang,
+            group=group,
+            phase=status.get("phase", "Pending"),
             owner=_owner(metadata) if ours else None,
         )
 
@@ -170,19 +176,20 @@ class PodReader:
         return None if claims is None else replace(claims, containers=())
 
 
-def gang_of(metadata: Object) -> NewGang | None:
-    """The gang that a pod declares by our annotation: the pods of its PodGroup, or without one those of its
-    controller. Raises InvalidInput for an impossible declaration."""
+def gang_of(metadata: Object, spec: Object, group: GroupRef | None) -> NewGang | None:
+    """The gang of a pod: the pods of its group, or those of its controller where our annotation declares a
+    minimum. With the annotation a group need not exist. Raises InvalidInput for an impossible declaration."""
     declared = (metadata.get("annotations") or {}).get(MIN_AVAILABLE_ANNOTATION, "")
-    minimum = read_minimum(declared) if declared else 0
+    minimum = max(1, read_minimum(declared)) if declared else 0
+    if minimum > MAX_GANG_PODS:
+        raise InvalidInput(f"is {minimum}; {TOO_MANY_PODS}", where=MIN_AVAILABLE)
+    namespace = metadata["namespace"]
+    if group is not None:
+        return NewGang(namespace, group.name, minimum, group.key)
+    if not declared and spec.get("workloadRef"):  # Kubernetes 1.35 only; 1.36 has PodGroups instead
+        raise InvalidInput("Workloads of Kubernetes 1.35 are not supported", where="spec.workloadRef")
     if minimum <= 1:
         return None
-    if minimum > MAX_GANG_PODS:
-        most = f"{MAX_GANG_PODS} at most, which is as many as the ledger decides at once"
-        raise InvalidInput(f"is {minimum}; {most}", where=MIN_AVAILABLE)
-    namespace = metadata["namespace"]
-    if name := group_in(metadata):
-        return NewGang(namespace, name, minimum, f"{namespace}/{name}")
     owner = _controller(metadata)
     if owner is None:
         raise InvalidInput(

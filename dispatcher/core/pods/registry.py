@@ -332,7 +332,7 @@ class PodRegistry:
                 ordinals = np.flatnonzero(order.pods.gangs == number)
                 members[number - 1].append((ordinals + first).astype(np.uint32))
         for gang, rows in zip(order.gangs, members, strict=True):
-            self.gangs.add(gang.namespace, gang.name, gang.minimum, np.concatenate(rows), gang.key)
+            self.gangs.add(gang, np.concatenate(rows))
 
     def _intern(self, order: Order) -> Steps[NDArray[np.uint32]]:
         """The ids of the order's templates. Each is held, so that nobody else's end makes it unused."""

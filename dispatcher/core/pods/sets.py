@@ -76,14 +76,29 @@ class NewPods:
 
 
 @dataclass(frozen=True, slots=True)
+class GangRule:
+    """What the object says that a gang's pods name, such as a PodGroup. `missing`: why it says nothing, and
+    the pods cannot be placed; "": it does."""
+
+    minimum: int = 0
+    missing: str = ""
+
+
+NO_RULE = GangRule()  # of gangs whose pods name no object
+
+
+@dataclass(frozen=True, slots=True)
 class NewGang:
     """At least `minimum` of its pods are bound, or none. Pods with the same `key` are one gang, whatever
-    order they are in."""
+    order they are in.
+
+    `minimum` is what the pods themselves declare; 0: only their `rule` says it. The larger one counts."""
 
     namespace: str
     name: str
     minimum: int
     key: str = ""
+    rule: GangRule = NO_RULE
 
 
 @dataclass(frozen=True, slots=True)

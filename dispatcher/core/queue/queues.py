@@ -12,6 +12,7 @@ from dispatcher.core.changes import ChangeHistory, Changes, ViewPosition, merge
 from dispatcher.core.pods.gangs import MAX_GANG_PODS, Gang
 from dispatcher.core.pods.history import ATTEMPT_FAILURE, WAITING_FOR_GANG
 from dispatcher.core.pods.registry import PodRegistry
+from dispatcher.core.pods.sets import GangRule
 from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.core.queue.active import ActiveQueue, Aging, Place
 from dispatcher.core.queue.hints import worth_another_attempt
@@ -48,7 +49,7 @@ class Queues:
         self._unschedulable = UnschedulablePods()
         self._history = ChangeHistory()
         self._woke_at = float("-inf")
-        self._gangs_to_check: dict[int, Gang] = {}  # by number: gained or lost pods since the last tick
+        self._gangs_to_check: dict[int, Gang] = {}  # by number: changed since the last tick
         self.incoming: Counter[tuple[str, str]] = Counter()  # pods by queue and event, for metrics
 
     def table_sizes(self) -> dict[str, int]:
@@ -109,7 +110,7 @@ class Queues:
         rows = gangs.ready(gang)
         if gang.queued or not len(rows):
             return
-        if gang.waits or gangs.below_minimum(gang, rows):
+        if gang.waits or gangs.must_wait(gang, rows):
             self._gangs_to_check[gang.number] = gang
             return
         gang.queued = True
@@ -130,7 +131,7 @@ class Queues:
         if gang is not None:
             gang.queued = False
             rows = gangs.in_phase(gang, Phase.QUEUED)[:MAX_GANG_PODS]
-            if gangs.below_minimum(gang, rows):  # pods were deleted meanwhile
+            if gangs.must_wait(gang, rows):  # pods were deleted meanwhile
                 self._gangs_to_check[gang.number] = gang
                 rows = rows[:0]
         self.active.drop_next(sub_queue, rows)
@@ -151,8 +152,21 @@ class Queues:
                 woken = self._unschedulable.wake_pods(gang.rows, now, phase)
                 self._move_woken(woken, now, now_ms, event=GANG_UPDATE)
 
+    def gang_rule_changed(self, key: str, rule: GangRule, now: float, now_ms: int) -> None:
+        """A PodGroup came, changed or went: its gang is looked at with the next tick, if it has not begun."""
+        gangs = self._registry.gangs
+        gang = gangs.set_rule(key, rule)
+        if gang is None:
+            return
+        self._gangs_to_check[gang.number] = gang
+        if not gang.waits:
+            woken = self._unschedulable.wake_pods(gang.rows, now, self._registry.pods.phase)
+            self._move_woken(woken, now, now_ms, event=GANG_UPDATE)
+        if gangs.needs_nobody(gang):
+            self.gang_completed(gang, now, now_ms)
+
     def check_gang_minimums(self, now: float, now_ms: int) -> Rows:
-        """Check the gangs that gained or lost pods. A gang with its minimum is queued. The pods of the others
+        """Check the gangs whose pods or rule changed. A gang with its minimum is queued. The pods of the others
         become UNSCHEDULABLE until more pods come; they are returned, to be published."""
         pods, gangs = self._registry.pods, self._registry.gangs
         updates = [np.empty(0, np.uint32)]
@@ -161,9 +175,10 @@ class Queues:
             rows = gangs.ready(gang)
             if gang.queued or gang.complete or not len(rows):
                 continue
-            gang.waits = gangs.below_minimum(gang, rows)
+            gang.waits = gangs.must_wait(gang, rows)
             if gang.waits:
-                text = f"gang {gang.name}: {len(rows)} of the {gangs.required(gang)} pods it needs are there"
+                there = f"{len(rows)} of the {gangs.required(gang)} pods it needs are there"
+                text = f"gang {gang.name}: {gang.missing or there}"
                 pods.reason[rows] = self._registry.reasons.number(text, frozenset({GANG_SCHEDULING}))
                 self._registry.move(rows, Phase.UNSCHEDULABLE, now_ms, WAITING_FOR_GANG)
                 updates.append(rows)

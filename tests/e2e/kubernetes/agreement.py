@@ -8,7 +8,7 @@ from typing import Any
 from e2e.cluster import Cluster
 from e2e.kubernetes.api import Api
 from fork_server import FORK_SERVER
-from waiting import DEADLINE_SECONDS
+from waiting import DEADLINE_SECONDS, wait_until
 
 from hoss.client.resolver import ResolverClient
 from hoss.wire.columns import U32, decode, decode_uids
@@ -96,3 +96,10 @@ def run_hoss(cluster: Cluster, *arguments: str) -> str:
     environment = {**os.environ, **where, "COLUMNS": "200"}
     done = FORK_SERVER.run("hossctl", arguments, env=environment, timeout=DEADLINE_SECONDS)
     return done.stdout + done.stderr
+
+
+def await_placed(api: Api, cluster: Cluster, pods: int) -> None:
+    """So many pods are on nodes, for the API server and for the ledger."""
+    wait_until(lambda: len(assigned(api)) == pods, "they are bound")
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    assert "clean" in run_hoss(cluster, "audit")

@@ -125,6 +125,14 @@ def placed(api: Api, name: str) -> str:
     return str(wait_until(lambda: node_of(api, name), f"{name} is bound"))
 
 
+def told(api: Api, name: str) -> str:
+    """Why a pod waits, by its condition."""
+    conditions = api.pod(name)["status"].get("conditions", ())
+    return next(
+        (c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), ""
+    )
+
+
 def await_reason(api: Api, pod: str, reason: str) -> None:
     """Wait for an event that says why the pod is not placed."""
     told = lambda: any(reason in text for _, text in events_of(api, pod))  # noqa: E731

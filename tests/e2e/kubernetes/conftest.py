@@ -11,7 +11,7 @@ from e2e.kubernetes.guarded import Guarded
 
 from hoss.errors import ConfigError
 from hossctl.local.binding_webhook import NAMESPACE
-from hossctl.local.control_plane import ControlPlane, find_binaries
+from hossctl.local.control_plane import WORKLOAD_API, ControlPlane, find_binaries
 
 
 @pytest.fixture(scope="session")
@@ -66,4 +66,9 @@ def _start(directories: pytest.TempPathFactory) -> ControlPlane:
         binaries = find_binaries()
     except ConfigError as exc:
         pytest.skip(str(exc))
-    return ControlPlane.start(directories.mktemp("control-plane"), binaries=binaries, audited=NAMESPACE)
+    return ControlPlane.start(
+        directories.mktemp("control-plane"),
+        binaries=binaries,
+        audited=NAMESPACE,
+        apiserver_flags=WORKLOAD_API,
+    )

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.kubernetes.agreement import assigned, reserved, run_hoss
-from e2e.kubernetes.api import Api, find_events
+from e2e.kubernetes.agreement import assigned, await_placed, reserved, run_hoss
+from e2e.kubernetes.api import Api, find_events, told
 from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
@@ -40,20 +40,6 @@ def cluster(tmp_path: Path, control_plane: ControlPlane, api: Api) -> Iterator[C
 def create(api: Api, *names: str, metadata: Any = GROUP) -> None:
     for name in names:
         api.create_pod(name, scheduler="hoss", cpu="600m", metadata=metadata)
-
-
-def told(api: Api, name: str) -> str:
-    """Why a pod waits, by its condition."""
-    conditions = api.pod(name)["status"].get("conditions", ())
-    return next(
-        (c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), ""
-    )
-
-
-def await_placed(api: Api, cluster: Cluster, pods: int) -> None:
-    wait_until(lambda: len(assigned(api)) == pods, "they are bound")
-    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
-    assert "clean" in run_hoss(cluster, "audit")
 
 
 @pytest.mark.parametrize("metadata", [GROUP, REPLICAS], ids=["of a group", "of a controller"])

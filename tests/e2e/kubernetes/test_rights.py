@@ -12,6 +12,7 @@ from e2e.kubernetes.agreement import assigned, reserved
 from e2e.kubernetes.api import Api
 from e2e.kubernetes.devices import Devices, claiming
 from e2e.kubernetes.guarded import SECRET, apply, await_guard, install, kubeconfig_of
+from e2e.kubernetes.pod_groups import KINDS, Groups
 from e2e.kubernetes.rights import rights_of
 from e2e.kubernetes.storage import Storage, mounting
 from waiting import wait_until
@@ -90,6 +91,8 @@ def test_hoss_may_do_what_it_does_and_does_what_it_may(
     control_plane: ControlPlane, api: Api, cluster: Cluster
 ) -> None:
     await_guard(api)
+    for kind in KINDS:
+        Groups(api, kind).install()
     api.create_node("n1", cpu="1")
     low = api.create_pod("low", cpu="600m", scheduler="hoss", terminationGracePeriodSeconds=0)
     wait_until(lambda: assigned(api) == {low["metadata"]["uid"]: "n1"}, "a pod is bound")
@@ -137,6 +140,13 @@ def test_hoss_may_do_what_it_does_and_does_what_it_may(
     wait_until(lambda: len(assigned(api)) == 4, "the pod is bound after its device")
     assert devices.users_of("mine") == ["claims"]
     devices.clear()
+
+    for number, kind in enumerate(KINDS, start=5):
+        groups = Groups(api, kind)
+        groups.create("train", 1)
+        groups.create_pods("train", f"member-{number}", cpu="10m")
+        wait_until(lambda number=number: len(assigned(api)) == number, "a pod of a group is bound")
+        wait_until(lambda groups=groups: groups.status("train"), "the group's status is written")
 
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
     renewed = "hoss-dispatcher update leases"  # by its own clock, whatever happens here

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.pods.sets import NewGang, NewPods, Order
+from dispatcher.core.pods.sets import NO_RULE, GangRule, NewGang, NewPods, Order
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.policy.rules import Match, Rule, Selector
 from hoss.model.pod import PodSpec
@@ -21,10 +21,10 @@ def accept(bench):
     """Gives rows to pods of a gang, which come in a message of their own."""
     numbers = count()
 
-    def accept(*names, minimum=3, gates=(), spec=None):
+    def accept(*names, minimum=3, gates=(), spec=None, rule=NO_RULE):
         template = bench._template(spec or PodSpec(), gates=gates)
         pods = NewPods(names, np.zeros(len(names), np.uint32), None, np.ones(len(names), np.uint32))
-        gang = NewGang("default", "train", minimum, key="default/train")
+        gang = NewGang("default", "train", minimum, "default/train", rule)
         return bench.accept(Order(f"arrival-{next(numbers)}", (template,), (), pods, (gang,)))
 
     return accept
@@ -316,3 +316,120 @@ def test_a_gang_is_forgotten_with_the_last_of_its_pods(bench, arrive):
         bench.handle(m.Deleted(part))
         bench.pass_time(2.0)
         assert [len(gang.rows) for gang in bench.machine.registry.gangs] == [left] * left
+
+
+MISSING = GangRule(missing="PodGroup default/train does not exist")
+
+
+def ruled(bench, rule):
+    """The PodGroup says this now."""
+    bench.handle(m.GangRulesChanged({"default/train": rule}))
+    bench.pass_time(0.1)
+
+
+def test_a_gang_whose_pod_group_does_not_exist_waits_whatever_comes_and_starts_when_it_does(bench, arrive):
+    bench.join("w1")
+    rows = arrive("a", "b", "c", minimum=0, rule=MISSING)
+    bench.pass_time(0.1)
+    assert bench.all_are(rows, Phase.UNSCHEDULABLE)
+    said = {("gang train: PodGroup default/train does not exist", "GangScheduling")}
+    assert why(bench, rows) == said
+    bench.pass_time(400.0)
+    assert not sent(bench), "time does not help"
+    ruled(bench, GangRule(4))
+    assert (sent(bench), why(bench, rows)) == ([], there(3, needed=4))
+    ruled(bench, MISSING)
+    assert why(bench, rows) == said, "it was deleted"
+    arrive("d", minimum=0, rule=MISSING)
+    bench.pass_time(0.1)
+    assert (sent(bench), why(bench, rows)) == ([], said), "four are there, as it last said"
+    ruled(bench, GangRule(3))
+    assert sent(bench) == [(4, 3)]
+
+
+def test_pods_that_declare_a_minimum_themselves_do_not_wait_for_a_pod_group_and_the_larger_minimum_counts(
+    bench, arrive
+):
+    bench.join("w1")
+    arrive("a", "b", minimum=2, rule=MISSING)
+    bench.pass_time(0.1)
+    assert sent(bench) == [(2, 2)]
+    bench.answer("w1", UNSCHEDULABLE, reason="too little room", refused_by=("NodeResourcesFit",))
+    ruled(bench, GangRule(3))
+    bench.pass_time(20.0)
+    assert not sent(bench)
+    arrive("c", minimum=2, rule=GangRule(3))
+    bench.pass_time(20.0)
+    assert sent(bench) == [(3, 3)]
+
+
+def test_a_group_that_goes_leaves_pods_that_declare_a_minimum_with_that(bench, arrive):
+    bench.join("w1")
+    arrive("a", minimum=2, rule=GangRule(5))
+    rows = arrive("b", minimum=2, rule=GangRule(5))
+    bench.pass_time(0.1)
+    assert (sent(bench), why(bench, rows)) == ([], there(2, needed=5))
+    ruled(bench, MISSING)
+    assert sent(bench) == [(2, 2)]
+
+
+def test_a_pod_that_declares_a_minimum_of_one_frees_those_that_wait_for_their_group(bench, arrive):
+    bench.join("w1")
+    arrive("a", minimum=0, rule=GangRule(3))
+    ruled(bench, MISSING)
+    assert not sent(bench)
+    arrive("b", minimum=1, rule=MISSING)
+    bench.pass_time(0.1)
+    assert sent(bench) == [(2, 1)]
+
+
+def test_a_minimum_that_is_lowered_wakes_a_gang_that_did_not_fit(bench, arrive):
+    bench.join("w1")
+    rows = arrive("a", "b", "c", minimum=0, rule=GangRule(3))
+    bench.pass_time(0.1)
+    bench.answer("w1", UNSCHEDULABLE, reason="too little room", refused_by=("NodeResourcesFit",))
+    bench.pass_time(20.0)
+    assert bench.all_are(rows, Phase.UNSCHEDULABLE)
+    ruled(bench, GangRule(2))
+    assert sent(bench) == [(3, 2)]
+
+
+@pytest.mark.parametrize("at_first", [GangRule(1), GangRule(3), MISSING])
+def test_pods_of_a_group_of_one_are_ordinary_pods(bench, arrive, at_first):
+    bench.join("w1")
+    rows = arrive("a", "b", minimum=0, rule=at_first)
+    bench.pass_time(0.1)
+    ruled(bench, GangRule(1))
+    assert sent(bench) == [(2, 0)]
+    bench.answer("w1", BOUND)
+    assert bench.all_are(rows, Phase.BOUND)
+    ruled(bench, GangRule(5))
+    arrive("c", minimum=0, rule=GangRule(5))
+    bench.pass_time(0.1)
+    assert sent(bench) == [(1, 0)], "the gang has begun"
+
+
+def test_a_pod_group_that_goes_while_its_gang_is_with_a_worker_does_not_lower_the_minimum(bench, arrive):
+    bench.join("w1")
+    rows = arrive("a", "b", "c", minimum=0, rule=GangRule(3))
+    bench.pass_time(0.1)
+    ruled(bench, MISSING)
+    bench.outcomes(bench.sent["w1"][0], [0, 1], BOUND)
+    (release,) = bench.instructions(m.Release)
+    assert release.rows.tolist() == rows[:2].tolist(), "two of the three that it needed are too few"
+
+
+def test_a_gang_that_is_placed_while_its_pod_group_goes_has_begun(bench, arrive):
+    bench.join("w1")
+    rows = arrive("a", "b", "c", minimum=0, rule=GangRule(3))
+    ruled(bench, MISSING)
+    bench.answer("w1", BOUND)
+    assert bench.all_are(rows, Phase.BOUND)
+
+
+def test_a_dispatcher_that_starts_without_the_pod_group_gives_back_what_nobody_confirmed(bench, accept):
+    accept("a", "b", minimum=0, rule=MISSING)
+    rows = np.arange(2, dtype=np.uint32)
+    bench.machine.restore_bound(rows, np.array([1, 2], np.uint32))
+    (release,) = bench.machine.restore_gangs(rows, bench.now)
+    assert release.rows.tolist() == [0, 1], "whether it is all of the gang is unknown"

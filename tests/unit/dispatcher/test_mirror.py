@@ -1,13 +1,16 @@
 """From changes of pod and node objects to changes of the registry and the ledger."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, gangs_of
+from dispatcher.core.kubernetes.pod_groups import GroupKind, GroupRef
 from dispatcher.core.kubernetes.pod_objects import GonePod, SeenPod
 from dispatcher.core.kubernetes.rejections import KubeletRejection
-from dispatcher.core.pods.sets import NewGang, NewPods
+from dispatcher.core.pods.sets import GangRule, NewGang, NewPods
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate
 
@@ -162,7 +165,14 @@ def test_pods_of_one_gang_are_accepted_as_such_and_the_largest_minimum_counts():
         seen(3, gang=serve),
         seen(4, gang=NewGang("default", "train", 3, "train")),
     ]
-    gangs, of_pods = gangs_of(pods)
+    gangs, of_pods = gangs_of(pods, {}.get)
     assert gangs == (NewGang("default", "train", 3, "train"), serve)
     assert of_pods.tolist() == [1, 0, 2, 1]
-    assert gangs_of([seen(1)]) == ((), None)
+    assert gangs_of([seen(1)], {}.get) == ((), None)
+
+
+def test_pods_of_a_group_are_accepted_with_what_the_group_says():
+    group, rule = GroupRef(GroupKind.VOLCANO, "default", "train"), GangRule(5)
+    gang = NewGang("default", "train", 0, group.key)
+    gangs, _ = gangs_of([seen(1, gang=gang, group=group)], {group: rule}.get)
+    assert gangs == (replace(gang, rule=rule),)

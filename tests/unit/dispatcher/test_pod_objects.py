@@ -2,6 +2,7 @@
 
 import pytest
 
+from dispatcher.core.kubernetes.pod_groups import GroupKind, GroupRef
 from dispatcher.core.kubernetes.pod_objects import PodReader
 from dispatcher.core.pods.sets import NewGang
 from hoss.errors import InvalidInput
@@ -160,6 +161,11 @@ MINIMUM, GROUP, GROUP_LABEL = (
 )  # fmt: skip
 
 
+OF_KUBERNETES, OF_VOLCANO, OF_PLUGINS = (
+    GroupRef(kind, "default", "g") for kind in (GroupKind.WORKLOAD, GroupKind.VOLCANO, GroupKind.COSCHEDULING)
+)
+
+
 def member(annotations, *, labels=None, owners=(), **fields):
     made = pod(annotations=annotations, labels=labels, **fields)
     made["metadata"]["ownerReferences"] = list(owners)
@@ -167,16 +173,44 @@ def member(annotations, *, labels=None, owners=(), **fields):
 
 
 @pytest.mark.parametrize(
+    ("made", "group"),
+    [
+        (member({}, schedulingGroup={"podGroupName": "g"}), OF_KUBERNETES),
+        (
+            member({GROUP: "v"}, labels={GROUP_LABEL: "p"}, schedulingGroup={"podGroupName": "g"}),
+            OF_KUBERNETES,
+        ),
+        (member({GROUP: "g"}, labels={GROUP_LABEL: "p"}), OF_VOLCANO),
+        (member({}, labels={GROUP_LABEL: "g"}), OF_PLUGINS),
+        (member({}, labels={GROUP_LABEL: ""}), None),
+        (member({}, labels={GROUP_LABEL: "g"}, schedulerName="default-scheduler"), None),
+    ],
+    ids=["by-its-spec", "by-all", "by-annotation-and-label", "by-its-label", "by-nothing", "somebody-else-s"],
+)
+def test_a_pod_names_one_group(reader, made, group):
+    assert reader.read(made).group == group
+
+
+@pytest.mark.parametrize(
     ("made", "gang"),
     [
-        (member({MINIMUM: "3", GROUP: "g"}, owners=[JOB]), NewGang("default", "g", 3, "default/g")),
-        (member({MINIMUM: "3"}, labels={GROUP_LABEL: "g"}), NewGang("default", "g", 3, "default/g")),
+        (member({MINIMUM: "3", GROUP: "g"}, owners=[JOB]), NewGang("default", "g", 3, OF_VOLCANO.key)),
+        (member({MINIMUM: "3"}, labels={GROUP_LABEL: "g"}), NewGang("default", "g", 3, OF_PLUGINS.key)),
         (member({MINIMUM: "3"}, owners=[JOB]), NewGang("default", "train", 3, "of-the-job")),
         (member({MINIMUM: "3", GROUP: "g"}, schedulerName="default-scheduler"), None),
-        (member({GROUP: "g"}), None),
+        (member({GROUP: "g"}), NewGang("default", "g", 0, OF_VOLCANO.key)),
+        (member({MINIMUM: "1", GROUP: "g"}), NewGang("default", "g", 1, OF_VOLCANO.key)),
         (member({MINIMUM: "1"}), None),
     ],
-    ids=["of-a-group", "by-its-label", "of-a-controller", "somebody-else-s", "no-minimum", "of-one-pod"],
+    ids=[
+        "of-a-group",
+        "by-its-label",
+        "of-a-controller",
+        "somebody-else-s",
+        "as-its-group-says",
+        "of-a-group-that-need-not-exist",
+        "of-one-pod",
+    ],
 )
 def test_of_which_gang_a_pod_is_its_annotation_and_its_group_or_controller_say(reader, made, gang):
     read = reader.read(made)
@@ -198,6 +232,16 @@ def test_a_gang_that_cannot_be_is_the_pod_s_problem(reader, annotations, problem
     read = reader.read(member(annotations))
     assert read.gang is None
     assert read.problem.startswith(f"metadata.annotations[hoss.dev/min-available]: {problem}")
+
+
+def test_a_pod_of_a_workload_as_kubernetes_1_35_has_them_is_not_placed_alone_unless_it_declares_a_minimum(
+    reader,
+):
+    workload = {"name": "train", "podGroup": "workers"}
+    refused = reader.read(member({}, workloadRef=workload))
+    assert refused.problem == "spec.workloadRef: Workloads of Kubernetes 1.35 are not supported"
+    declared = reader.read(member({MINIMUM: "3"}, owners=[JOB], workloadRef=workload))
+    assert (declared.gang, declared.problem) == (NewGang("default", "train", 3, "of-the-job"), "")
 
 
 def test_a_pod_of_ours_with_too_many_terms_is_not_placed_and_any_pod_is_read():

@@ -9,7 +9,7 @@ from aiohttp import web
 from unit.kube.server import Handler, answering, saying
 from waiting import until
 
-from hoss.kube.reflector import Change, ObjectGone, ObjectSeen, Reflector
+from hoss.kube.reflector import Availability, Change, ObjectGone, ObjectSeen, Reflector
 from hoss.tasks import background
 
 PODS = "/api/v1/pods"
@@ -52,10 +52,10 @@ def noting(handler: Handler, asked: list[dict]) -> Handler:
 
 
 @contextlib.asynccontextmanager
-async def following(*handlers: Handler, optional: bool = False):
+async def following(*handlers: Handler, **options: bool):
     changes: list[Change] = []
     async with answering(*handlers) as api:
-        reflector = Reflector(api, PODS, changes.extend, optional=optional)
+        reflector = Reflector(api, PODS, changes.extend, **options)
         async with background(reflector.run()):
             yield reflector, changes
 
@@ -160,9 +160,53 @@ async def test_who_may_not_list_says_so_and_goes_on_trying():
         await until(reflector.complete.is_set)
 
 
+FORBIDDEN = saying(403, {"reason": "Forbidden", "message": "pods is forbidden"})
+
+
+@pytest.mark.parametrize(
+    ("discovery", "availability"),
+    [
+        (saying(200, {"resources": [{"name": "pods"}]}), Availability.FORBIDDEN),
+        (saying(200, {"resources": [{"name": "pods/status"}]}), Availability.NOT_SERVED),
+        (saying(404), Availability.NOT_SERVED),
+        (FORBIDDEN, Availability.FORBIDDEN),
+        (saying(503), Availability.FORBIDDEN),
+    ],
+    ids=["served", "another kind", "no kind of the group", "no right to ask", "no answer"],
+)
+async def test_who_may_not_read_a_kind_that_is_not_required_learns_whether_the_server_has_it_and_waits_for_nobody(
+    discovery, availability
+):
+    async with following(FORBIDDEN, discovery, optional=True, required=False) as (reflector, changes):
+        await until(reflector.complete.is_set)
+        assert (reflector.availability, changes) == (availability, [])
+        assert ("pods is forbidden" in reflector.problem) == (availability is Availability.FORBIDDEN)
+
+
+async def test_a_right_that_comes_later_is_found(monkeypatch):
+    monkeypatch.setattr("hoss.kube.reflector.ABSENT_KIND_SECONDS", 0.05)
+    served = saying(200, {"resources": [{"name": "pods"}]})
+    listed = page(pod("a", 3), version=9)
+    async with following(FORBIDDEN, served, listed, watch(), optional=True, required=False) as (
+        reflector,
+        changes,
+    ):
+        await until(lambda: len(changes) == 1)
+        assert (reflector.availability, reflector.problem) == (Availability.FOLLOWED, "")
+
+
+async def test_a_kind_that_is_required_is_not_complete_while_it_may_not_be_read():
+    served = saying(200, {"resources": [{"name": "pods"}]})
+    async with following(FORBIDDEN, served, page(version=9), watch(), optional=True) as (reflector, _):
+        await until(lambda: "pods is forbidden" in reflector.problem)
+        await until(reflector.complete.is_set)
+        assert reflector.availability is Availability.FOLLOWED
+
+
 async def test_of_a_kind_that_the_server_need_not_have_there_are_no_objects():
     async with following(saying(404), optional=True) as (reflector, changes):
         await until(reflector.complete.is_set)
         assert (changes, reflector.stale_since, reflector.problem) == ([], None, "")
+        assert reflector.availability is Availability.NOT_SERVED
     async with following(saying(404), page(version=9), watch()) as (reflector, _):
         await until(lambda: "404" in reflector.problem)

@@ -37,8 +37,8 @@ def group(version: str, minimum: int) -> str:
     )
 
 
-def member(name: str, metadata: str) -> str:
-    return f"apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, {metadata}}}\n{POD}\n---\n"
+def member(name: str, metadata: str, pod: str = POD) -> str:
+    return f"apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, {metadata}}}\n{pod}\n---\n"
 
 
 VOLCANO_MEMBER = "annotations: {scheduling.k8s.io/group-name: g}"
@@ -89,6 +89,29 @@ def test_pods_that_name_a_pod_group_of_the_same_input_are_its_gang(version, meta
     text = member("a", metadata) + group(version, 2) + member("b", metadata) + member("c", "labels: {}")
     manifest = read_manifest(text, where="f")
     assert [w.gang for w in manifest.workloads] == [GangSpec("default", "g", 2)] * 2 + [None]
+
+
+KUBERNETES_GROUP = """\
+apiVersion: scheduling.k8s.io/v1alpha2
+kind: PodGroup
+metadata: {name: g}
+spec: {schedulingPolicy: POLICY}
+---
+"""
+OF_KUBERNETES = POD.replace("{", "{schedulingGroup: {podGroupName: g}, ", 1)
+
+
+@pytest.mark.parametrize(("policy", "minimum"), [("{gang: {minCount: 2}}", 2), ("{basic: {}}", 1)])
+def test_pods_that_name_a_pod_group_of_kubernetes_in_their_spec_are_its_gang(policy, minimum):
+    text = KUBERNETES_GROUP.replace("POLICY", policy)
+    text += member("a", "labels: {}", OF_KUBERNETES) + member("b", COSCHEDULING_MEMBER, OF_KUBERNETES)
+    gang = GangSpec("default", "g", minimum)
+    assert [w.gang for w in read_manifest(text, where="f").workloads] == [gang, gang]
+
+
+def test_a_minimum_of_a_pod_group_of_kubernetes_that_cannot_be_is_refused_with_its_place():
+    with pytest.raises(InvalidInput, match=r"spec.schedulingPolicy.gang.minCount: is 0; it must lie between"):
+        read_manifest(KUBERNETES_GROUP.replace("POLICY", "{gang: {minCount: 0}}"), where="f")
 
 
 def test_a_job_whose_pods_name_a_pod_group_is_its_member():

@@ -1,0 +1,241 @@
+"""PodGroups of a cluster, of three kinds, and the pods that name them.
+
+A pod names a PodGroup of its own namespace; the objects of the three kinds are different groups, whatever their
+names. A group may come after its pods, change and go. A pod whose group is not there waits, and is told whether
+the object, the kind or the right to read it is missing. An entry is forgotten with its object or its pod."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from dispatcher.core.pods.gangs import MAX_GANG_PODS, TOO_MANY_PODS
+from dispatcher.core.pods.sets import GangRule
+from hoss.errors import InvalidInput
+from hoss.manifests.fields import Object, integer, mapping
+from hoss.manifests.gangs import GROUP_ANNOTATION, GROUP_LABEL, read_pod_group
+
+_MOST_SECONDS = 2**31 - 1
+
+
+class GroupKind(Enum):
+    """The values are the full names of the resources."""
+
+    COSCHEDULING = "podgroups.scheduling.x-k8s.io"  # of the scheduler-plugins
+    VOLCANO = "podgroups.scheduling.volcano.sh"
+    WORKLOAD = "podgroups.scheduling.k8s.io"  # of Kubernetes itself (KEP-4671, KEP-5832)
+
+
+class GroupRef(NamedTuple):
+    """A PodGroup by name. It need not exist."""
+
+    kind: GroupKind
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        """Of the gang that its pods are (dispatcher.core.pods.gangs)."""
+        return f"{self.kind.value}/{self.namespace}/{self.name}"
+
+
+def group_of(metadata: Object, spec: Object) -> GroupRef | None:
+    """The PodGroup that a pod names: by its spec, else by Volcano's annotation, else by the label of the
+    scheduler-plugins."""
+    names = {
+        GroupKind.WORKLOAD: (spec.get("schedulingGroup") or {}).get("podGroupName"),
+        GroupKind.VOLCANO: (metadata.get("annotations") or {}).get(GROUP_ANNOTATION),
+        GroupKind.COSCHEDULING: (metadata.get("labels") or {}).get(GROUP_LABEL),
+    }
+    return next((GroupRef(kind, metadata["namespace"], name) for kind, name in names.items() if name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """A PodGroup object. `problem`: why its pods cannot be placed as it asks."""
+
+    ref: GroupRef
+    uid: str
+    version: str  # its resourceVersion
+    generation: int
+    minimum: int
+    timeout_seconds: int  # scheduleTimeoutSeconds; 0: none
+    problem: str
+    status: Mapping[str, Any]  # as its writers left it
+
+
+def read_group(kind: GroupKind, item: Object) -> PodGroup:
+    """A PodGroup that cannot be read has a `problem`."""
+    metadata = item["metadata"]
+    minimum = timeout_seconds = 0
+    try:
+        minimum = read_pod_group(item).minimum
+        spec = mapping(item, "spec", "PodGroup")
+        timeout_seconds = integer(
+            spec, "scheduleTimeoutSeconds", "spec", least=0, most=_MOST_SECONDS, default=0
+        )
+        problem = _problem(minimum, spec)
+    except InvalidInput as exc:
+        problem = str(exc)
+    return PodGroup(
+        GroupRef(kind, metadata["namespace"], metadata["name"]),
+        metadata["uid"],
+        metadata["resourceVersion"],
+        metadata.get("generation", 0),
+        minimum,
+        timeout_seconds,
+        problem,
+        _status(item),
+    )
+
+
+def _status(item: Object) -> Mapping[str, Any]:
+    """What is no status counts as none: a custom resource may have no schema."""
+    status = item.get("status")
+    if not isinstance(status, dict):
+        return {}
+    conditions = status.get("conditions")
+    if conditions is None:
+        return status
+    listed = conditions if isinstance(conditions, list) else []
+    return {**status, "conditions": [condition for condition in listed if isinstance(condition, dict)]}
+
+
+def _problem(minimum: int, spec: Object) -> str:
+    if minimum > MAX_GANG_PODS:
+        return f"its minimum is {minimum}; {TOO_MANY_PODS}"
+    if mapping(spec, "schedulingConstraints", "spec").get("topology"):
+        return "spec.schedulingConstraints.topology is not supported"
+    if mapping(spec, "networkTopology", "spec").get("mode") == "hard":
+        return "spec.networkTopology with mode hard is not supported"
+    return ""
+
+
+class Member(NamedTuple):
+    """An existing pod that names a group."""
+
+    on_node: bool
+    phase: str  # Pending, Running, Succeeded, Failed, or Unknown
+
+
+class PodCounts(NamedTuple):
+    """The pods of a group, as the API server has them."""
+
+    total: int
+    scheduled: int  # on nodes
+    running: int
+    succeeded: int
+    failed: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Of a group that exists, or that pods name."""
+
+    group: PodGroup | None = None
+    members: dict[bytes, Member] = field(default_factory=dict)  # by UID
+    counts: PodCounts | None = None  # of the members; None: to be counted
+
+
+_NO_PODS = PodCounts(0, 0, 0, 0, 0)
+
+
+class PodGroups:
+    """Groups by reference, with their pods of ours."""
+
+    def __init__(self) -> None:
+        self._entries: dict[GroupRef, _Entry] = {}
+        self._of_pods: dict[bytes, GroupRef] = {}  # by UID
+        self._unread: dict[GroupKind, str] = {}  # why no group of this kind is known
+        self._new_rules: set[GroupRef] = set()
+        self._touched: set[GroupRef] = set()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def apply(self, group: PodGroup) -> None:
+        """The group exists, and is so now."""
+        entry = self._entries.setdefault(group.ref, _Entry())
+        if entry.group is None or (entry.group.minimum, entry.group.problem) != (
+            group.minimum,
+            group.problem,
+        ):
+            self._new_rules.add(group.ref)
+        entry.group = group
+        self._touched.add(group.ref)
+
+    def remove(self, ref: GroupRef) -> None:
+        """The group no longer exists."""
+        entry = self._entries.get(ref)
+        if entry is not None:
+            entry.group = None
+            self._new_rules.add(ref)
+            self._tidy(ref, entry)
+
+    def set_unread(self, kind: GroupKind, why: str) -> None:
+        """Why no group of this kind is known; "": those that exist are."""
+        if self._unread.get(kind, "") != why:
+            self._unread[kind] = why
+            self._new_rules.update(ref for ref in self._entries if ref.kind is kind)
+
+    def pod_seen(self, uid: bytes, ref: GroupRef | None, member: Member) -> None:
+        """A pod of ours exists, and names this group."""
+        if ref != self._of_pods.get(uid):
+            self.pod_gone(uid)
+        if ref is None:
+            return
+        entry = self._entries.setdefault(ref, _Entry())
+        if entry.members.get(uid) != member:
+            entry.members[uid], entry.counts = member, None
+            self._of_pods[uid] = ref
+            self._touched.add(ref)
+
+    def pod_gone(self, uid: bytes) -> None:
+        """The pod no longer exists."""
+        ref = self._of_pods.pop(uid, None)
+        if ref is not None:
+            entry = self._entries[ref]
+            del entry.members[uid]
+            entry.counts = None
+            self._touched.add(ref)
+            self._tidy(ref, entry)
+
+    def group(self, ref: GroupRef) -> PodGroup | None:
+        """The group, if it exists."""
+        entry = self._entries.get(ref)
+        return None if entry is None else entry.group
+
+    def counts(self, ref: GroupRef) -> PodCounts:
+        """The pods that name this group."""
+        entry = self._entries.get(ref)
+        if entry is None:
+            return _NO_PODS
+        if entry.counts is None:
+            phases = Counter(pod.phase for pod in entry.members.values())
+            on_nodes = sum(pod.on_node for pod in entry.members.values())
+            ends = phases["Running"], phases["Succeeded"], phases["Failed"]
+            entry.counts = PodCounts(len(entry.members), on_nodes, *ends)
+        return entry.counts
+
+    def rule(self, ref: GroupRef) -> GangRule:
+        """What the group says about the gang that its pods are."""
+        group = self.group(ref)
+        title = f"PodGroup {ref.namespace}/{ref.name}"
+        if group is None:
+            return GangRule(missing=self._unread.get(ref.kind) or f"{title} does not exist")
+        return GangRule(missing=f"{title}: {group.problem}") if group.problem else GangRule(group.minimum)
+
+    def take_rules(self) -> dict[str, GangRule]:
+        """By the keys of their gangs, the rules that may have changed since the last call."""
+        changed, self._new_rules = self._new_rules, set()
+        return {ref.key: self.rule(ref) for ref in changed}
+
+    def take_touched(self) -> set[GroupRef]:
+        """Groups that changed, or whose pods did, since the last call."""
+        touched, self._touched = self._touched, set()
+        return touched
+
+    def _tidy(self, ref: GroupRef, entry: _Entry) -> None:
+        if entry.group is None and not entry.members:
+            del self._entries[ref]
