@@ -104,13 +104,13 @@ def run(
     """One run of the cell; the same for the same state of `chance`."""
     chance = chance or random.Random(0)
     about = lambda value: value * max(0.2, chance.gauss(1.0, noise))  # noqa: E731 - a word for it, not a function
-    several = cell.workers > 1 and cell.mode is not Mode.SINGLE
+    several = cell.workers > 1 and cell.mode != Mode.SINGLE
     pods = cell.pods or int(cell.nodes * 36 * cell.fill)
     rate = about(speed * _rate(cell))
     crowd = math.log2(cell.workers) * cell.fill**6 if several else 0.0
-    conflicts = int(about(pods * 0.015 * crowd)) if cell.mode is Mode.HOSS else 0
-    oversold = int(min(1.0, about(0.16 * crowd)) * cell.nodes) if cell.mode is Mode.UNCOORDINATED else 0
-    stranded = int(about(pods * 0.004 * crowd)) if cell.mode is Mode.PARTITIONED else 0
+    conflicts = int(about(pods * 0.015 * crowd)) if cell.mode == Mode.HOSS else 0
+    oversold = int(min(1.0, about(0.16 * crowd)) * cell.nodes) if cell.mode == Mode.UNCOORDINATED else 0
+    stranded = int(about(pods * 0.004 * crowd)) if cell.mode == Mode.PARTITIONED else 0
     left = stranded + int(pods * 0.004 * max(0.0, cell.fill - 0.9))
     middle = about(9000 * pods / rate / 18)
     values = {
@@ -167,7 +167,7 @@ def run(
             ),
         },
         "violations": [],
-        **(_UNTOLD if cell.mode is Mode.KUBE_SCHEDULER else {}),
+        **(_UNTOLD if cell.mode == Mode.KUBE_SCHEDULER else {}),
         **fields,
     }
     return ComparisonRun(**values)
@@ -175,11 +175,11 @@ def run(
 
 def _rate(cell: Cell) -> float:
     """Pods by second: flat on two cores, growing with workers where decisions cost time."""
-    base = 60_000 if cell.load is Load.OPENB else 120_000
+    base = 60_000 if cell.load == Load.OPENB else 120_000
     growth = 1.0
-    if cell.mode is not Mode.SINGLE and cell.workers > 1:
+    if cell.mode != Mode.SINGLE and cell.workers > 1:
         growth = 1.0 - 0.03 * cell.workers
-        if cell.decision.task_ms and cell.mode is not Mode.LOCKED:
+        if cell.decision.task_ms and cell.mode != Mode.LOCKED:
             growth = 0.94 * cell.workers
     if cell.decision.task_ms:
         base = min(base, 1000 / cell.decision.task_ms)

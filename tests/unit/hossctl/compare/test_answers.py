@@ -64,7 +64,7 @@ def test_a_node_that_hoss_overcommitted_is_not_passed_over():
     made = small()
     runs = [
         each.model_copy(update={"overcommit": Overcommit(nodes=3, worst=1.1, excess={})})
-        if each.cell.mode is Mode.HOSS
+        if each.cell.mode == Mode.HOSS
         else each
         for each in made.runs
     ]
@@ -113,7 +113,7 @@ def test_at_full_utilisation_is_compared_on_the_same_loads_and_below_it_is_not()
     runs = [
         run.model_copy(
             update={
-                "utilisation": {"cpu": 0.99 - 0.1 * run.repetition - 0.004 * (run.cell.mode is Mode.HOSS)}
+                "utilisation": {"cpu": 0.99 - 0.1 * run.repetition - 0.004 * (run.cell.mode == Mode.HOSS)}
             }
         )
         for run in made.runs

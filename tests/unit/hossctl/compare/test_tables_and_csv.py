@@ -106,7 +106,15 @@ def test_a_figure_that_a_run_has_not_is_an_empty_field():
 def test_every_column_is_documented():
     text = (ROOT / "docs" / "benchmarks" / "README.md").read_text(encoding="utf-8")
     keys = [*tables.KEYS, *(figure.key for figure in figures(comparison().runs))]
-    by_name = ("utilisation_", "fragmentation_", "excess_", "cpu_seconds_", "peak_mib_")
+    by_name = (
+        "utilisation_",
+        "fragmentation_",
+        "stranded_",
+        "spread_",
+        "excess_",
+        "cpu_seconds_",
+        "peak_mib_",
+    )
     expected = {next((f"{stem}*" for stem in by_name if key.startswith(stem)), key) for key in keys}
     assert {key for key in expected if f"`{key}`" not in text} == set()
     defined = [figure for figure in figures(comparison().runs) if not figure.key.startswith(by_name)]
