@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from hoss.errors import ConfigError
 from hoss.imports import named_object
-from hoss.sdk.running import main
+from hoss.sdk.running import main as run
 
 
-def run(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Make the class that the first argument names and run it; the exit code."""
     target, *flags = sys.argv[1:] if argv is None else argv
     try:
@@ -18,8 +18,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         problem = str(exc) if isinstance(exc, ConfigError) else f"{target}: {type(exc).__name__}: {exc}"
         print(problem, file=sys.stderr)  # noqa: T201 - for whoever started it
         return 1
-    return main(algorithm, flags)
+    return run(algorithm, flags)
 
 
 if __name__ == "__main__":
-    sys.exit(run())
+    sys.exit(main())

@@ -162,21 +162,21 @@ GPU_FRAGMENTATION = Figure(
     "gpu_fragmentation",
     "GPU fragmented",
     Unit.SHARE,
-    "FGD's measure: of what is free on cards at the end, the share that the load's pods cannot use, by how "
+    "FGD's measure: of all cards, the share that is free at the end and that the load's pods cannot use, by how "
     "often each kind comes.",
     lambda run: None if run.quality is None else run.quality.gpu_fragmentation,
     Better.LOWER,
-    0.01,
+    0.002,
 )
 STRANDED_ROOM = Figure(
     "stranded_scarcest",
     "stranded room",
     Unit.SHARE,
-    "Of the free amount of the most used resource, the share that the load's pods cannot use, because something "
-    "else of those nodes is full; of cards FGD's measure.",
+    "Of all there is of the most used resource, the share that is free at the end and that the load's pods cannot "
+    "use, because too little or something else is left on those nodes; of cards FGD's measure.",
     _stranded_of_scarcest,
     Better.LOWER,
-    0.01,
+    0.002,
 )
 SPREAD = Figure(
     "spread_scarcest",
@@ -419,7 +419,7 @@ def _stranded_room(resource: str) -> Figure:
         f"stranded_{_column(resource)}",
         f"{resource} stranded",
         Unit.SHARE,
-        f"Of the {resource} that is free at the end, the share that the load's pods cannot use, by how often "
+        f"Of all {resource}, the share that is free at the end and that the load's pods cannot use, by how often "
         "each kind comes.",
         lambda run: None if run.quality is None else run.quality.stranded.get(resource),
     )

@@ -104,10 +104,10 @@ class Overcommit(_Part):
 class PlacementQuality(_Part):
     """How well the pods lie at the end. Shares are fractions."""
 
-    # FGD's measure: of the free parts of all cards, the share that the load's pods cannot use. None without
-    # free cards.
+    # FGD's measure: of all cards, the share that is free and that the load's pods cannot use. None without
+    # cards.
     gpu_fragmentation: float | None
-    # By resource that the load requests: of the free amount, the share that its pods cannot use.
+    # By resource that the load requests: of all there is, the share that is free and that its pods cannot use.
     stranded: dict[str, float]
     # By resource: the standard deviation, over nodes, of the share that is requested.
     spread: dict[str, float]

@@ -182,24 +182,26 @@ def quality(
 
 
 def gpu_fragmentation(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int64]) -> float | None:
-    """FGD's measure F over all nodes, by what is free on all cards; None where nothing is free, and without
-    cards. `scheduler_worker.core.plugins.fragmentation` has the measure and its source."""
-    free = free_on_cards(pool.cards_used)
-    if not free.any():
+    """FGD's measure F over all nodes, by all cards; None without cards. By what is free it would punish who packs
+    well: the little that is left is useless to most pods. `scheduler_worker.core.plugins.fragmentation` has the
+    measure and its source."""
+    cards = int((pool.cards_used_milli != NO_CARD).sum())
+    if not cards:
         return None
+    free = free_on_cards(pool.cards_used)
     counts: dict[TaskClass, int] = {}
     for spec, number in zip(specs, pods.tolist(), strict=True):
         requests, devices = dict(spec.requests), spec.devices
-        cards, milli = (devices.count, devices.milli) if devices else (0, 0)
-        task = TaskClass(requests.get("cpu", 0), requests.get("memory", 0), cards, milli)
+        shape = (devices.count, devices.milli) if devices else (0, 0)
+        task = TaskClass(requests.get("cpu", 0), requests.get("memory", 0), *shape)
         counts[task] = counts.get(task, 0) + number
     cpu, memory = (pool.free_of(name) for name in ("cpu", "memory"))
-    return float(free_gpu_lost(Popularity.of(counts), cpu, memory, free).sum() / free.sum())
+    return float(free_gpu_lost(Popularity.of(counts), cpu, memory, free).sum() / (cards * WHOLE_CARD_MILLI))
 
 
 def stranded(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int64]) -> dict[str, float]:
-    """By resource that the load requests: of the free amount, the share that the load's pods cannot use, in the
-    measure of `scheduler_worker.core.rebalance.usable_room`. Selectors are ignored."""
+    """By resource that the load requests: of all there is, the share that is free and that the load's pods cannot
+    use, in the measure of `scheduler_worker.core.rebalance.usable_room`. Selectors are ignored."""
     if not pods.any():
         return {}
     requests = np.stack([pool.request_of(spec) for spec in specs], axis=1)
@@ -208,12 +210,16 @@ def stranded(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int64]) -> d
     usable, free = usable_share(room, mix), room.free
     if usable is None:
         return {}
-    rows = [row for row, name in enumerate(pool.resources) if name != "pods" and mix.requests[row].any()]
-    totals = {row: float(free[row].sum()) for row in rows}
+    rows = [
+        row
+        for row, name in enumerate(pool.resources)
+        if name != "pods" and mix.requests[row].any() and pool.allocatable[row].any()
+    ]
+    lost = {row: float(free[row].sum() - (free[row] * usable[row]).sum()) for row in rows}
+    # Shares of single precision may exceed 1 by their error.
     return {
-        # A share of single precision may exceed 1 by its error.
-        pool.resources[row]: max(0.0, 1 - float((free[row] * usable[row]).sum()) / total) if total else 0.0
-        for row, total in totals.items()
+        pool.resources[row]: max(0.0, amount) / float(pool.allocatable[row].sum())
+        for row, amount in lost.items()
     }
 
 

@@ -13,6 +13,7 @@ from hossctl.compare.document import (
     Latency,
     MachineInfo,
     Overcommit,
+    PlacementQuality,
     ServiceFigures,
     WorkerFigures,
 )
@@ -57,6 +58,7 @@ def comparison(
     nodes: int = 500,
     repetitions: int = 3,
     decisions: Sequence[DecisionTimes] = (DecisionTimes(),),
+    schedulers: Sequence[str] = ("default",),
     seed: int = 1,
     noise: float = 0.04,
     speed: float = 1.0,
@@ -66,7 +68,7 @@ def comparison(
     chance = random.Random(seed)
     runs = [
         run(
-            Cell(mode=m, load=x, workers=w, nodes=nodes, fill=f, decision=d),
+            Cell(mode=m, load=x, scheduler=s, workers=w, nodes=nodes, fill=f, decision=d),
             repetition=r,
             chance=chance,
             noise=noise,
@@ -77,6 +79,7 @@ def comparison(
         for d in decisions
         for f in fills
         for m in modes
+        for s in schedulers
         for w in workers
         if (w == 1) == (m in ONE_SCHEDULER)
     ]
@@ -167,6 +170,15 @@ def run(
             ),
         },
         "violations": [],
+        "quality": PlacementQuality(
+            gpu_fragmentation=None if cell.load == Load.UNIFORM else about(0.05),
+            stranded={"cpu": about(0.02), "memory": about(0.03)},
+            spread={"cpu": about(0.1), "memory": about(0.05)},
+            nodes_in_use=cell.nodes,
+            moves=0,
+            fairness=min(1.0, (pods - left) / pods),
+        ),
+        "validated": cell.mode != Mode.UNCOORDINATED,
         **(_UNTOLD if cell.mode == Mode.KUBE_SCHEDULER else {}),
         **fields,
     }
@@ -183,7 +195,7 @@ def _rate(cell: Cell) -> float:
             growth = 0.94 * cell.workers
     if cell.decision.task_ms:
         base = min(base, 1000 / cell.decision.task_ms)
-    return base * growth * _SPEED[cell.mode] * (1 - 0.2 * cell.fill**4)
+    return base * growth * _SPEED.get(cell.mode, 1.0) * (1 - 0.2 * cell.fill**4)
 
 
 def _latency(middle: float) -> Latency:

@@ -223,3 +223,9 @@ def test_the_document_is_kept_whatever_else_fails(tmp_path):
     with pytest.raises(InvalidInput, match="--csv"):
         publish(comparison(**FIELDS), Format.JSON, ReportOptions(json=kept, csv=tmp_path / "gone" / "o.csv"))
     assert read(kept).runs
+
+
+def test_the_name_that_against_had_before_is_still_read_and_not_shown(document, faster):
+    old, new = (hoss("bench", "report", document, name, faster) for name in ("--baseline", "--against"))
+    assert old == new
+    assert "--baseline" not in hoss("bench", "report", "--help")[1]

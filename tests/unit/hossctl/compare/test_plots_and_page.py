@@ -78,6 +78,14 @@ def test_texts_of_a_plot_name_axes_with_units_and_every_load(drawn):
         {"modes": (Mode.SINGLE,), "loads": (Load.OPENB,)},
         {"loads": (Load.UNIFORM,), "workers": (1,), "fills": (0.8,), "repetitions": 1},
         {"repetitions": 0},
+        {
+            "modes": (Mode.HOSS, "mine.py:Mode"),
+            "loads": ("mine.py:Load",),
+            "schedulers": ("default", "mine.py:Scheduler"),
+            "workers": (2,),
+            "fills": (0.95,),
+            "repetitions": 2,
+        },
         pytest.param(
             {"loads": tuple(Load), "workers": (1, 2), "fills": (0.95,), "repetitions": 1},
             marks=pytest.mark.thorough,
