@@ -13,8 +13,8 @@ GIB = 2**30
 
 
 class PulledViews(CoordinationMode):
-    """As multi-hoss, but workers read the state of all nodes every 200 ms instead of following each change, as
-    the schedulers of the Omega paper do: decisions are staler, and more of them are refused."""
+    """As multi-hoss, but workers read the state of all nodes every 200 ms instead of following each change,
+    as the schedulers of the Omega paper do: decisions are staler, and more of them are refused."""
 
     def worker_flags(self, worker: int, workers: int, directory: Path) -> Sequence[str]:
         """Flags of a worker; `python -m scheduler_worker --help` lists them."""

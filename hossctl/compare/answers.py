@@ -172,7 +172,8 @@ def _at_full(summary: Summary) -> list[str]:
             shares = [written(Unit.SHARE, group.median(of) or 0.0) for group in (one, hoss)]
             points = f"{100 * median(apart):+.2f} points on the same load"
             parts.append(
-                f"{shares[1]} of all {what}, one scheduler {shares[0]} ({short_name(one.cell.load)}, {points})"
+                f"{shares[1]} of all {what}, one scheduler {shares[0]} ({short_name(one.cell.load)}, "
+                f"{points})"
             )
     return [f"Asked for all there is: {_workers(full)} with HOSS filled {'; '.join(parts)}."] if parts else []
 

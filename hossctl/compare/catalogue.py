@@ -152,8 +152,8 @@ UTILISATION = Figure(
     "utilisation_scarcest",
     "used",
     Unit.SHARE,
-    "The largest of the utilisations: of cpu, memory, cards and others, what bound pods ask for at the end, by "
-    "all there is.",
+    "The largest of the utilisations: of cpu, memory, cards and others, what bound pods ask for at the end, "
+    "by all there is.",
     lambda run: None if (scarcest := scarcest_resource(run)) is None else run.utilisation[scarcest],
     Better.HIGHER,
     0.002,
@@ -162,8 +162,8 @@ GPU_FRAGMENTATION = Figure(
     "gpu_fragmentation",
     "GPU fragmented",
     Unit.SHARE,
-    "FGD's measure: of all cards, the share that is free at the end and that the load's pods cannot use, by how "
-    "often each kind comes.",
+    "FGD's measure: of all cards, the share that is free at the end and that the load's pods cannot use, by "
+    "how often each kind comes.",
     lambda run: None if run.quality is None else run.quality.gpu_fragmentation,
     Better.LOWER,
     0.002,
@@ -172,8 +172,8 @@ STRANDED_ROOM = Figure(
     "stranded_scarcest",
     "stranded room",
     Unit.SHARE,
-    "Of all there is of the most used resource, the share that is free at the end and that the load's pods cannot "
-    "use, because too little or something else is left on those nodes; of cards FGD's measure.",
+    "Of all there is of the most used resource, the share that is free at the end and that the load's pods "
+    "cannot use, because too little or something else is left on those nodes; of cards FGD's measure.",
     _stranded_of_scarcest,
     Better.LOWER,
     0.002,
@@ -182,8 +182,8 @@ SPREAD = Figure(
     "spread_scarcest",
     "spread",
     Unit.SHARE,
-    "The standard deviation over nodes of the share of the most used resource (not of cards) that is requested: "
-    "0 where all nodes are equally full, 50 % where half are full and half empty.",
+    "The standard deviation over nodes of the share of the most used resource (not of cards) that is "
+    "requested: 0 where all nodes are equally full, 50 % where half are full and half empty.",
     lambda run: (
         None if run.quality is None else run.quality.spread.get(scarcest_resource(run, cards=False) or "")
     ),
@@ -206,8 +206,8 @@ FAIRNESS = Figure(
     "fairness",
     "fairness",
     Unit.SHARE,
-    "Jain's index of the share of each class of pods (equal requests and rules) that was bound: 100 % where all "
-    "classes got the same share.",
+    "Jain's index of the share of each class of pods (equal requests and rules) that was bound: 100 % where "
+    "all classes got the same share.",
     lambda run: None if run.quality is None else run.quality.fairness,
     Better.HIGHER,
     0.005,
@@ -419,8 +419,8 @@ def _stranded_room(resource: str) -> Figure:
         f"stranded_{_column(resource)}",
         f"{resource} stranded",
         Unit.SHARE,
-        f"Of all {resource}, the share that is free at the end and that the load's pods cannot use, by how often "
-        "each kind comes.",
+        f"Of all {resource}, the share that is free at the end and that the load's pods cannot use, by how "
+        "often each kind comes.",
         lambda run: None if run.quality is None else run.quality.stranded.get(resource),
     )
 

@@ -36,8 +36,8 @@ SLOW_NODES = 500
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What is varied. A mode with one scheduler ignores `workers`; the other modes of HOSS have two workers or
-    more, and modes of others as many as are given."""
+    """What is varied. A mode with one scheduler ignores `workers`; the other modes of HOSS have two workers
+    or more, and modes of others as many as are given."""
 
     modes: tuple[str, ...] = MODES
     loads: tuple[str, ...] = (Load.UNIFORM,)
@@ -108,8 +108,8 @@ def _refuse_impossible(cell: Cell) -> None:
         )
     if not MODE_REGISTRY.find(cell.mode, where="--modes").takes_other_schedulers(cell.workers):
         raise InvalidInput(
-            f"{cell.scheduler} does not know how to run as {cell.mode}, which takes HOSS's workers; use modes such as "
-            f"{Mode.SINGLE.value}, {Mode.HOSS.value}",
+            f"{cell.scheduler} does not know how to run as {cell.mode}, which takes HOSS's workers; use "
+            f"modes such as {Mode.SINGLE.value}, {Mode.HOSS.value}",
             where="--schedulers",
         )
 

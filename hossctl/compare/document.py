@@ -107,7 +107,7 @@ class PlacementQuality(_Part):
     # FGD's measure: of all cards, the share that is free and that the load's pods cannot use. None without
     # cards.
     gpu_fragmentation: float | None
-    # By resource that the load requests: of all there is, the share that is free and that its pods cannot use.
+    # By resource that the load requests: of all there is, the share that is free and no use to its pods.
     stranded: dict[str, float]
     # By resource: the standard deviation, over nodes, of the share that is requested.
     spread: dict[str, float]

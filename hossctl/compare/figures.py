@@ -170,7 +170,7 @@ def quality(
     moves: int | None,
 ) -> PlacementQuality:
     """How well pods lie. `submitted` and `bound`: the number of pods of each spec. The mix of pods that free
-    room is held against is the load itself; docs/benchmarks/README.md has the definitions and their sources."""
+    room is held against is the load itself; docs/benchmarks/README.md has the definitions and sources."""
     return PlacementQuality(
         gpu_fragmentation=gpu_fragmentation(pool, specs, submitted),
         stranded=stranded(pool, specs, submitted),
@@ -182,9 +182,9 @@ def quality(
 
 
 def gpu_fragmentation(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int64]) -> float | None:
-    """FGD's measure F over all nodes, by all cards; None without cards. By what is free it would punish who packs
-    well: the little that is left is useless to most pods. `scheduler_worker.core.plugins.fragmentation` has the
-    measure and its source."""
+    """FGD's measure F over all nodes, by all cards; None without cards. By what is free it would punish who
+    packs well: the little that is left is useless to most pods. `scheduler_worker.core.plugins.fragmentation`
+    has the measure and its source."""
     cards = int((pool.cards_used_milli != NO_CARD).sum())
     if not cards:
         return None
@@ -200,8 +200,8 @@ def gpu_fragmentation(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int
 
 
 def stranded(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int64]) -> dict[str, float]:
-    """By resource that the load requests: of all there is, the share that is free and that the load's pods cannot
-    use, in the measure of `scheduler_worker.core.rebalance.usable_room`. Selectors are ignored."""
+    """By resource that the load requests: of all there is, the share that is free and that the load's pods
+    cannot use, in the measure of `scheduler_worker.core.rebalance.usable_room`. Selectors are ignored."""
     if not pods.any():
         return {}
     requests = np.stack([pool.request_of(spec) for spec in specs], axis=1)
@@ -224,8 +224,8 @@ def stranded(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int64]) -> d
 
 
 def spread(pool: Pool) -> dict[str, float]:
-    """By resource that is requested: the standard deviation, over nodes that offer it, of the share requested.
-    0: all nodes are equally full; 0.5: half of them are empty and half full."""
+    """By resource that is requested: the standard deviation, over nodes that offer it, of the share
+    requested. 0: all nodes are equally full; 0.5: half of them are empty and half full."""
     found = {}
     for row, name in enumerate(pool.resources):
         offering = pool.allocatable[row] > 0
@@ -236,8 +236,8 @@ def spread(pool: Pool) -> dict[str, float]:
 
 def fairness(specs: Sequence[PodSpec], submitted: NDArray[np.int64], bound: NDArray[np.int64]) -> float:
     """Jain's index of the shares of the classes' pods that were bound: 1 where every class got the same share
-    of its pods placed, 1 / n where only one of n classes got any. Equal specs are one class. 0 without any bound
-    pod. Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
+    of its pods placed, 1 / n where only one of n classes got any. Equal specs are one class. 0 without any
+    bound pod. Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
     Allocation in Shared Computer Systems", DEC-TR-301, 1984."""
     counts: dict[PodSpec, list[int]] = {}
     for spec, there, placed in zip(specs, submitted.tolist(), bound.tolist(), strict=True):

@@ -59,7 +59,7 @@ Jobs = Iterator[Workload]
 
 
 class LoadSize(NamedTuple):
-    """How large a load is: so many pods, or (`pods` is 0) as many as request the share `fill` of the nodes."""
+    """How large a load is: so many pods, or (`pods` is 0) as many as request the share `fill` of all."""
 
     nodes: int
     fill: float
@@ -224,7 +224,7 @@ class Skewed(GeneratedLoad):
 
 
 class Churn(GeneratedLoad):
-    """See the module: jobs that fill the nodes at the start, and for each that ends in time another like it."""
+    """See the module: jobs that fill the nodes at the start, and for each that ends another like it."""
 
     def jobs(self, chance: random.Random) -> Jobs:
         """See GeneratedLoad."""

@@ -25,18 +25,18 @@ PARTITION: Final = "hoss.dev/partition"
 
 
 class CoordinationMode:
-    """How workers are kept from giving the same room away twice. As it is: all decide at the same time, and the
-    ledger validates. A subclass says what is different; workers are counted from 0."""
+    """How workers are kept from giving the same room away twice. As it is: all decide at the same time, and
+    the ledger validates. A subclass says what is different; workers are counted from 0."""
 
-    # Proposals are committed without validation. Such a mode promises nothing: the command does not fail where
-    # it overcommits nodes.
+    # Proposals are committed without validation. Such a mode promises nothing: the command does not fail
+    # where it overcommits nodes.
     unchecked: bool = False
     # A document of kind Policy: which worker gets which pods. None: the least loaded one.
     policy: Path | None = None
 
     def worker_flags(self, worker: int, workers: int, directory: Path) -> Sequence[str]:  # noqa: ARG002
-        """Further flags of a worker's process. `directory` is empty, the same for all workers of a run, and is
-        removed after it."""
+        """Further flags of a worker's process. `directory` is empty, the same for all workers of a run, and
+        is removed after it."""
         return ()
 
     def node_labels(self, node: int, workers: int) -> Mapping[str, str]:  # noqa: ARG002

@@ -1,4 +1,5 @@
-"""A comparison as a Parquet file for notebooks: a row for each run, the columns of the CSV with their types."""
+"""A comparison as a Parquet file for notebooks: a row for each run, the columns of the CSV with their
+types."""
 
 import io
 

@@ -54,8 +54,8 @@ class ComparedScheduler:
 
 
 def find_scheduler(name: str) -> ComparedScheduler:
-    """The scheduler of this name. InvalidInput in one sentence where it is unknown, cannot be imported or made,
-    or has no method place."""
+    """The scheduler of this name. InvalidInput in one sentence where it is unknown, cannot be imported or
+    made, or has no method place."""
     try:
         return _found(name)
     except InvalidInput as exc:

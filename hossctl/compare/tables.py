@@ -66,9 +66,9 @@ _LEGEND = (
     "OVERSOLD: overcommitted nodes. STRANDED: pods found unschedulable though a node had room."
 )
 _PLACEMENT_LEGEND = (
-    "USED: of the most used resource. LOST: of all of it, what is free and the load's pods cannot use (of cards "
-    "FGD's measure). SPREAD: standard deviation over nodes. NODES: in use. FAIR: Jain's index over classes of pods. "
-    "MOVES: pods that changed their node."
+    "USED: of the most used resource. LOST: of all of it, what is free and the load's pods cannot use (of "
+    "cards FGD's measure). SPREAD: standard deviation over nodes. NODES: in use. FAIR: Jain's index over "
+    "classes of pods. MOVES: pods that changed their node."
 )
 
 

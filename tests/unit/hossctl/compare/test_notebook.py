@@ -1,5 +1,5 @@
-"""docs/notebooks/comparison.ipynb, run cell by cell on results as `bench compare --out` writes them; and these
-results as Parquet."""
+"""docs/notebooks/comparison.ipynb, run cell by cell on results as `bench compare --out` writes them; and
+these results as Parquet."""
 
 import csv
 import io
