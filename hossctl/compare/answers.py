@@ -6,7 +6,7 @@ difference is beyond the noise, see `hossctl.compare.summary.NoiseTest`."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hossctl.choices import ON_KUBERNETES, WITH_HOSS, Load, Mode
+from hossctl.choices import DEFAULT_SCHEDULER, ON_KUBERNETES, WITH_HOSS, Load, Mode
 from hossctl.compare.catalogue import (
     BOUND,
     CONFLICTS,
@@ -22,7 +22,7 @@ from hossctl.compare.catalogue import (
     written,
 )
 from hossctl.compare.cells import has_cost
-from hossctl.compare.document import Comparison
+from hossctl.compare.document import Cell, Comparison
 from hossctl.compare.summary import (
     CellRuns,
     FigureDifference,
@@ -171,11 +171,15 @@ def _at_full(summary: Summary) -> list[str]:
         if apart:
             shares = [written(Unit.SHARE, group.median(of) or 0.0) for group in (one, hoss)]
             points = f"{100 * median(apart):+.2f} points on the same load"
-            parts.append(
-                f"{shares[1]} of all {what}, one scheduler {shares[0]} ({short_name(one.cell.load)}, "
-                f"{points})"
-            )
+            where = ", ".join([*_named(one.cell), points])
+            parts.append(f"{shares[1]} of all {what}, one scheduler {shares[0]} ({where})")
     return [f"Asked for all there is: {_workers(full)} with HOSS filled {'; '.join(parts)}."] if parts else []
+
+
+def _named(cell: Cell) -> list[str]:
+    """The load, and a scheduler that is not the default."""
+    scheduler = [] if cell.scheduler == DEFAULT_SCHEDULER else [short_name(cell.scheduler)]
+    return [short_name(cell.load), *scheduler]
 
 
 def _between_schedulers(summary: Summary) -> Iterator[str]:
@@ -206,25 +210,21 @@ _JUDGED = (("pods bound:", BOUND), ("room that pods cannot use:", STRANDED_ROOM)
 
 
 def _ranked(summary: Summary, cells: Sequence[tuple[str, CellRuns]], figure: Figure) -> str:
-    """The schedulers with their medians, the best first. Those that differ from it by no more than noise have
-    no order, and are marked."""
-    best = max if figure.better is Better.HIGHER else min
-    known = [(name, group) for name, group in cells if group.median(figure.of) is not None]
+    """The schedulers with their medians, the best first. Those that differ from it by no more than noise are
+    marked. Empty where fewer than two have the figure."""
+    known = [
+        (middle, name, group) for name, group in cells if (middle := group.median(figure.of)) is not None
+    ]
     if len(known) < 2:
         return ""
-    first = best(known, key=lambda cell: cell[1].median(figure.of) or 0.0)
+    known.sort(key=lambda cell: cell[0], reverse=figure.better is Better.HIGHER)
     test = NoiseTest(figure.of, summary.groups.values(), figure.least)
-    ordered = sorted(
-        known, key=lambda cell: cell[1].median(figure.of) or 0.0, reverse=figure.better is Better.HIGHER
-    )
-    texts = []
-    for name, group in ordered:
-        difference = test.difference(first[1], group)
+    best, texts = known[0][2], []
+    for middle, name, group in known:
+        difference = test.difference(best, group)
         alike = difference is not None and difference.noise_known and not difference.beyond_noise
-        alike = alike and group is not first[1]
-        texts.append(
-            f"{short_name(name)} {figure.written(group.median(figure.of))}{' (within the noise)' * alike}"
-        )
+        mark = " (within the noise)" if alike and group is not best else ""
+        texts.append(f"{short_name(name)} {figure.written(middle)}{mark}")
     return ", ".join(texts)
 
 
