@@ -8,6 +8,7 @@ import pytest
 
 from hoss.errors import InvalidInput
 from hoss.model.pod import Workload
+from hoss.sdk.__main__ import main as main_of_sdk
 from hossctl.choices import Load, Mode
 from hossctl.compare.cells import Axes, of_axes
 from hossctl.compare.document import Cell
@@ -222,3 +223,21 @@ def test_a_subclass_says_only_what_differs():
 def test_the_tutorial_shows_the_example_as_it_is():
     text = (ROOT / "docs" / "tutorials" / "comparison.md").read_text()
     assert f"```python\n{COMPARING.read_text()}```\n" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 2, "usage: python -m hoss.sdk FILE.py:Class"),
+        (["--name", "mine"], 2, "usage: python -m hoss.sdk FILE.py:Class"),
+        (["nowhere.py:Mine", "--name", "mine"], 1, "nowhere.py:Mine: is no file\n"),
+        (["json:Mine"], 1, "json:Mine: has no Mine\n"),
+        (["no_such_module:Mine"], 1, "no_such_module:Mine: ModuleNotFoundError: No module named"),
+        (["fractions:Fraction"], 1, "fractions:Fraction: has no method place(batch, snapshot, budget)\n"),
+    ],
+)
+def test_a_scheduler_that_cannot_be_run_by_its_name_is_one_sentence(capsys, arguments, code, said):
+    assert main_of_sdk(arguments) == code
+    error = capsys.readouterr().err
+    assert error.startswith(said)
+    assert error.count("\n") == 1
