@@ -1,8 +1,12 @@
-"""Optional imports: extras of HOSS, and packages that HOSS's dependencies import and HOSS does not use."""
+"""Imports that depend on what is installed or named: extras of HOSS, packages that HOSS's dependencies import
+and HOSS does not use, and classes of others by `module:Name` or `FILE.py:Name`."""
 
 import contextlib
+import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -33,6 +37,39 @@ def without(*packages: str, stand_ins: bool = False) -> Iterator[None]:
     finally:
         for package in absent:
             del sys.modules[package]
+
+
+def named_object(target: str) -> Any:
+    """What `module:Name` or `FILE.py:Name` names. ConfigError where it is not there; what the import raises is
+    passed on."""
+    place, _, name = target.partition(":")
+    module = module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    return attribute_of(module, name, place)
+
+
+def module_of_file(path: Path) -> ModuleType:
+    """The module of a file, executed anew. ConfigError where it is no file."""
+    if not path.is_file():
+        raise ConfigError("is no file", where=str(path))
+    # A name that no import has: the file may be called like a library.
+    name = f"hoss_file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError("is no module of Python", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def attribute_of(module: ModuleType, name: str, where: str) -> Any:
+    """An attribute by its dotted name. ConfigError where it is not there."""
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"has no {name}", where=where)
+        found = getattr(found, part)
+    return found
 
 
 class _StandIn(ModuleType):

@@ -7,7 +7,8 @@ from typing import Final
 
 
 class Mode(str, Enum):
-    """What schedules in a comparison, and how several schedulers avoid conflicts."""
+    """Names of what schedules in a comparison, and how several schedulers avoid conflicts: those of HOSS. A
+    comparison may have modes of others (hossctl/compare/modes.py)."""
 
     SINGLE = "single"  # one worker
     UNCOORDINATED = "multi-uncoordinated"  # several with private caches; placements are not validated
@@ -51,7 +52,7 @@ class SimulatedPlacer(str, Enum):
 
 
 class Load(str, Enum):
-    """The pods of a comparison; hossctl/compare/loads.py makes them."""
+    """Names of the pods of a comparison, those of HOSS; hossctl/compare/loads.py makes them."""
 
     UNIFORM = "uniform"
     OPENB = "openb"
@@ -64,6 +65,7 @@ class Load(str, Enum):
 
 
 MODES: Final = tuple(mode for mode in Mode if mode not in ON_KUBERNETES)  # those without a control plane
+DEFAULT_SCHEDULER: Final = "default"  # of a comparison: HOSS's workers as they are
 BASE_NODES: Final = 1000
 BASE_FILL: Final = 0.95
 BASE_WORKERS: Final = 4

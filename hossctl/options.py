@@ -131,25 +131,31 @@ Repeat = Annotated[int, typer.Option(min=1, help="Runs, each on a fresh platform
 # Of commands that compare or draw.
 JsonPath = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the document there.")]
 CsvPath = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a line for each run.")]
+ParquetPath = Annotated[
+    Path | None,
+    typer.Option("--parquet", metavar="FILE", help="The same as columns with types, for notebooks."),
+]
 PlotsPath = Annotated[
     Path | None, typer.Option("--plots", metavar="DIRECTORY", help="Draw the plots into it, as PNG and SVG.")
 ]
 HtmlPath = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write a report that needs no other file.")
 ]
-BaselinePath = Annotated[
+AgainstPath = Annotated[
     Path | None,
     typer.Option(
-        "--baseline",
+        "--against",
         metavar="FILE",
         help="An earlier document: report what got better or worse beyond the noise.",
     ),
 ]
+# The name of --against in 0.1 and 0.2.
+BaselinePath = Annotated[Path | None, typer.Option("--baseline", hidden=True)]
 FailOnRegression = Annotated[
     bool,
     typer.Option(
         "--fail-on-regression",
-        help="Exit 1 if anything got worse than in the baseline, 2 if it has no cell of these.",
+        help="Exit 1 if anything got worse than --against FILE, 2 if that has no cell of these.",
     ),
 ]
 

@@ -202,7 +202,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--algorithm",
         metavar="NAME",
-        help="ranking (by the profile), random, best-fit, an entry point, or module:Class",
+        help="ranking (by the profile), random, best-fit, an entry point, module:Class or FILE.py:Class",
     )
     parser.add_argument(
         "--kube-scheduler-config",

@@ -8,6 +8,7 @@ that nobody uses does no harm.
 import socket
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from pydantic import Field, field_validator, model_validator
 
 from hoss.config import Document, read_object, read_text
 from hoss.errors import ConfigError, InvalidInput
+from hoss.imports import named_object
 from hoss.manifests.fields import check_key, check_label_value
 from hoss.model.placing import PlacementAlgorithm
 from hoss.security.options import SecurityConfig
@@ -42,17 +44,21 @@ def factories(points: Iterable[EntryPoint], group: str = PLUGIN_GROUP) -> dict[s
         if other.value != point.value:
             problem = f"is {point.name!r} for both {other.value} and {point.value}; uninstall one of the two"
             raise ConfigError(problem, where=f"entry points of {group}")
-    return {name: _factory(point) for name, point in found.items()}
+    return {name: factory(point.value, point.load) for name, point in found.items()}
 
 
-def _factory(point: EntryPoint) -> Callable[..., Any]:
+def factory(value: str, load: Callable[[], Any]) -> Callable[..., Any]:
+    """Makes what `load` finds at `value`, a class."""
+
     def make(**args: Any) -> Any:
         try:
-            plugin = point.load()
+            plugin = load()
+        except ConfigError:
+            raise
         except Exception as exc:  # importing a foreign package may raise anything
-            raise ConfigError(f"cannot be loaded from {point.value}: {type(exc).__name__}: {exc}") from exc
+            raise ConfigError(f"cannot be loaded from {value}: {type(exc).__name__}: {exc}") from exc
         if not callable(plugin):
-            raise ConfigError(f"is {type(plugin).__name__} at {point.value}; it must be a class")
+            raise ConfigError(f"is {type(plugin).__name__} at {value}; it must be a class")
         return plugin(**args)
 
     return make
@@ -143,8 +149,8 @@ class WorkerConfig(TelemetryConfig, SecurityConfig):
     profile: str | None = None
 
     # What places the pods of a batch: ranking, which takes nodes by the profile's scores; random; best-fit;
-    # an entry point in the group hoss.algorithms; or a class as module:Class. Pods that an algorithm cannot
-    # take are ranked (docs/plugins.md#an-algorithm-of-your-own).
+    # an entry point in the group hoss.algorithms; or a class as module:Class or FILE.py:Class. Pods that an
+    # algorithm cannot take are ranked (docs/plugins.md#an-algorithm-of-your-own).
     algorithm: str = "ranking"
 
     # Profiles besides the presets.
@@ -246,7 +252,7 @@ def chosen_algorithm(name: str) -> PlacementAlgorithm | None:
     """The algorithm of this name (see WorkerConfig); None: the worker's ranking. Raises ConfigError."""
     outside = factories(entry_points(group=ALGORITHM_GROUP), ALGORITHM_GROUP)
     if ":" in name:
-        outside[name] = _factory(EntryPoint(name, name, ALGORITHM_GROUP))
+        outside[name] = factory(name, partial(named_object, name))
     return made_algorithm(name, outside)
 
 

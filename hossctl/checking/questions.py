@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss import imports
+
 
 class Hangs(Exception):  # noqa: N818 - named for what happened
     """Code of others has not answered in its time. Nothing more can be asked of it."""
@@ -135,8 +137,8 @@ def raised(exc: BaseException) -> str:
     return f"raised {type(exc).__name__}: {exc}{place}"
 
 
-# In the paths of libraries, of Python's imports and of the checks.
-_NOT_OWN = ("site-packages", "importlib", str(Path(__file__).parent))
+# In the paths of libraries, of imports (Python's and ours) and of the checks.
+_NOT_OWN = ("site-packages", "importlib", imports.__file__, str(Path(__file__).parent))
 
 
 def mask(answer: Any, count: int) -> NDArray[np.bool_]:

@@ -2,9 +2,6 @@
 file."""
 
 import copy
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -13,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from hoss.errors import ConfigError
+from hoss.imports import module_of_file, named_object
 from hossctl.checking.questions import Call, Hangs, raised
 from scheduler_worker.config import ALGORITHM_GROUP, PLUGIN_GROUP
 from scheduler_worker.core.framework.extension_points import FilterPlugin, PermitPlugin, ScorePlugin
@@ -58,11 +56,10 @@ def _identified(target: str) -> tuple[str, Any, str | None]:
 
 def _found(target: str) -> tuple[str, Any]:
     place, _, attribute = target.partition(":")
-    if place.endswith(".py"):
-        module = _module_of(Path(place))
-        return _attribute(module, attribute, place) if attribute else _only_one(module, place)
+    if place.endswith(".py") and not attribute:
+        return _only_one(module_of_file(Path(place)), place)
     if attribute:
-        return _attribute(importlib.import_module(place), attribute, place)
+        return attribute, named_object(target)
     if target in ALGORITHMS:
         return target, ALGORITHMS[target]
     points = [*entry_points(group=PLUGIN_GROUP), *entry_points(group=ALGORITHM_GROUP)]
@@ -73,29 +70,6 @@ def _found(target: str) -> tuple[str, Any]:
     raise ConfigError(
         f"is no entry point, of which there are {known}; or name FILE.py or module:Class", where=target
     )
-
-
-def _module_of(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise ConfigError("is no file", where=str(path))
-    # A name that no import has: the file may be called like a library.
-    name = f"hoss_checked_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError("is no module of Python", where=str(path))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-def _attribute(module: ModuleType, name: str, where: str) -> tuple[str, Any]:
-    found: Any = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise ConfigError(f"has no {name}", where=where)
-        found = getattr(found, part)
-    return name, found
 
 
 def _only_one(module: ModuleType, where: str) -> tuple[str, Any]:

@@ -3,16 +3,24 @@
 import math
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hoss.errors import InvalidInput
-from hossctl.choices import BASE_FILL, BASE_NODES, BASE_WORKERS, MODES, ON_KUBERNETES, Load, Mode, TraceFormat
+from hossctl.choices import (
+    BASE_FILL,
+    BASE_NODES,
+    BASE_WORKERS,
+    DEFAULT_SCHEDULER,
+    MODES,
+    Load,
+    Mode,
+    TraceFormat,
+)
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands.replay import (
     DEFAULT_MACHINE,
@@ -24,12 +32,14 @@ from hossctl.commands.replay import (
 )
 from hossctl.console import Format
 from hossctl.options import (
+    AgainstPath,
     BaselinePath,
     CsvPath,
     FailOnRegression,
     HtmlPath,
     JsonPath,
     Output,
+    ParquetPath,
     PlotsPath,
     Seed,
     read_counts,
@@ -49,13 +59,29 @@ MOST_NODES = 100_000
 MOST_WORKERS = 64
 
 _QUICK_REPEAT, _REPEAT = 2, 3
-_NameT = TypeVar("_NameT", bound=Enum)
+_OF_YOUR_OWN = "or your own, as FILE.py:Class or by an entry point"
 
 Modes = Annotated[
-    str, typer.Option(metavar="NAME,...", help=f"Of {', '.join(m.value for m in MODES)}; else all.")
+    str,
+    typer.Option(
+        metavar="NAME,...",
+        help=f"Of {', '.join(m.value for m in MODES)}; {_OF_YOUR_OWN}; else the first five.",
+    ),
 ]
 Loads = Annotated[
-    str, typer.Option(metavar="NAME,...", help=f"Of {', '.join(load.value for load in Load)}; else uniform.")
+    str,
+    typer.Option(
+        metavar="NAME,...",
+        help=f"Of {', '.join(load.value for load in Load)}; {_OF_YOUR_OWN}; else uniform.",
+    ),
+]
+Schedulers = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME,...",
+        help="What decides: default, a preset profile (fgd), an algorithm (FILE.py:Class), sdk=FILE.py:Class, or "
+        "the FILE.yaml of a worker. With this, --modes is multi-hoss unless given.",
+    ),
 ]
 Workers = Annotated[str, typer.Option(metavar="N,...", help=f"Where there are several; else {BASE_WORKERS}.")]
 Fills = Annotated[
@@ -67,7 +93,7 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="DIRECTORY",
-        help="Write the document, a CSV file, an HTML page and the plots into it.",
+        help="Write the document, a CSV and a Parquet file, an HTML page and the plots into it.",
     ),
 ]
 # Hidden options: few measurements need them, or --out writes their files.
@@ -82,6 +108,7 @@ def compare(
     ] = False,
     modes: Modes = "",
     loads: Loads = "",
+    schedulers: Schedulers = "",
     workers: Workers = "",
     fills: Fills = "",
     nodes: Nodes = "",
@@ -101,6 +128,7 @@ def compare(
     speedup: Speedup = 0.0,
     seed: Seed = 1,
     out: Out = None,
+    against: AgainstPath = None,
     baseline: BaselinePath = None,
     output: Output = Format.TABLE,
     pods: Annotated[int, typer.Option(min=0, hidden=True)] = 0,
@@ -117,6 +145,7 @@ def compare(
     redis_url: _Text = "",
     json: _File = None,
     csv: _File = None,
+    parquet: _File = None,
     plots: _File = None,
     html: _File = None,
     fail_on_regression: Annotated[bool, typer.Option("--fail-on-regression", hidden=True)] = False,
@@ -133,7 +162,16 @@ def compare(
     from hossctl.compare.publishing import ReportOptions, check
     from hossctl.traces.reading import Source
 
-    files = ReportOptions(json, csv, plots, html, baseline, fail_on_regression, out)
+    files = ReportOptions(
+        json=json,
+        csv=csv,
+        parquet=parquet,
+        plots=plots,
+        html=html,
+        against=against or baseline,
+        fail_on_regression=fail_on_regression,
+        out=out,
+    )
     check(output, files)
     trace = None
     if trace_nodes and trace_pods is not None:
@@ -154,11 +192,12 @@ def compare(
         options = {"--speedup": speedup, "--from": begin, "--to": end, "--limit": limit}
         _refuse_half_a_trace(trace_nodes, trace_pods, options | {"--collections": collections})
     decision = DecisionTimes(job_ms=decision_job_ms, task_ms=decision_task_ms)
-    if any((modes, loads, workers, fills, nodes, pods, decision_job_ms, decision_task_ms, trace)):
+    axes_given = (modes, loads, schedulers, workers, fills, nodes, pods, decision_job_ms, decision_task_ms)
+    if any((*axes_given, trace)):
         if quick:
             raise InvalidInput("is a matrix of its own; leave out the lists, or --quick", where="--quick")
         default = Load.UNIFORM if trace is None else Load.TRACE
-        axes = read_axes(modes, loads, workers, fills, nodes, default_load=default)
+        axes = read_axes(modes, loads, workers, fills, nodes, default_load=default, schedulers=schedulers)
         cells = _with_trace(of_axes(replace(axes, pods=pods, decision=decision)), trace)
     else:
         cells = quick_cells() if quick else default_cells()
@@ -169,14 +208,29 @@ def compare(
 
 
 def read_axes(
-    modes: str, loads: str, workers: str, fills: str, nodes: str, *, default_load: Load = Load.UNIFORM
+    modes: str,
+    loads: str,
+    workers: str,
+    fills: str,
+    nodes: str,
+    *,
+    default_load: Load = Load.UNIFORM,
+    schedulers: str = "",
 ) -> "Axes":
     """The lists as the options give them, empty ones at their defaults. InvalidInput names the option."""
     from hossctl.compare.cells import Axes
+    from hossctl.compare.loads import LOAD_REGISTRY
+    from hossctl.compare.modes import MODE_REGISTRY
+    from hossctl.compare.schedulers import find_scheduler
 
     return Axes(
-        modes=_named(modes, Mode, MODES, where="--modes"),
-        loads=_named(loads, Load, (default_load,), where="--loads"),
+        modes=_named(
+            modes,
+            (Mode.HOSS,) if schedulers else MODES,
+            lambda name: MODE_REGISTRY.find(name, where="--modes"),
+        ),
+        loads=_named(loads, (default_load,), lambda name: LOAD_REGISTRY.find(name, where="--loads")),
+        schedulers=_named(schedulers, (DEFAULT_SCHEDULER,), find_scheduler),
         workers=_counts(workers, BASE_WORKERS, MOST_WORKERS, where="--workers"),
         fills=_shares(fills, where="--fills"),
         nodes=_counts(nodes, BASE_NODES, MOST_NODES, where="--nodes"),
@@ -186,6 +240,7 @@ def read_axes(
 def run_comparison(measuring: "Measuring", files: "ReportOptions", output: Format) -> None:
     """Measure, publish, and raise typer.Exit where the exit code is not 0."""
     from hossctl.compare.publishing import check, publish
+    from hossctl.compare.summary import validated
     from hossctl.load.progress import bar
 
     plan = measuring.plan
@@ -200,20 +255,18 @@ def run_comparison(measuring: "Measuring", files: "ReportOptions", output: Forma
     code = publish(comparison, output, files)
     if measuring.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
-    # The uncoordinated mode promises nothing.
-    checked = (run for run in comparison.runs if run.cell.mode is not Mode.UNCOORDINATED)
-    if code or measuring.left_out or any(run.overcommit.nodes for run in checked):
+    promised = (run for run in comparison.runs if validated(run))
+    if code or measuring.left_out or any(run.overcommit.nodes for run in promised):
         raise typer.Exit(code or EXIT_FAILED)
 
 
-def _named(text: str, kind: type[_NameT], default: tuple[_NameT, ...], *, where: str) -> tuple[_NameT, ...]:
-    """Members of an enumeration by their values, each once, in the order given."""
-    known = {member.value: member for member in kind if member not in ON_KUBERNETES}
-    names = list(dict.fromkeys(part.strip() for part in text.split(","))) if text else []
+def _named(text: str, default: Sequence[str], check: Callable[[str], object]) -> tuple[str, ...]:
+    """Names, each once, in the order given. `check` raises for one that cannot be used, before anything is
+    measured."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(","))) if text else ()
     for name in names:
-        if name not in known:
-            raise InvalidInput(f"{name!r} is none of {', '.join(known)}", where=where)
-    return tuple(known[name] for name in names) or default
+        check(name)
+    return names or tuple(default)
 
 
 def _counts(text: str, default: int, most: int, *, where: str) -> tuple[int, ...]:
@@ -257,10 +310,10 @@ def _refuse_half_a_trace(nodes: str, pods: Path | None, options: Mapping[str, ob
 
 def _with_trace(cells: "list[Cell]", trace: "Trace | None") -> "list[Cell]":
     """The cells, with the numbers of nodes and pods of the trace in those of the load trace."""
-    if trace is None and any(cell.load is Load.TRACE for cell in cells):
+    if trace is None and any(cell.load == Load.TRACE for cell in cells):
         raise InvalidInput("trace needs --trace-nodes and --trace-pods", where="--loads")
     size = {} if trace is None else {"nodes": len(trace.nodes), "pods": trace.pods, "fill": 0.0}
-    sized = [cell.model_copy(update=size) if cell.load is Load.TRACE else cell for cell in cells]
+    sized = [cell.model_copy(update=size) if cell.load == Load.TRACE else cell for cell in cells]
     return list(dict.fromkeys(sized))
 
 
@@ -271,8 +324,10 @@ def report(
     *,
     json: JsonPath = None,
     csv: CsvPath = None,
+    parquet: ParquetPath = None,
     plots: PlotsPath = None,
     html: HtmlPath = None,
+    against: AgainstPath = None,
     baseline: BaselinePath = None,
     fail_on_regression: FailOnRegression = False,
     output: Output = Format.TABLE,
@@ -282,7 +337,15 @@ def report(
     from hossctl.compare.publishing import ReportOptions, check, publish
 
     comparison = read(document)
-    files = ReportOptions(json, csv, plots, html, baseline, fail_on_regression)
+    files = ReportOptions(
+        json=json,
+        csv=csv,
+        parquet=parquet,
+        plots=plots,
+        html=html,
+        against=against or baseline,
+        fail_on_regression=fail_on_regression,
+    )
     check(output, files, comparison.machine)
     if code := publish(comparison, output, files):
         raise typer.Exit(code)

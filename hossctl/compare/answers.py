@@ -6,21 +6,33 @@ difference is beyond the noise, see `hossctl.compare.summary.NoiseTest`."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hossctl.choices import ON_KUBERNETES, WITH_HOSS, Load, Mode
+from hossctl.choices import DEFAULT_SCHEDULER, ON_KUBERNETES, WITH_HOSS, Load, Mode
 from hossctl.compare.catalogue import (
+    BOUND,
     CONFLICTS,
     CPU_PER_POD,
     OVERCOMMITTED,
     STRANDED,
+    STRANDED_ROOM,
     THROUGHPUT,
+    Better,
     Figure,
     Unit,
     utilisation,
     written,
 )
 from hossctl.compare.cells import has_cost
-from hossctl.compare.document import Comparison
-from hossctl.compare.summary import CellRuns, FigureDifference, NoiseTest, Summary, decision_title, pairs
+from hossctl.compare.document import Cell, Comparison
+from hossctl.compare.summary import (
+    CellRuns,
+    FigureDifference,
+    NoiseTest,
+    Summary,
+    decision_title,
+    mode_title,
+    pairs,
+    short_name,
+)
 from hossctl.figures import median
 from hossctl.load.report import CARDS
 
@@ -37,10 +49,10 @@ class Headline:
 
 def sentences(comparison: Comparison, summary: Summary) -> list[str]:
     """An answer for each of: over one scheduler, over uncoordinated ones, over a partition; also where
-    nothing was measured. Then, where they were measured, utilisation of a full cluster, and
+    nothing was measured. Then, where they were measured, utilisation of a full cluster, schedulers, and
     kube-scheduler."""
     answers = [_over_one(comparison, summary), _over_uncoordinated(summary), _over_partitions(summary)]
-    return [*answers, *_at_full(summary), *_beside_the_peer(summary)]
+    return [*answers, *_at_full(summary), *_between_schedulers(summary), *_beside_the_peer(summary)]
 
 
 def headlines(summary: Summary) -> list[Headline]:
@@ -148,7 +160,7 @@ def _at_full(summary: Summary) -> list[str]:
     full = [pair for pair in pairs(summary, Mode.SINGLE) if pair[0].cell.fill >= 1]
     for one, hoss in full:
         what, of = (
-            ("cards", utilisation(CARDS)) if one.cell.load is Load.OPENB else ("cpu", utilisation("cpu"))
+            ("cards", utilisation(CARDS)) if one.cell.load == Load.OPENB else ("cpu", utilisation("cpu"))
         )
         filled_by_one = {run.seed: filled for run in one.runs if (filled := of(run)) is not None}
         apart = [
@@ -159,10 +171,61 @@ def _at_full(summary: Summary) -> list[str]:
         if apart:
             shares = [written(Unit.SHARE, group.median(of) or 0.0) for group in (one, hoss)]
             points = f"{100 * median(apart):+.2f} points on the same load"
-            parts.append(
-                f"{shares[1]} of all {what}, one scheduler {shares[0]} ({one.cell.load.value}, {points})"
-            )
+            where = ", ".join([*_named(one.cell), points])
+            parts.append(f"{shares[1]} of all {what}, one scheduler {shares[0]} ({where})")
     return [f"Asked for all there is: {_workers(full)} with HOSS filled {'; '.join(parts)}."] if parts else []
+
+
+def _named(cell: Cell) -> list[str]:
+    """The load, and a scheduler that is not the default."""
+    scheduler = [] if cell.scheduler == DEFAULT_SCHEDULER else [short_name(cell.scheduler)]
+    return [short_name(cell.load), *scheduler]
+
+
+def _between_schedulers(summary: Summary) -> Iterator[str]:
+    """Which scheduler bound most pods, left the least room that pods cannot use, and was quickest, of each
+    setting and mode with several."""
+    for setting in summary.settings:
+        groups = summary.of_setting(setting)
+        for mode in dict.fromkeys(group.cell.mode for group in groups):
+            cells = {
+                scheduler: group
+                for scheduler in summary.schedulers
+                if (
+                    group := summary.find(
+                        setting, mode, summary.most_workers(setting, mode, scheduler), scheduler
+                    )
+                )
+            }
+            if len(cells) > 1:
+                parts = [
+                    f"{words} {text}"
+                    for words, figure in _JUDGED
+                    if (text := _ranked(summary, list(cells.items()), figure))
+                ]
+                yield f"Between schedulers ({mode_title(mode)}, {setting.title}): {'; '.join(parts)}."
+
+
+_JUDGED = (("pods bound:", BOUND), ("room that pods cannot use:", STRANDED_ROOM), ("pods/s:", THROUGHPUT))
+
+
+def _ranked(summary: Summary, cells: Sequence[tuple[str, CellRuns]], figure: Figure) -> str:
+    """The schedulers with their medians, the best first. Those that differ from it by no more than noise are
+    marked. Empty where fewer than two have the figure."""
+    known = [
+        (middle, name, group) for name, group in cells if (middle := group.median(figure.of)) is not None
+    ]
+    if len(known) < 2:
+        return ""
+    known.sort(key=lambda cell: cell[0], reverse=figure.better is Better.HIGHER)
+    test = NoiseTest(figure.of, summary.groups.values(), figure.least)
+    best, texts = known[0][2], []
+    for middle, name, group in known:
+        difference = test.difference(best, group)
+        alike = difference is not None and difference.noise_known and not difference.beyond_noise
+        mark = " (within the noise)" if alike and group is not best else ""
+        texts.append(f"{short_name(name)} {figure.written(middle)}{mark}")
+    return ", ".join(texts)
 
 
 def _beside_the_peer(summary: Summary) -> list[str]:
@@ -203,8 +266,12 @@ def _overcommitted_with_hoss(summary: Summary) -> int:
 
 
 def _largest(summary: Summary) -> list[CellRuns]:
-    """The cell of HOSS with the most workers, of each setting."""
-    found = [summary.find(setting, Mode.HOSS, summary.most_workers(setting)) for setting in summary.settings]
+    """The cell of HOSS with the most workers, of each setting and scheduler."""
+    found = [
+        summary.find(setting, Mode.HOSS, summary.most_workers(setting, Mode.HOSS, scheduler), scheduler)
+        for setting in summary.settings
+        for scheduler in summary.schedulers
+    ]
     return [group for group in found if group is not None]
 
 

@@ -1,5 +1,5 @@
 """The figures of a run: name, unit, meaning, and which way is better. The CSV's columns, the tables, the
-report's definitions and the comparison with a baseline all come from this list, so that each figure is
+report's definitions and the comparison with an earlier one all come from this list, so that each figure is
 defined once."""
 
 from collections.abc import Callable, Iterable
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from hoss.model.resources import DEVICE_RESOURCE
 from hossctl.compare.document import ComparisonRun
 from hossctl.figures import median, share
+from hossctl.load.report import CARDS
 
 PHASES: Final = ("queued", "deciding", "committing", "total")
 
@@ -64,6 +66,23 @@ def written(unit: Unit, value: float) -> str:
 
 def _share(part: float | None, whole: float | None) -> float | None:
     return None if part is None or whole is None else share(part, whole)
+
+
+def scarcest_resource(run: ComparisonRun, *, cards: bool = True) -> str | None:
+    """The most used resource at the end, of those that cost something; None where nothing is used."""
+    counted = {
+        name: share
+        for name, share in run.utilisation.items()
+        # The kubelet's limit of pods costs nothing, and whole cards are counted in the cards.
+        if name not in ("pods", DEVICE_RESOURCE) and (cards or name != CARDS)
+    }
+    return max(counted, key=lambda name: counted[name], default=None)
+
+
+def _stranded_of_scarcest(run: ComparisonRun) -> float | None:
+    if run.quality is None or (scarcest := scarcest_resource(run)) is None:
+        return None
+    return run.quality.gpu_fragmentation if scarcest == CARDS else run.quality.stranded.get(scarcest)
 
 
 THROUGHPUT = Figure(
@@ -128,9 +147,77 @@ CPU_PER_POD = Figure(
     Better.LOWER,
 )
 
+BOUND = Figure("bound", "bound", Unit.COUNT, "Pods bound.", lambda run: float(run.bound), Better.HIGHER, 1.0)
+UTILISATION = Figure(
+    "utilisation_scarcest",
+    "used",
+    Unit.SHARE,
+    "The largest of the utilisations: of cpu, memory, cards and others, what bound pods ask for at the end, "
+    "by all there is.",
+    lambda run: None if (scarcest := scarcest_resource(run)) is None else run.utilisation[scarcest],
+    Better.HIGHER,
+    0.002,
+)
+GPU_FRAGMENTATION = Figure(
+    "gpu_fragmentation",
+    "GPU fragmented",
+    Unit.SHARE,
+    "FGD's measure: of all cards, the share that is free at the end and that the load's pods cannot use, by "
+    "how often each kind comes.",
+    lambda run: None if run.quality is None else run.quality.gpu_fragmentation,
+    Better.LOWER,
+    0.002,
+)
+STRANDED_ROOM = Figure(
+    "stranded_scarcest",
+    "stranded room",
+    Unit.SHARE,
+    "Of all there is of the most used resource, the share that is free at the end and that the load's pods "
+    "cannot use, because too little or something else is left on those nodes; of cards FGD's measure.",
+    _stranded_of_scarcest,
+    Better.LOWER,
+    0.002,
+)
+SPREAD = Figure(
+    "spread_scarcest",
+    "spread",
+    Unit.SHARE,
+    "The standard deviation over nodes of the share of the most used resource (not of cards) that is "
+    "requested: 0 where all nodes are equally full, 50 % where half are full and half empty.",
+    lambda run: (
+        None if run.quality is None else run.quality.spread.get(scarcest_resource(run, cards=False) or "")
+    ),
+)
+NODES_IN_USE = Figure(
+    "nodes_in_use",
+    "nodes in use",
+    Unit.COUNT,
+    "Nodes that hold any of the pods at the end.",
+    lambda run: None if run.quality is None else float(run.quality.nodes_in_use),
+)
+MOVES = Figure(
+    "moves",
+    "moves",
+    Unit.COUNT,
+    "Pods that changed their node while they were bound.",
+    lambda run: None if run.quality is None else run.quality.moves,
+)
+FAIRNESS = Figure(
+    "fairness",
+    "fairness",
+    Unit.SHARE,
+    "Jain's index of the share of each class of pods (equal requests and rules) that was bound: 100 % where "
+    "all classes got the same share.",
+    lambda run: None if run.quality is None else run.quality.fairness,
+    Better.HIGHER,
+    0.005,
+)
+QUALITY: Final = (UTILISATION, STRANDED_ROOM, GPU_FRAGMENTATION, SPREAD, NODES_IN_USE, FAIRNESS, MOVES)
+
+
 _FIXED = (
     Figure("pods_submitted", "pods", Unit.COUNT, "Pods submitted.", lambda run: float(run.pods)),
-    Figure("bound", "bound", Unit.COUNT, "Pods bound.", lambda run: float(run.bound)),
+    BOUND,
     Figure(
         "unschedulable",
         "unschedulable",
@@ -240,6 +327,7 @@ _FIXED = (
         Better.LOWER,
         1.0,
     ),
+    *QUALITY,
 )
 
 
@@ -254,6 +342,11 @@ def figures(runs: Iterable[ComparisonRun]) -> list[Figure]:
         found.append(_utilisation(resource))
     for resource in sorted({name for run in runs for name in run.fragmentation}):
         found.append(_fragmentation(resource))
+    qualities = [run.quality for run in runs if run.quality is not None]
+    for resource in sorted({name for quality in qualities for name in quality.stranded}):
+        found.append(_stranded_room(resource))
+    for resource in sorted({name for quality in qualities for name in quality.spread}):
+        found.append(_spread(resource))
     for resource in sorted({name for run in runs for name in run.overcommit.excess}):
         found.append(_excess(resource))
     for service in sorted({name for run in runs for name in run.services}):
@@ -318,6 +411,27 @@ def _fragmentation(resource: str) -> Figure:
         f"Of the {resource} that is free at the end, the share on nodes where the load's median pod does "
         "not fit.",
         lambda run: run.fragmentation.get(resource),
+    )
+
+
+def _stranded_room(resource: str) -> Figure:
+    return Figure(
+        f"stranded_{_column(resource)}",
+        f"{resource} stranded",
+        Unit.SHARE,
+        f"Of all {resource}, the share that is free at the end and that the load's pods cannot use, by how "
+        "often each kind comes.",
+        lambda run: None if run.quality is None else run.quality.stranded.get(resource),
+    )
+
+
+def _spread(resource: str) -> Figure:
+    return Figure(
+        f"spread_{_column(resource)}",
+        f"{resource} spread",
+        Unit.SHARE,
+        f"The standard deviation over nodes of the share of their {resource} that is requested at the end.",
+        lambda run: None if run.quality is None else run.quality.spread.get(resource),
     )
 
 

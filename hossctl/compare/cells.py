@@ -9,8 +9,19 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from hoss.errors import InvalidInput
-from hossctl.choices import BASE_FILL, BASE_NODES, BASE_WORKERS, MODES, ONE_SCHEDULER, Load, Mode
+from hossctl.choices import (
+    BASE_FILL,
+    BASE_NODES,
+    BASE_WORKERS,
+    DEFAULT_SCHEDULER,
+    MODES,
+    ONE_SCHEDULER,
+    Load,
+    Mode,
+)
 from hossctl.compare.document import Cell, DecisionTimes
+from hossctl.compare.modes import MODE_REGISTRY
+from hossctl.compare.schedulers import find_scheduler
 from hossctl.load.playing import Trace
 
 AT_ONCE = DecisionTimes()
@@ -25,25 +36,28 @@ SLOW_NODES = 500
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What is varied. A mode with one scheduler ignores `workers`; the other modes have two workers or
-    more."""
+    """What is varied. A mode with one scheduler ignores `workers`; the other modes of HOSS have two workers
+    or more, and modes of others as many as are given."""
 
-    modes: tuple[Mode, ...] = MODES
-    loads: tuple[Load, ...] = (Load.UNIFORM,)
+    modes: tuple[str, ...] = MODES
+    loads: tuple[str, ...] = (Load.UNIFORM,)
     workers: tuple[int, ...] = (BASE_WORKERS,)
     fills: tuple[float, ...] = (BASE_FILL,)
     nodes: tuple[int, ...] = (BASE_NODES,)
     pods: int = 0  # instead of a fill
     decision: DecisionTimes = AT_ONCE
+    schedulers: tuple[str, ...] = (DEFAULT_SCHEDULER,)
 
     def cells(self) -> Iterator[Cell]:
         """Every combination. Cells that a reader compares follow one another."""
         fills = (0.0,) if self.pods else self.fills
-        for load, nodes, fill, mode in product(self.loads, self.nodes, fills, self.modes):
+        axes = product(self.loads, self.nodes, fills, self.modes, self.schedulers)
+        for load, nodes, fill, mode, scheduler in axes:
             for workers in self._workers_of(mode):
                 yield Cell(
                     mode=mode,
                     load=load,
+                    scheduler=scheduler,
                     workers=workers,
                     nodes=nodes,
                     fill=fill,
@@ -51,7 +65,7 @@ class Axes:
                     decision=self.decision,
                 )
 
-    def _workers_of(self, mode: Mode) -> Sequence[int]:
+    def _workers_of(self, mode: str) -> Sequence[int]:
         if mode in ONE_SCHEDULER:
             return (1,)
         return [n for n in self.workers if n > 1] if mode in MODES else self.workers
@@ -79,7 +93,25 @@ def of_axes(axes: Axes) -> list[Cell]:
         raise InvalidInput(
             "only the mode single has one worker; name 2 or more for the others", where="--workers"
         )
+    for cell in cells:
+        _refuse_impossible(cell)
     return cells
+
+
+def _refuse_impossible(cell: Cell) -> None:
+    """InvalidInput where the mode or the decision cost takes flags that the scheduler does not have."""
+    if not find_scheduler(cell.scheduler).sdk:
+        return
+    if has_cost(cell.decision):
+        raise InvalidInput(
+            f"{cell.scheduler} takes its own time; leave out the decision cost", where="--schedulers"
+        )
+    if not MODE_REGISTRY.find(cell.mode, where="--modes").takes_other_schedulers(cell.workers):
+        raise InvalidInput(
+            f"{cell.scheduler} does not know how to run as {cell.mode}, which takes HOSS's workers; use "
+            f"modes such as {Mode.SINGLE.value}, {Mode.HOSS.value}",
+            where="--schedulers",
+        )
 
 
 def default_cells() -> list[Cell]:
@@ -117,7 +149,8 @@ def has_cost(decision: DecisionTimes) -> bool:
 def title(cell: Cell) -> str:
     """A short title of a cell."""
     size = f"{cell.pods:,} pods" if cell.pods else f"{cell.fill:.0%} full"
-    return f"{cell.mode.value} {cell.load.value} {cell.workers}w {cell.nodes:,} nodes {size}"
+    scheduler = "" if cell.scheduler == DEFAULT_SCHEDULER else f" {cell.scheduler}"
+    return f"{cell.mode}{scheduler} {cell.load} {cell.workers}w {cell.nodes:,} nodes {size}"
 
 
 def _once(parts: Sequence[Axes]) -> list[Cell]:

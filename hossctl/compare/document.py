@@ -12,15 +12,22 @@ duration, shares are fractions, and amounts are in schema units.
 import json
 import sys
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from hoss.errors import InvalidInput
-from hossctl.choices import Load, Mode
+from hossctl.choices import DEFAULT_SCHEDULER, Load, Mode
 
 SCHEMA: Final = "hoss.dev/bench-compare/v1"
+
+# A mode, load or scheduler: one of HOSS, an entry point, or a class of somebody's own.
+PartName = Annotated[
+    str,
+    BeforeValidator(lambda name: name.value if isinstance(name, (Mode, Load)) else name),
+    Field(min_length=1),
+]
 
 
 class _Part(BaseModel):
@@ -48,10 +55,11 @@ class DecisionTimes(_Part):
 
 class Cell(_Part):
     """What is varied. `fill` is the share of all cpu (of all cards, for openb) that the load requests. It is
-    0 where `pods` is given."""
+    0 where `pods` is given. `scheduler` is what decides in the workers."""
 
-    mode: Mode
-    load: Load
+    mode: PartName
+    load: PartName
+    scheduler: PartName = DEFAULT_SCHEDULER
     workers: int = Field(ge=1)
     nodes: int = Field(ge=1)
     fill: float = Field(ge=0)
@@ -93,6 +101,22 @@ class Overcommit(_Part):
     excess: dict[str, int]  # by resource, over all nodes
 
 
+class PlacementQuality(_Part):
+    """How well the pods lie at the end. Shares are fractions."""
+
+    # FGD's measure: of all cards, the share that is free and that the load's pods cannot use. None without
+    # cards.
+    gpu_fragmentation: float | None
+    # By resource that the load requests: of all there is, the share that is free and no use to its pods.
+    stranded: dict[str, float]
+    # By resource: the standard deviation, over nodes, of the share that is requested.
+    spread: dict[str, float]
+    nodes_in_use: int  # that hold any of the pods
+    moves: int | None  # pods that changed their node while bound; None: the mode cannot report it
+    # Jain's index of the share of each class of pods that was bound; a class has equal requests and rules.
+    fairness: float
+
+
 class ComparisonRun(_Part):
     """One load under one mode, from its first message to the last pod bound. A figure that a mode cannot
     report is None: kube-scheduler reports no conflicts, and on Kubernetes pods come without jobs."""
@@ -128,6 +152,9 @@ class ComparisonRun(_Part):
     fragmentation: dict[str, float]
     services: dict[str, ServiceFigures]
     violations: list[str] | None  # findings of an audit; None: there was nothing to audit
+    quality: PlacementQuality | None = None  # None: measured by a version that did not report it
+    # Whether the ledger validated. False: the mode promises nothing. None: as for `quality`.
+    validated: bool | None = None
 
 
 class Comparison(_Part):

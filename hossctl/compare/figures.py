@@ -15,9 +15,18 @@ from hoss.model.pod import PodSpec
 from hoss.model.resources import MAX_CARDS, WHOLE_CARD_MILLI
 from hoss.v1 import dispatcher_pb2, resolver_pb2
 from hoss.wire.convert import node_from_proto
-from hossctl.compare.document import Latency, Overcommit
+from hossctl.compare.document import Latency, Overcommit, PlacementQuality
 from hossctl.load.report import CARDS
 from scheduler_worker.core.cache.assumptions import pods_that_fit
+from scheduler_worker.core.plugins.fragmentation import (
+    Popularity,
+    TaskClass,
+    free_on_cards,
+)
+from scheduler_worker.core.plugins.fragmentation import (
+    fragmentation as free_gpu_lost,
+)
+from scheduler_worker.core.rebalance.usable_room import NodeRoom, RequestMix, usable_share
 
 PERCENTILES = (50.0, 99.0, 99.9)
 _CURVE_SHARES = np.concatenate([np.arange(0.02, 0.98, 0.02), [0.98, 0.99, 0.995, 0.999, 1.0]])
@@ -58,6 +67,19 @@ class Pool:
         requests = {**dict(spec.requests), "pods": 1}
         return np.array([requests.get(name, 0) for name in self.resources], np.int64)
 
+    def free_of(self, resource: str) -> NDArray[np.int64]:
+        """What is free of a resource on each node, (nodes,); 0 where more is requested than there is."""
+        if resource not in self.resources:
+            return np.zeros(len(self.nodes), np.int64)
+        row = self.resources.index(resource)
+        free: NDArray[np.int64] = np.maximum(self.allocatable[row] - self.requested[row], 0)
+        return free
+
+    @property
+    def cards_used(self) -> NDArray[np.uint16]:
+        """`cards_used_milli` as workers hold it. A card that is sold twice counts as absent there."""
+        return self.cards_used_milli.clip(0, NO_CARD).astype(np.uint16)
+
     def room_for(self, spec: PodSpec) -> int:
         """How many such pods have room together on the nodes that match their own selectors. Rules about
         other pods are ignored."""
@@ -75,7 +97,7 @@ class Pool:
         if spec.devices is not None:
             each = np.minimum(
                 each,
-                np.maximum(1, pods_that_fit(self.cards_used_milli[nodes].astype(np.uint16), spec.devices)),
+                np.maximum(1, pods_that_fit(self.cards_used[nodes], spec.devices)),
             )
         return int(each.sum())
 
@@ -137,6 +159,94 @@ def fragmentation(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int64])
             total = int(free[row].sum())
             found[name] = float(free[row][useless].sum() / total) if total else 0.0
     return found
+
+
+def quality(
+    pool: Pool,
+    specs: Sequence[PodSpec],
+    *,
+    submitted: NDArray[np.int64],
+    bound: NDArray[np.int64],
+    moves: int | None,
+) -> PlacementQuality:
+    """How well pods lie. `submitted` and `bound`: the number of pods of each spec. The mix of pods that free
+    room is held against is the load itself; docs/benchmarks/README.md has the definitions and sources."""
+    return PlacementQuality(
+        gpu_fragmentation=gpu_fragmentation(pool, specs, submitted),
+        stranded=stranded(pool, specs, submitted),
+        spread=spread(pool),
+        nodes_in_use=int(np.count_nonzero(pool.requested.any(axis=0))),
+        moves=moves,
+        fairness=fairness(specs, submitted, bound),
+    )
+
+
+def gpu_fragmentation(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int64]) -> float | None:
+    """FGD's measure F over all nodes, by all cards; None without cards. By what is free it would punish who
+    packs well: the little that is left is useless to most pods. `scheduler_worker.core.plugins.fragmentation`
+    has the measure and its source."""
+    cards = int((pool.cards_used_milli != NO_CARD).sum())
+    if not cards:
+        return None
+    free = free_on_cards(pool.cards_used)
+    counts: dict[TaskClass, int] = {}
+    for spec, number in zip(specs, pods.tolist(), strict=True):
+        requests, devices = dict(spec.requests), spec.devices
+        shape = (devices.count, devices.milli) if devices else (0, 0)
+        task = TaskClass(requests.get("cpu", 0), requests.get("memory", 0), *shape)
+        counts[task] = counts.get(task, 0) + number
+    cpu, memory = (pool.free_of(name) for name in ("cpu", "memory"))
+    return float(free_gpu_lost(Popularity.of(counts), cpu, memory, free).sum() / (cards * WHOLE_CARD_MILLI))
+
+
+def stranded(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int64]) -> dict[str, float]:
+    """By resource that the load requests: of all there is, the share that is free and that the load's pods
+    cannot use, in the measure of `scheduler_worker.core.rebalance.usable_room`. Selectors are ignored."""
+    if not pods.any():
+        return {}
+    requests = np.stack([pool.request_of(spec) for spec in specs], axis=1)
+    mix = RequestMix.of(requests, [spec.devices for spec in specs], pods)
+    room = NodeRoom(pool.resources, pool.allocatable, pool.requested, pool.cards_used)
+    usable, free = usable_share(room, mix), room.free
+    if usable is None:
+        return {}
+    rows = [
+        row
+        for row, name in enumerate(pool.resources)
+        if name != "pods" and mix.requests[row].any() and pool.allocatable[row].any()
+    ]
+    lost = {row: float(free[row].sum() - (free[row] * usable[row]).sum()) for row in rows}
+    # Shares of single precision may exceed 1 by their error.
+    return {
+        pool.resources[row]: max(0.0, amount) / float(pool.allocatable[row].sum())
+        for row, amount in lost.items()
+    }
+
+
+def spread(pool: Pool) -> dict[str, float]:
+    """By resource that is requested: the standard deviation, over nodes that offer it, of the share
+    requested. 0: all nodes are equally full; 0.5: half of them are empty and half full."""
+    found = {}
+    for row, name in enumerate(pool.resources):
+        offering = pool.allocatable[row] > 0
+        if name != "pods" and pool.requested[row].any() and offering.any():
+            found[name] = float(np.std(pool.requested[row, offering] / pool.allocatable[row, offering]))
+    return found
+
+
+def fairness(specs: Sequence[PodSpec], submitted: NDArray[np.int64], bound: NDArray[np.int64]) -> float:
+    """Jain's index of the shares of the classes' pods that were bound: 1 where every class got the same share
+    of its pods placed, 1 / n where only one of n classes got any. Equal specs are one class. 0 without any
+    bound pod. Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
+    Allocation in Shared Computer Systems", DEC-TR-301, 1984."""
+    counts: dict[PodSpec, list[int]] = {}
+    for spec, there, placed in zip(specs, submitted.tolist(), bound.tolist(), strict=True):
+        count = counts.setdefault(spec, [0, 0])
+        count[0] += there
+        count[1] += placed
+    shares = np.array([placed / there for there, placed in counts.values() if there])
+    squares = float((shares**2).sum())
+    return float(shares.sum()) ** 2 / (len(shares) * squares) if squares else 0.0
 
 
 def latency_of(seconds: NDArray[np.float64]) -> Latency:

@@ -12,15 +12,19 @@ Jobs are many and small, as one scheduler's share of a large job would be. On no
     zones
     churn        jobs of several sizes that end after 1 to 4 s, each followed by another at once, for 6 s
     skewed       80 % of the pods select 20 % of the nodes, the others the rest
-"""
+
+and `trace`, a recording. A load of your own is a class with a method `trace`, or a subclass of
+`GeneratedLoad` with a method `jobs` (docs/tutorials/comparison.md)."""
 
 import random
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
-from typing import Any
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
+from hoss.errors import InvalidInput
 from hoss.model.node import NodeSpec
 from hoss.model.pod import (
     GangSpec,
@@ -34,6 +38,7 @@ from hoss.model.resources import WHOLE_CARD_MILLI
 from hoss.model.selectors import LabelSelector, Requirement
 from hossctl.choices import Load, Mix
 from hossctl.compare.document import Cell
+from hossctl.compare.registry import PartRegistry
 from hossctl.load.generated import MIB, OPENB_SHAPE, bench_nodes, card_request, pod_template
 from hossctl.load.nodes import GIB, ZONE_LABEL
 from hossctl.load.playing import Arrival, Trace, arrivals_of
@@ -53,143 +58,245 @@ _HOT_REQUESTS, _COLD_REQUESTS = (400, GIB // 2), (6400, 8 * GIB)
 Jobs = Iterator[Workload]
 
 
-def make_trace(cell: Cell, seed: int) -> Trace:
-    """The load of a cell, but not of a recorded trace. Equal loads, nodes, sizes and seeds give equal
-    traces."""
-    nodes = tuple(nodes_of(cell))
-    chance = random.Random(f"{seed} {cell.load.value}")
-    if cell.load is Load.CHURN:
-        return _churn(nodes, cell, chance)
-    workloads = list(_sized(_JOBS[cell.load](chance), nodes, cell))
-    if cell.load in {Load.OPENB, Load.UNIQUE}:  # single pods, which travel as long lists
-        return Trace(nodes, tuple(arrivals_of(workloads)))
-    groups = (workloads[i : i + JOBS_A_MESSAGE] for i in range(0, len(workloads), JOBS_A_MESSAGE))
-    return Trace(nodes, tuple(chain.from_iterable(map(arrivals_of, groups))))
+class LoadSize(NamedTuple):
+    """How large a load is: so many pods, or (`pods` is 0) as many as request the share `fill` of all."""
+
+    nodes: int
+    fill: float
+    pods: int = 0
 
 
-def nodes_of(cell: Cell) -> Sequence[NodeSpec]:
-    """The nodes of a cell, independent of the seed."""
-    nodes = bench_nodes(Mix.OPENB if cell.load is Load.OPENB else Mix.UNIFORM, cell.nodes, seed=1)
-    if cell.load is not Load.SKEWED:
-        return nodes
-    return [with_label(node, TIER, "cold" if i % _HOT_EVERY else "hot") for i, node in enumerate(nodes)]
+@runtime_checkable
+class ComparisonLoad(Protocol):
+    """What is scheduled in a cell."""
+
+    def trace(self, size: LoadSize, seed: int) -> Trace:
+        """Nodes, and pods with their times. Equal sizes and seeds give equal traces."""
+        ...
+
+
+class GeneratedLoad(ABC):
+    """Jobs drawn from a seed that come at once and stay, on machines all alike."""
+
+    single_pods = False  # all jobs have one pod: they travel as long lists
+
+    @abstractmethod
+    def jobs(self, chance: random.Random) -> Jobs:
+        """Jobs without an end; as many of them are taken as the size says."""
+
+    def nodes(self, number: int) -> Sequence[NodeSpec]:
+        """So many nodes, whatever the seed."""
+        return bench_nodes(Mix.UNIFORM, number, seed=1)
+
+    def requested(self, job: Workload) -> float:
+        """What one pod of the job counts of a fill: its cpu."""
+        return dict(job.template.spec.requests)["cpu"]
+
+    def offered(self, node: NodeSpec) -> float:
+        """What a node counts of a fill, in the same unit."""
+        return dict(node.allocatable)["cpu"]
+
+    def trace(self, size: LoadSize, seed: int) -> Trace:
+        """See ComparisonLoad."""
+        nodes = tuple(self.nodes(size.nodes))
+        workloads = list(self.sized(nodes, size, self.chance(seed)))
+        if self.single_pods:
+            return Trace(nodes, tuple(arrivals_of(workloads)))
+        groups = (workloads[i : i + JOBS_A_MESSAGE] for i in range(0, len(workloads), JOBS_A_MESSAGE))
+        return Trace(nodes, tuple(chain.from_iterable(map(arrivals_of, groups))))
+
+    def chance(self, seed: int) -> random.Random:
+        """The chance of a seed, another one for each load."""
+        return random.Random(f"{seed} {type(self).__name__.lower()}")
+
+    def sized(self, nodes: Sequence[NodeSpec], size: LoadSize, chance: random.Random) -> Jobs:
+        """The first jobs, until they have the size. The last job has as many replicas as are left."""
+        target = float(size.pods) or size.fill * sum(map(self.offered, nodes))
+        taken = 0.0
+        for job in self.jobs(chance):
+            one = 1.0 if size.pods else self.requested(job)
+            fitting = job.replicas if not one else min(job.replicas, int((target - taken) / one + 1e-9))
+            if fitting < 1:
+                return
+            taken += fitting * one
+            gang = job.gang and replace(job.gang, minimum=fitting)
+            yield replace(job, replicas=fitting, gang=gang)
+
+
+class Uniform(GeneratedLoad):
+    """See the module."""
+
+    def jobs(self, chance: random.Random) -> Jobs:
+        """See GeneratedLoad."""
+        template = _template(500, GIB, owner="Job")
+        for number in count():
+            yield Workload(f"uniform-{number}", template, chance.randint(10, 100))
+
+
+class Openb(GeneratedLoad):
+    """See the module."""
+
+    single_pods = True
+
+    def jobs(self, chance: random.Random) -> Jobs:
+        """See GeneratedLoad."""
+        templates = []
+        for kind in OPENB_SHAPE:
+            requests, devices = card_request(kind.cards, kind.card_milli) if kind.cards else ({}, None)
+            templates.append(
+                _template(kind.cpu_milli, kind.memory_mib * MIB, others=requests, devices=devices)
+            )
+        weights = [kind.pods for kind in OPENB_SHAPE]
+        for number in count():
+            yield Workload(f"openb-{number}", chance.choices(templates, weights)[0])
+
+    def nodes(self, number: int) -> Sequence[NodeSpec]:
+        """See GeneratedLoad."""
+        return bench_nodes(Mix.OPENB, number, seed=1)
+
+    def requested(self, job: Workload) -> float:
+        """Cards."""
+        devices = job.template.spec.devices
+        return devices.count * devices.milli / WHOLE_CARD_MILLI if devices else 0.0
+
+    def offered(self, node: NodeSpec) -> float:
+        """Cards."""
+        return node.cards
+
+
+class Unique(GeneratedLoad):
+    """See the module."""
+
+    single_pods = True
+
+    def jobs(self, chance: random.Random) -> Jobs:
+        """See GeneratedLoad."""
+        for number in count():
+            template = _template(chance.randrange(250, 750), 512 * MIB + 4096 * number)
+            yield Workload(f"unique-{number}", template)
+
+
+class Gangs(GeneratedLoad):
+    """See the module."""
+
+    def jobs(self, chance: random.Random) -> Jobs:
+        """See GeneratedLoad."""
+        templates = [_template(cpu, memory, owner="Job") for cpu, memory in _SIZES]
+        for number in count():
+            pods, name = chance.randint(8, 32), f"gang-{number}"
+            yield Workload(name, chance.choice(templates), pods, gang=GangSpec("default", name, pods))
+
+
+class Constrained(GeneratedLoad):
+    """See the module."""
+
+    def jobs(self, chance: random.Random) -> Jobs:
+        """See GeneratedLoad."""
+        for number in count():
+            name = f"constrained-{number}"
+            own = LabelSelector((Requirement("app", "In", (name,)),))
+            template = _template(2000, 4 * GIB, owner="ReplicaSet", app=name)
+            if number % 2:
+                apart = PodAffinity(anti_required=(PodAffinityTerm(_HOSTNAME, own, ("default",)),))
+                spec = replace(template.spec, pod_affinity=apart)
+            else:
+                spec = replace(template.spec, spread=(SpreadConstraint(1, ZONE_LABEL, own),))
+            yield Workload(name, replace(template, spec=spec), chance.randint(10, 40))
+
+
+class Skewed(GeneratedLoad):
+    """See the module."""
+
+    def nodes(self, number: int) -> Sequence[NodeSpec]:
+        """See GeneratedLoad."""
+        nodes = super().nodes(number)
+        return [with_label(node, TIER, "cold" if i % _HOT_EVERY else "hot") for i, node in enumerate(nodes)]
+
+    def jobs(self, chance: random.Random) -> Jobs:
+        """See GeneratedLoad."""
+        hot = _template(*_HOT_REQUESTS, owner="Job", selector=((TIER, "hot"),))
+        cold = _template(*_COLD_REQUESTS, owner="Job", selector=((TIER, "cold"),))
+        for number in count():
+            # In turn and not drawn, so that both fill their nodes equally.
+            replicas = chance.randint(5, 25)
+            yield Workload(f"hot-{number}", hot, 4 * replicas)
+            yield Workload(f"cold-{number}", cold, replicas)
+
+
+class Churn(GeneratedLoad):
+    """See the module: jobs that fill the nodes at the start, and for each that ends another like it."""
+
+    def jobs(self, chance: random.Random) -> Jobs:
+        """See GeneratedLoad."""
+        templates = [_template(cpu, memory, owner="Job") for cpu, memory in _SIZES]
+        for number in count():
+            yield Workload(f"mixed-{number}", chance.choice(templates), chance.randint(5, 50))
+
+    def trace(self, size: LoadSize, seed: int) -> Trace:
+        """See ComparisonLoad."""
+        nodes, chance = tuple(self.nodes(size.nodes)), self.chance(seed)
+        coming = deque((0.0, job) for job in self.sized(nodes, size, chance))
+        arrivals: list[Arrival] = []
+        while coming:
+            at, job = coming.popleft()
+            life = chance.uniform(*_CHURN_LIVES)
+            ends = at + life < CHURN_SECONDS
+            arrivals += arrivals_of([replace(job, name=f"churn-{len(arrivals)}")], at, life if ends else None)
+            if ends:
+                coming.append((at + life, job))
+        arrivals.sort(key=lambda arrival: arrival.at_seconds)
+        return Trace(nodes, tuple(arrivals))
+
+
+class RecordedLoad:
+    """A recording, whatever the size and the seed."""
+
+    def __init__(self, recording: Trace | None = None) -> None:
+        self._recording = recording
+
+    def trace(self, size: LoadSize, seed: int) -> Trace:  # noqa: ARG002
+        """See ComparisonLoad."""
+        if self._recording is None:
+            raise InvalidInput("trace needs --trace-nodes and --trace-pods", where="--loads")
+        return self._recording
+
+
+_BUILT_IN: Final[Mapping[str, Callable[[], ComparisonLoad]]] = {
+    Load.UNIFORM.value: Uniform,
+    Load.OPENB.value: Openb,
+    Load.UNIQUE.value: Unique,
+    Load.GANGS.value: Gangs,
+    Load.CONSTRAINED.value: Constrained,
+    Load.CHURN.value: Churn,
+    Load.SKEWED.value: Skewed,
+    Load.TRACE.value: RecordedLoad,
+}
+LOAD_REGISTRY: Final = PartRegistry(
+    "hoss.loads",
+    ComparisonLoad,  # type: ignore[type-abstract]  # its shape is what is asked for
+    "load: it has no method trace(size, seed)",
+    _BUILT_IN,
+)
+
+
+def make_trace(cell: Cell, seed: int, recording: Trace | None = None) -> Trace:
+    """The load of a cell, whatever its mode and scheduler. InvalidInput where a load of others raises."""
+    size = LoadSize(cell.nodes, cell.fill, cell.pods)
+    if cell.load == Load.TRACE:
+        return RecordedLoad(recording).trace(size, seed)
+    load = LOAD_REGISTRY.find(cell.load, where="--loads")
+    try:
+        trace = load.trace(size, seed)
+    except Exception as exc:  # code of others may raise anything
+        raise InvalidInput(f"{cell.load}: {type(exc).__name__}: {exc}", where="--loads") from exc
+    if not isinstance(trace, Trace) or not trace.nodes or not trace.arrivals:
+        raise InvalidInput(f"{cell.load}: gives no trace of nodes and pods", where="--loads")
+    return trace
 
 
 def with_label(node: NodeSpec, key: str, value: str) -> NodeSpec:
     """The node with one more label."""
     return replace(node, labels=tuple(sorted({**dict(node.labels), key: value}.items())))
-
-
-def _sized(jobs: Jobs, nodes: Sequence[NodeSpec], cell: Cell) -> Iterator[Workload]:
-    """The first jobs, until they have the cell's number of pods or request the cell's share of the nodes. The
-    last job has as many replicas as are left."""
-    target = requested = 0.0
-    measure: Callable[[Workload], float]
-    if cell.pods:
-        target, measure = cell.pods, lambda _: 1.0
-    elif cell.load is Load.OPENB:
-        target, measure = cell.fill * sum(node.cards for node in nodes), _cards
-    else:
-        target, measure = cell.fill * sum(dict(node.allocatable)["cpu"] for node in nodes), _cpu
-    for job in jobs:
-        one = measure(job)
-        fitting = job.replicas if not one else min(job.replicas, int((target - requested) / one + 1e-9))
-        if fitting < 1:
-            return
-        requested += fitting * one
-        gang = job.gang and replace(job.gang, minimum=fitting)
-        yield replace(job, replicas=fitting, gang=gang)
-
-
-def _cpu(job: Workload) -> float:
-    return dict(job.template.spec.requests)["cpu"]
-
-
-def _cards(job: Workload) -> float:
-    devices = job.template.spec.devices
-    return devices.count * devices.milli / WHOLE_CARD_MILLI if devices else 0.0
-
-
-def _uniform(chance: random.Random) -> Jobs:
-    template = _template(500, GIB, owner="Job")
-    for number in count():
-        yield Workload(f"uniform-{number}", template, chance.randint(10, 100))
-
-
-def _mixed(chance: random.Random) -> Jobs:
-    templates = [_template(cpu, memory, owner="Job") for cpu, memory in _SIZES]
-    for number in count():
-        yield Workload(f"mixed-{number}", chance.choice(templates), chance.randint(5, 50))
-
-
-def _openb(chance: random.Random) -> Jobs:
-    templates = []
-    for kind in OPENB_SHAPE:
-        requests, devices = card_request(kind.cards, kind.card_milli) if kind.cards else ({}, None)
-        templates.append(_template(kind.cpu_milli, kind.memory_mib * MIB, others=requests, devices=devices))
-    weights = [kind.pods for kind in OPENB_SHAPE]
-    for number in count():
-        yield Workload(f"openb-{number}", chance.choices(templates, weights)[0])
-
-
-def _unique(chance: random.Random) -> Jobs:
-    for number in count():
-        yield Workload(f"unique-{number}", _template(chance.randrange(250, 750), 512 * MIB + 4096 * number))
-
-
-def _gangs(chance: random.Random) -> Jobs:
-    templates = [_template(cpu, memory, owner="Job") for cpu, memory in _SIZES]
-    for number in count():
-        pods, name = chance.randint(8, 32), f"gang-{number}"
-        yield Workload(name, chance.choice(templates), pods, gang=GangSpec("default", name, pods))
-
-
-def _constrained(chance: random.Random) -> Jobs:
-    for number in count():
-        name = f"constrained-{number}"
-        own = LabelSelector((Requirement("app", "In", (name,)),))
-        template = _template(2000, 4 * GIB, owner="ReplicaSet", app=name)
-        if number % 2:
-            apart = PodAffinity(anti_required=(PodAffinityTerm(_HOSTNAME, own, ("default",)),))
-            spec = replace(template.spec, pod_affinity=apart)
-        else:
-            spec = replace(template.spec, spread=(SpreadConstraint(1, ZONE_LABEL, own),))
-        yield Workload(name, replace(template, spec=spec), chance.randint(10, 40))
-
-
-def _skewed(chance: random.Random) -> Jobs:
-    hot = _template(*_HOT_REQUESTS, owner="Job", selector=((TIER, "hot"),))
-    cold = _template(*_COLD_REQUESTS, owner="Job", selector=((TIER, "cold"),))
-    for number in count():
-        # In turn and not drawn, so that both fill their nodes equally.
-        replicas = chance.randint(5, 25)
-        yield Workload(f"hot-{number}", hot, 4 * replicas)
-        yield Workload(f"cold-{number}", cold, replicas)
-
-
-_JOBS: dict[Load, Callable[[random.Random], Jobs]] = {
-    Load.UNIFORM: _uniform,
-    Load.OPENB: _openb,
-    Load.UNIQUE: _unique,
-    Load.GANGS: _gangs,
-    Load.CONSTRAINED: _constrained,
-    Load.SKEWED: _skewed,
-}
-
-
-def _churn(nodes: tuple[NodeSpec, ...], cell: Cell, chance: random.Random) -> Trace:
-    """Jobs that fill the nodes at the start, and for each job that ends in time another job like it."""
-    coming = deque((0.0, job) for job in _sized(_mixed(chance), nodes, cell))
-    arrivals: list[Arrival] = []
-    while coming:
-        at, job = coming.popleft()
-        life = chance.uniform(*_CHURN_LIVES)
-        ends = at + life < CHURN_SECONDS
-        arrivals += arrivals_of([replace(job, name=f"churn-{len(arrivals)}")], at, life if ends else None)
-        if ends:
-            coming.append((at + life, job))
-    arrivals.sort(key=lambda arrival: arrival.at_seconds)
-    return Trace(nodes, tuple(arrivals))
 
 
 def _template(

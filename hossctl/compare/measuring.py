@@ -98,7 +98,7 @@ def notes_on(plan: Plan, machine: MachineInfo) -> list[str]:
         )
     if plan.redis_url:
         notes.append("Redis was one that runs elsewhere: its CPU time and memory are not counted")
-    paced = ["churn"] if any(cell.load is Load.CHURN for cell in plan.cells) else []
+    paced = ["churn"] if any(cell.load == Load.CHURN for cell in plan.cells) else []
     if plan.trace and plan.trace.seconds:
         paced.append("the trace")
     return notes + [

@@ -11,25 +11,24 @@ from hoss.imports import extra
 from hossctl.choices import ON_KUBERNETES
 from hossctl.compare import plots
 from hossctl.compare.answers import headlines, sentences
-from hossctl.compare.baseline import Report
 from hossctl.compare.catalogue import (
     CONFLICTS,
     CPU_PER_POD,
     OVERCOMMITTED,
     P99,
+    QUALITY,
     STRANDED,
     THROUGHPUT,
     Figure,
     figures,
 )
+from hossctl.compare.changes import Report
 from hossctl.compare.document import Comparison, ComparisonRun
 from hossctl.compare.plots import COLOURS, FAINT, INK, Plot
 from hossctl.compare.summary import (
-    MODE_TITLES,
     CellRuns,
-    ComparedSetting,
-    Summary,
     broken_promises,
+    row_title,
     summarise,
 )
 from hossctl.compare.tables import KEYS, NOISE_RULE
@@ -60,7 +59,7 @@ class _Row:
     cells: Sequence[tuple[str, str, str]]
 
 
-def as_html(comparison: Comparison, baseline: Report | None = None) -> str:
+def as_html(comparison: Comparison, changes: Report | None = None) -> str:
     summary = summarise(comparison)
     all_figures = figures(comparison.runs)
     environment = Environment(
@@ -75,9 +74,14 @@ def as_html(comparison: Comparison, baseline: Report | None = None) -> str:
         headlines=headlines(summary),
         sentences=[sentence.partition(": ") for sentence in sentences(comparison, summary)],
         plots=[(plot, _inline(plot)) for plot in plots.draw(summary)],
-        colours={mode.value: colour for mode, colour in COLOURS.items()},
+        colours=COLOURS,
         shown=_SHOWN,
-        settings=[(setting, _rows(summary, setting)) for setting in summary.settings],
+        quality=QUALITY,
+        settings=[
+            (setting, _rows(groups, _SHOWN), _rows([group for group in groups if group.rated], QUALITY))
+            for setting in summary.settings
+            if (groups := summary.of_setting(setting))
+        ],
         figures=all_figures,
         minor=_MINOR_KEYS,
         on_kubernetes=any(run.cell.mode in ON_KUBERNETES for run in comparison.runs),
@@ -85,17 +89,15 @@ def as_html(comparison: Comparison, baseline: Report | None = None) -> str:
         runs=[(run, _fields(run, all_figures), broken_promises(run)) for run in comparison.runs],
         incomplete=len(summary.incomplete),
         noise_rule=NOISE_RULE,
-        baseline=baseline,
+        changes=changes,
     )
 
 
-def _rows(summary: Summary, setting: ComparedSetting) -> list[_Row]:
-    return [_row(group) for group in summary.of_setting(setting)]
-
-
-def _row(group: CellRuns) -> _Row:
-    cells = [_with_range(figure, group) for figure in _SHOWN]
-    return _Row(MODE_TITLES[group.cell.mode], group.cell.workers, cells)
+def _rows(groups: Sequence[CellRuns], shown: Sequence[Figure]) -> list[_Row]:
+    return [
+        _Row(row_title(group.cell), group.cell.workers, [_with_range(figure, group) for figure in shown])
+        for group in groups
+    ]
 
 
 def _with_range(figure: Figure, group: CellRuns) -> tuple[str, str, str]:
@@ -129,7 +131,7 @@ def _inline(plot: Plot) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # ids in <defs> are referred to and stay
     text = re.sub(r'(<svg\b[^>]*?) width="([0-9.]+)pt" height="[0-9.]+pt"', _sized, text, count=1)
-    for ink, variable in {**_INKS, **{c: f"var(--{m.value})" for m, c in COLOURS.items()}}.items():
+    for ink, variable in {**_INKS, **{colour: f"var(--{mode})" for mode, colour in COLOURS.items()}}.items():
         text = text.replace(ink, variable)
     text = text.replace("fill: #ffffff", "fill: none")
     return text.replace("<svg", f'<svg role="img" aria-label="{plot.title}"', 1)

@@ -5,15 +5,24 @@ the one with the most cells or, for effects of crowding, the fullest. Equal draw
 byte for byte: they contain no date, and ids depend on content alone."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from hoss.imports import extra
-from hossctl.choices import Load, Mode
+from hossctl.choices import DEFAULT_SCHEDULER, Mode
 from hossctl.compare.catalogue import CONFLICTS, OVERCOMMITTED_SHARE, THROUGHPUT, Getter, utilisation
 from hossctl.compare.document import DecisionTimes
-from hossctl.compare.summary import MODE_TITLES, CellRuns, ComparedSetting, Spread, Summary
+from hossctl.compare.summary import (
+    CellRuns,
+    ComparedSetting,
+    Spread,
+    Summary,
+    mode_title,
+    row_title,
+    short_name,
+)
 
 with extra("bench"):
     import matplotlib as mpl
@@ -22,27 +31,30 @@ with extra("bench"):
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 # After Okabe and Ito, distinct with every kind of colour vision; darker where thin lines on white need it.
-COLOURS: Final = {
-    Mode.SINGLE: "#6e6e6e",
-    Mode.UNCOORDINATED: "#d55e00",
-    Mode.PARTITIONED: "#008a66",
-    Mode.LOCKED: "#b65c98",
-    Mode.HOSS: "#0072b2",
-    Mode.KUBE_SCHEDULER: "#b87f00",
-    Mode.KUBE_HOSS: "#3f51b5",
+COLOURS: Final[Mapping[str, str]] = {
+    Mode.SINGLE.value: "#6e6e6e",
+    Mode.UNCOORDINATED.value: "#d55e00",
+    Mode.PARTITIONED.value: "#008a66",
+    Mode.LOCKED.value: "#b65c98",
+    Mode.HOSS.value: "#0072b2",
+    Mode.KUBE_SCHEDULER.value: "#b87f00",
+    Mode.KUBE_HOSS.value: "#3f51b5",
 }
+# Of modes of others, by their names: two of them may have the same one.
+_FURTHER_COLOURS: Final = ("#8c564b", "#2f7f8f", "#7a6fac", "#9a7b1c")
 INK: Final = "#202124"  # text and axes
 FAINT: Final = "#c9ccd1"  # grids
 
-_MARKERS = {
-    Mode.SINGLE: "D",
-    Mode.UNCOORDINATED: "^",
-    Mode.PARTITIONED: "s",
-    Mode.LOCKED: "v",
-    Mode.HOSS: "o",
-    Mode.KUBE_SCHEDULER: "P",
-    Mode.KUBE_HOSS: "X",
+_MARKERS: Final[Mapping[str, str]] = {
+    Mode.SINGLE.value: "D",
+    Mode.UNCOORDINATED.value: "^",
+    Mode.PARTITIONED.value: "s",
+    Mode.LOCKED.value: "v",
+    Mode.HOSS.value: "o",
+    Mode.KUBE_SCHEDULER.value: "P",
+    Mode.KUBE_HOSS.value: "X",
 }
+_FURTHER_MARKER: Final = "*"
 _COLUMNS = 3  # panels in a row
 _PANEL_INCHES = (3.3, 2.7)
 _LEAST_INCHES = 4.6
@@ -127,16 +139,22 @@ def legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
     found = {
         label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
     }
-    order = list(MODE_TITLES.values())
+    order = [mode_title(mode) for mode in Mode]
     labels = sorted(found, key=lambda label: order.index(label) if label in order else 0)
     columns = int(canvas.get_size_inches()[0] / _LEGEND_INCHES)
     handles = [found[label] for label in labels]
     canvas.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize=8)
 
 
+def colour_of(mode: str) -> str:
+    """The colour of a mode in every plot."""
+    further = _FURTHER_COLOURS[zlib.crc32(mode.encode()) % len(_FURTHER_COLOURS)]
+    return COLOURS.get(mode, further)
+
+
 def line(
     ax: Axes,
-    mode: Mode,
+    mode: str,
     x: Sequence[float],
     spreads: Sequence[Spread],
     *,
@@ -145,7 +163,7 @@ def line(
     alpha: float = 1.0,
 ) -> None:
     """Medians with a band of the whole range."""
-    colour = COLOURS[mode]
+    colour = colour_of(mode)
     lows, highs = [s.low for s in spreads], [s.high for s in spreads]
     ax.fill_between(x, lows, highs, color=colour, alpha=0.16 * alpha, linewidth=0)
     ax.vlines(x, lows, highs, color=colour, alpha=0.6 * alpha, linewidth=1.0)  # a single point has no band
@@ -153,10 +171,10 @@ def line(
     ax.plot(
         x,
         medians,
-        marker=marker or _MARKERS[mode],
+        marker=marker or _MARKERS.get(mode, _FURTHER_MARKER),
         color=colour,
         alpha=alpha,
-        label=label or MODE_TITLES[mode],
+        label=label or mode_title(mode),
     )
 
 
@@ -175,10 +193,15 @@ _LINE_CROSSED_FROM: Final = 0.7  # a number beside a shorter bar ends before the
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """The cells of one load."""
+    """The cells of one load, in plots of lines of one scheduler too."""
 
     setting: ComparedSetting
     groups: Sequence[CellRuns]  # of the setting, or of all settings that differ in fill alone
+    scheduler: str = DEFAULT_SCHEDULER
+
+    def titled(self, title: str) -> str:
+        """A title of the setting, with the scheduler."""
+        return title if self.scheduler == DEFAULT_SCHEDULER else f"{title}, {short_name(self.scheduler)}"
 
 
 def draw(summary: Summary) -> Iterator[Plot]:
@@ -199,7 +222,7 @@ def draw(summary: Summary) -> Iterator[Plot]:
 
 
 def _throughput(summary: Summary) -> Drawing | None:
-    panels = _panels(summary, _richest)
+    panels = [part for panel in _panels(summary, _richest) for part in _by_scheduler(panel)]
     if not panels:
         return None
     canvas, axes = side_by_side(_titles(panels), "pods/s", "workers")
@@ -209,10 +232,10 @@ def _throughput(summary: Summary) -> Drawing | None:
             points = [
                 (g.cell.workers, s)
                 for g in panel.groups
-                if g.cell.mode is mode and (s := g.spread(THROUGHPUT.of))
+                if g.cell.mode == mode and (s := g.spread(THROUGHPUT.of))
             ]
-            if mode is Mode.SINGLE:  # a reference for all numbers of workers
-                ax.axhline(points[0][1].median, color=COLOURS[mode], linestyle="--", linewidth=1.2)
+            if mode == Mode.SINGLE:  # a reference for all numbers of workers
+                ax.axhline(points[0][1].median, color=colour_of(mode), linestyle="--", linewidth=1.2)
             line(ax, mode, [w for w, _ in points], [s for _, s in points])
         ax.set_xscale("log", base=2)
         ax.set_xticks(counts, [str(count) for count in counts])
@@ -228,15 +251,18 @@ def _throughput(summary: Summary) -> Drawing | None:
 
 def _conflicts(summary: Summary) -> Drawing | None:
     panels = [
-        _Panel(panel.setting, [g for g in groups if g.cell.mode is Mode.HOSS and g.cell.workers > 1])
+        part
         for panel in _panels(summary, _richest)
         if (groups := _all_fills(summary, panel.setting))
+        for part in _by_scheduler(
+            _Panel(panel.setting, [g for g in groups if g.cell.mode == Mode.HOSS and g.cell.workers > 1])
+        )
     ]
     panels = [panel for panel in panels if panel.groups and not panel.setting.pods]
     if not panels:
         return None
     canvas, axes = side_by_side(
-        [panel.setting.title_of_all_fills for panel in panels],
+        [panel.titled(panel.setting.title_of_all_fills) for panel in panels],
         "proposals refused",
         "fill: per cent asked for, of all cpu (openb: of all cards)",
     )
@@ -297,9 +323,10 @@ def _utilisation(summary: Summary) -> Drawing | None:
 
 def _latency(summary: Summary) -> Drawing | None:
     panels = [
-        _Panel(panel.setting, groups)
+        part
         for panel in _panels(summary, _fullest)
         if (groups := [g for g in _at_most_workers(panel) if any(run.latency_curve for run in g.runs)])
+        for part in _by_scheduler(_Panel(panel.setting, groups))
     ]
     if not panels:
         return None
@@ -312,10 +339,10 @@ def _latency(summary: Summary) -> Drawing | None:
                 ax.plot(
                     milliseconds,
                     shares,
-                    color=COLOURS[mode],
+                    color=colour_of(mode),
                     linewidth=1.2,
                     alpha=0.75,
-                    label=MODE_TITLES[mode],
+                    label=mode_title(mode),
                 )
         ax.set_xscale("log")
         left, right = ax.get_xlim()
@@ -337,7 +364,7 @@ def _kubernetes(summary: Summary) -> Drawing | None:
     for ax, panel in zip(axes, panels, strict=True):
         for row, group in enumerate(panel.groups):
             if (spread := group.spread(THROUGHPUT.of)) is not None:
-                _bar(ax, row, 0.7, spread, colour=COLOURS[group.cell.mode], series=0)
+                _bar(ax, row, 0.7, spread, colour=colour_of(group.cell.mode), series=0)
                 _number(ax, spread.high, row, THROUGHPUT.written(spread.median))
         _name_rows(ax, panel.groups)
         ax.xaxis.set_major_locator(MaxNLocator(5))
@@ -365,7 +392,7 @@ def _bars(
             for series, (_, of) in enumerate(measures):
                 if (spread := group.spread(of)) is not None:
                     y = row + (series - (len(measures) - 1) / 2) * height
-                    _bar(ax, y, 0.86 * height, spread, colour=COLOURS[group.cell.mode], series=series)
+                    _bar(ax, y, 0.86 * height, spread, colour=colour_of(group.cell.mode), series=series)
                     # A number across the line would be read as crossed out.
                     crossed = full_line and spread.high > _LINE_CROSSED_FROM
                     text = f"{100 * spread.median:.1f} %" if spread.median else "0 %"
@@ -399,7 +426,7 @@ def _bar(ax: Axes, y: float, height: float, spread: Spread, *, colour: str, seri
 
 def _name_rows(ax: Axes, groups: Sequence[CellRuns]) -> None:
     """A row for each group, titled with mode and workers, the first at the top."""
-    titles = [f"{MODE_TITLES[group.cell.mode]}, {group.cell.workers}" for group in groups]
+    titles = [f"{row_title(group.cell)}, {group.cell.workers}" for group in groups]
     ax.set_yticks(range(len(titles)), titles)
     ax.set_ylim(len(titles) - 0.45, -0.55)
     ax.grid(visible=False, axis="y")
@@ -415,14 +442,23 @@ def _series_alpha(series: int) -> float:
 
 
 def _titles(panels: Sequence[_Panel]) -> list[str]:
-    return [panel.setting.title for panel in panels]
+    return [panel.titled(panel.setting.title) for panel in panels]
+
+
+def _by_scheduler(panel: _Panel) -> list[_Panel]:
+    """A panel for each scheduler: lines of several would be told apart by nothing but their order."""
+    schedulers = dict.fromkeys(group.cell.scheduler for group in panel.groups)
+    return [
+        _Panel(panel.setting, [g for g in panel.groups if g.cell.scheduler == scheduler], scheduler)
+        for scheduler in schedulers
+    ]
 
 
 def _panels(
     summary: Summary, choose: Callable[[Summary, list[ComparedSetting]], ComparedSetting]
 ) -> list[_Panel]:
     """A panel for each load and decision cost."""
-    found: dict[tuple[Load, DecisionTimes], list[ComparedSetting]] = {}
+    found: dict[tuple[str, DecisionTimes], list[ComparedSetting]] = {}
     for setting in summary.settings:
         found.setdefault((setting.load, setting.decision), []).append(setting)
     chosen = [choose(summary, settings) for settings in found.values()]
@@ -450,11 +486,13 @@ def _all_fills(summary: Summary, setting: ComparedSetting) -> list[CellRuns]:
 
 
 def _at_most_workers(panel: _Panel) -> list[CellRuns]:
-    """Of each mode the cell with the most workers."""
-    last = {group.cell.mode: group for group in panel.groups}  # groups ascend by workers
+    """Of each mode and scheduler the cell with the most workers."""
+    last = {
+        (group.cell.mode, group.cell.scheduler): group for group in panel.groups
+    }  # groups ascend by workers
     return list(last.values())
 
 
-def _modes(groups: Iterable[CellRuns]) -> list[Mode]:
-    found = {group.cell.mode for group in groups}
-    return [mode for mode in Mode if mode in found]
+def _modes(groups: Iterable[CellRuns]) -> list[str]:
+    """In their order, which is that of the groups."""
+    return list(dict.fromkeys(group.cell.mode for group in groups))

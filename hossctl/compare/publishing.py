@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from hoss.errors import ConfigError, InvalidInput
 from hossctl.cli import EXIT_BAD_INPUT, EXIT_FAILED
 from hossctl.compare import tables
-from hossctl.compare.baseline import Report, compare, read_baseline, refuse_other_machine
+from hossctl.compare.changes import Report, compare, read_earlier, refuse_other_machine
 from hossctl.compare.document import Cell, Comparison, MachineInfo
 from hossctl.compare.summary import summarise
 from hossctl.console import Format, complain, print_document, say
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
     from hossctl.compare.plots import Plot
 
 NOTHING_SHARED = (
-    "has no cell of this comparison, so nothing was compared: measure what it holds, or name another baseline"
+    "has no cell of this comparison, so nothing was compared: measure what it holds, or name another one"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """The files of a comparison. `baseline` is read, the others are written: `out` gets all of them."""
+    """The files of a comparison. `against` is read, the others are written: `out` gets all of them."""
 
     json: Path | None = None
     csv: Path | None = None
+    parquet: Path | None = None
     plots: Path | None = None  # a directory
     html: Path | None = None
-    baseline: Path | None = None
+    against: Path | None = None
     fail_on_regression: bool = False
     out: Path | None = None  # a directory
 
@@ -49,9 +50,23 @@ def check(
     """Raise InvalidInput for everything that `publish` would refuse. It is called before minutes are spent on
     measuring these cells on this machine."""
     only(output, Format.TABLE, Format.JSON, Format.YAML)
+    _check_paths(options)
+    if options.parquet is not None:
+        _extra("parquet")
+    if options.against is not None:
+        before = read_earlier(options.against, machine)
+        shared = cells is None or any(run.complete and run.cell in cells for run in before.runs)
+        if options.fail_on_regression and not shared:
+            raise InvalidInput(NOTHING_SHARED, where=f"--against {options.against}")
+    elif options.fail_on_regression:
+        raise InvalidInput("needs --against FILE to compare with", where="--fail-on-regression")
+
+
+def _check_paths(options: ReportOptions) -> None:
     for option, path in (
         ("--json", options.json),
         ("--csv", options.csv),
+        ("--parquet", options.parquet),
         ("--html", options.html),
         ("--plots", options.plots),
         ("--out", options.out),
@@ -65,21 +80,14 @@ def check(
                 raise InvalidInput("is a file; name a directory", where=f"{option} {path}")
         elif path.is_dir():
             raise InvalidInput("is a directory; name a file", where=f"{option} {path}")
-    if options.baseline is not None:
-        before = read_baseline(options.baseline, machine)
-        shared = cells is None or any(run.complete and run.cell in cells for run in before.runs)
-        if options.fail_on_regression and not shared:
-            raise InvalidInput(NOTHING_SHARED, where=f"--baseline {options.baseline}")
-    elif options.fail_on_regression:
-        raise InvalidInput("needs --baseline FILE to compare with", where="--fail-on-regression")
 
 
 def publish(comparison: Comparison, output: Format, options: ReportOptions) -> int:
     """Write the files, print the comparison as `output` says, and return the exit code. The document is
     written first, so that the measurement is kept if a later step fails. Raises InvalidInput for files that
-    cannot be written and for a baseline that cannot be compared with."""
+    cannot be written and for an earlier comparison that cannot be compared with."""
     _write_data(comparison, options)
-    report = None if options.baseline is None else _against(options.baseline, comparison)
+    report = None if options.against is None else _changes_since(options.against, comparison)
     _write_pictures(comparison, report, options)
     if output.for_people:
         sys.stdout.writelines(f"{line}\n" for line in _for_people(comparison, report))
@@ -90,7 +98,7 @@ def publish(comparison: Comparison, output: Format, options: ReportOptions) -> i
     if report is None or not options.fail_on_regression:
         return 0
     if not report.shared:
-        complain(f"--baseline {options.baseline}: {NOTHING_SHARED}")
+        complain(f"--against {options.against}: {NOTHING_SHARED}")
         return EXIT_BAD_INPUT
     return EXIT_FAILED if report.regressed else 0
 
@@ -117,24 +125,32 @@ def _write_data(comparison: Comparison, options: ReportOptions) -> None:
         write(options.json, _document(comparison), "--json")
     if options.csv is not None:
         write(options.csv, tables.as_csv(comparison).encode(), "--csv")
+    if options.parquet is not None:
+        write(options.parquet, _extra("parquet").as_parquet(comparison), "--parquet")
     if options.out is not None:
         _make_directory(options.out, "--out")
         write(options.out / "comparison.json", _document(comparison), "--out")
         write(options.out / "comparison.csv", tables.as_csv(comparison).encode(), "--out")
+        try:
+            table = _extra("parquet").as_parquet(comparison)
+        except ConfigError as exc:
+            say(f"no Parquet file: {exc}")
+        else:
+            write(options.out / "comparison.parquet", table, "--out")
 
 
 def _write_pictures(comparison: Comparison, report: Report | None, options: ReportOptions) -> None:
     if options.plots is not None:
-        write_plots(options.plots, _drawing("plots").draw(summarise(comparison)))
+        write_plots(options.plots, _extra("plots").draw(summarise(comparison)))
     if options.html is not None:
-        write(options.html, _drawing("page").as_html(comparison, report).encode(), "--html")
+        write(options.html, _extra("page").as_html(comparison, report).encode(), "--html")
     if options.out is not None:
         try:
-            page = _drawing("page").as_html(comparison, report)
+            page = _extra("page").as_html(comparison, report)
         except ConfigError as exc:
             say(f"no plots and no HTML page: {exc}")
             return
-        write_plots(options.out, _drawing("plots").draw(summarise(comparison)), "--out")
+        write_plots(options.out, _extra("plots").draw(summarise(comparison)), "--out")
         write(options.out / "comparison.html", page.encode(), "--out")
 
 
@@ -146,20 +162,20 @@ def _for_people(comparison: Comparison, report: Report | None) -> Iterator[str]:
     yield from tables.lines(comparison)
     if report is not None:
         yield ""
-        yield f"Against the baseline of {report.before_started}:"
+        yield f"Against the comparison of {report.before_started}:"
         for line in report.lines():
             yield from textwrap.wrap(line, tables.WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _against(baseline: Path, comparison: Comparison) -> Report:
-    before = read_baseline(baseline, None)
-    refuse_other_machine(before.machine, comparison.machine, where=str(baseline))
+def _changes_since(earlier: Path, comparison: Comparison) -> Report:
+    before = read_earlier(earlier, None)
+    refuse_other_machine(before.machine, comparison.machine, where=str(earlier))
     return compare(before, comparison)
 
 
-def _drawing(module: str) -> ModuleType:
-    """A module that draws. It is imported late, because matplotlib takes longer than everything else here.
-    Raises ConfigError where hoss[bench] is not installed."""
+def _extra(module: str) -> ModuleType:
+    """A module of this room that needs an extra of HOSS. It is imported late, because matplotlib and pyarrow
+    take longer than everything else here. Raises ConfigError where the extra is not installed."""
     return importlib.import_module(f"hossctl.compare.{module}")
 
 

@@ -1,16 +1,4 @@
-"""Runs one cell on a platform of its own. All modes use the same services; the differences between two modes
-are written here and nowhere else.
-
-    single               one worker
-    multi-uncoordinated  workers with caches of their own, fed as usual by the bindings; the ledger accepts
-                         every proposal unchecked
-    multi-partitioned    worker i of n takes nodes i, i + n, i + 2n ... and no others. Pods go to the least
-                         loaded worker. A partition by tenant would be worse: a worker could idle while
-                         another has a queue
-    multi-locked         one lock on a file. A worker holds it from before it decides on a batch, with a cache
-                         that has the previous holder's commits, until the ledger has answered. Decisions of
-                         two workers never overlap, and none is refused
-    multi-hoss           workers decide at the same time; the ledger validates
+"""Runs one cell on a platform of its own, as its mode (hossctl/compare/modes.py) and its scheduler say.
 
 The load is made before any clock starts. Ctrl-C and SIGTERM end the current load: its figures are still
 taken, and no new run begins. No signal raises an exception here: an exception in the middle of a platform's
@@ -21,7 +9,7 @@ import contextlib
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
@@ -34,21 +22,21 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.convert import template_from_proto
 from hossctl import auditing
 from hossctl.bench import processes
-from hossctl.choices import Load, Mode
 from hossctl.compare import figures
 from hossctl.compare.cells import Plan, has_cost
 from hossctl.compare.document import Cell, ComparisonRun, DecisionTimes, ServiceFigures, WorkerFigures
 from hossctl.compare.figures import LeftOver, Pool
 from hossctl.compare.loads import make_trace, with_label
+from hossctl.compare.modes import MODE_REGISTRY, CoordinationMode
+from hossctl.compare.schedulers import ComparedScheduler, find_scheduler
 from hossctl.endpoints import Clients
 from hossctl.figures import per_second, share
 from hossctl.load import report
 from hossctl.load.playing import Trace, left_over, play, templates_by_row
 from hossctl.load.runner import Tracker
-from hossctl.local.platform import PlatformOptions, PlatformState, WorkerOptions
+from hossctl.local.platform import PlatformOptions, PlatformState
 from hossctl.local.process import ProcessRecord
 
-PARTITION = "hoss.dev/partition"
 # After this time every worker has reported everything: heartbeats are half a second apart.
 HEARTBEAT_SECONDS = 0.7
 _MOST_VIOLATIONS = 20  # reported in full for one run
@@ -94,30 +82,38 @@ def stoppable() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def platform_of(cell: Cell, *, seed: int, redis_url: str, lock: Path) -> PlatformOptions:
-    """The services of a cell's platform. `lock` is the file of the global lock."""
+def platform_of(
+    cell: Cell,
+    mode: CoordinationMode,
+    scheduler: ComparedScheduler,
+    *,
+    seed: int,
+    redis_url: str,
+    directory: Path,
+) -> PlatformOptions:
+    """The services of a cell's platform. `directory` is for the mode's own files."""
     slow = _decision_flags(cell.decision)
     workers = [
-        WorkerOptions(f"w{number + 1}", flags=(*slow, *_mode_flags(cell.mode, number, lock)))
+        scheduler.worker(f"w{number + 1}", (*slow, *mode.worker_flags(number, cell.workers, directory)))
         for number in range(cell.workers)
     ]
-    unchecked = cell.mode is Mode.UNCOORDINATED
-    return PlatformOptions(workers=tuple(workers), redis_url=redis_url, unchecked=unchecked, seed=seed)
+    return PlatformOptions(
+        workers=tuple(workers),
+        redis_url=redis_url,
+        policy=mode.policy,
+        unchecked=mode.unchecked,
+        seed=seed,
+    )
 
 
-def nodes_for(cell: Cell, nodes: Sequence[NodeSpec]) -> Sequence[NodeSpec]:
+def labelled_nodes(mode: CoordinationMode, workers: int, nodes: Sequence[NodeSpec]) -> tuple[NodeSpec, ...]:
     """The nodes with the labels that the mode needs."""
-    if cell.mode is not Mode.PARTITIONED:
-        return nodes
-    return [with_label(node, PARTITION, str(index % cell.workers)) for index, node in enumerate(nodes)]
-
-
-def _mode_flags(mode: Mode, number: int, lock: Path) -> tuple[str, ...]:
-    if mode is Mode.PARTITIONED:
-        return ("--node-label", f"{PARTITION}={number}")
-    if mode is Mode.LOCKED:
-        return ("--turns", str(lock))
-    return ()
+    labelled = []
+    for number, node in enumerate(nodes):
+        for key, value in mode.node_labels(number, workers).items():
+            node = with_label(node, key, value)  # noqa: PLW2901 - the same node with one more label
+        labelled.append(node)
+    return tuple(labelled)
 
 
 def _decision_flags(decision: DecisionTimes) -> tuple[str, ...]:
@@ -129,15 +125,20 @@ def _decision_flags(decision: DecisionTimes) -> tuple[str, ...]:
 def measure(cell: Cell, repetition: int, plan: Plan, stop: Stop) -> ComparisonRun:
     """One run on a new platform. It is incomplete where `stop` ended it."""
     seed, started = plan.seed + repetition, utc_now()
-    trace = plan.trace if cell.load is Load.TRACE and plan.trace is not None else make_trace(cell, seed)
+    trace = make_trace(cell, seed, plan.trace)
+    mode, scheduler = MODE_REGISTRY.find(cell.mode, where="--modes"), find_scheduler(cell.scheduler)
     with tempfile.TemporaryDirectory(prefix="hoss-compare-") as directory:
-        options = platform_of(cell, seed=seed, redis_url=plan.redis_url, lock=Path(directory) / "lock")
+        options = platform_of(
+            cell, mode, scheduler, seed=seed, redis_url=plan.redis_url, directory=Path(directory)
+        )
+        trace = replace(trace, nodes=labelled_nodes(mode, cell.workers, trace.nodes))
         with report.platform(options) as starter:
             stop.install()  # the start has changed the handlers, and nothing shall cut the end short
             seen = report.run_on(
                 starter.state, lambda clients: _observed(cell, trace, clients, starter.state, stop)
             )
-    return _run_of(seen, cell, trace, repetition=repetition, seed=seed, started=started)
+    run = _run_of(seen, cell, trace, repetition=repetition, seed=seed, started=started)
+    return run.model_copy(update={"validated": not mode.unchecked})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,7 +157,7 @@ async def _observed(
     cell: Cell, trace: Trace, clients: Clients, state: PlatformState, stop: Stop
 ) -> _Observed:
     ended, tracker = stop.event(), Tracker(trace.pods)
-    await report.prepare(clients, nodes_for(cell, trace.nodes), cell.workers)
+    await report.prepare(clients, trace.nodes, cell.workers)
     before = processes.cpu_seconds(state.processes)
     await play(clients.dispatcher, trace, tracker, ended)
     reported = asyncio.ensure_future(asyncio.sleep(HEARTBEAT_SECONDS))
@@ -213,6 +214,14 @@ def _run_of(
         fragmentation=figures.fragmentation(pool, specs, np.bincount(of_row, minlength=len(specs))),
         services=seen.services,
         violations=seen.violations,
+        quality=figures.quality(
+            pool,
+            specs,
+            submitted=np.bincount(of_row, minlength=len(specs)),
+            # Those that were deleted in time were bound before.
+            bound=np.bincount(of_row[tracker.bound_at > 0], minlength=len(specs)),
+            moves=seen.status.counters.get("moved", 0),
+        ),
     )
 
 

@@ -4,10 +4,11 @@ is tested by standard errors instead, see `NoiseTest`. Incomplete runs are kept 
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from hossctl.choices import ON_KUBERNETES, ONE_SCHEDULER, Load, Mode
+from hossctl.choices import DEFAULT_SCHEDULER, ON_KUBERNETES, ONE_SCHEDULER, Load, Mode
 from hossctl.compare.catalogue import Getter
 from hossctl.compare.cells import has_cost
 from hossctl.compare.document import Cell, Comparison, ComparisonRun, DecisionTimes
@@ -15,7 +16,7 @@ from hossctl.compare.document import Cell, Comparison, ComparisonRun, DecisionTi
 NOISE_ERRORS = 3.0  # standard errors
 NOISE_SHARE = 0.05  # of the reference's median
 
-MODE_TITLES = {
+_MODE_TITLES: Final[Mapping[str, str]] = {
     Mode.SINGLE: "single",
     Mode.UNCOORDINATED: "uncoordinated",
     Mode.PARTITIONED: "partitioned",
@@ -24,6 +25,24 @@ MODE_TITLES = {
     Mode.KUBE_SCHEDULER: "kube-scheduler",
     Mode.KUBE_HOSS: "HOSS, Kubernetes",
 }
+
+
+def mode_title(mode: str) -> str:
+    """For people; the name of a mode of others, without its module."""
+    return _MODE_TITLES.get(mode, short_name(mode))
+
+
+def short_name(name: str) -> str:
+    """A mode, load or scheduler for people: of `examples/mine.py:Mine` the class, and `sdk=` before it."""
+    prefix, equals, rest = name.rpartition("=")
+    return f"{prefix}{equals}{rest.rpartition(':')[2]}"
+
+
+def row_title(cell: Cell) -> str:
+    """What distinguishes a cell from the others of its setting but for workers, such as "HOSS" or "HOSS,
+    fgd"."""
+    title = mode_title(cell.mode)
+    return title if cell.scheduler == DEFAULT_SCHEDULER else f"{title}, {short_name(cell.scheduler)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +76,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class ComparedSetting:
-    """The part of a cell that is equal in compared cells: all but mode and workers."""
+    """The part of a cell that is equal in compared cells: all but mode, scheduler and workers."""
 
-    load: Load
+    load: str
     nodes: int
     fill: float
     pods: int
@@ -78,7 +97,7 @@ class ComparedSetting:
     def _title(self, amount: str) -> str:
         nodes = f"{self.nodes:,} node{'s' * (self.nodes != 1)}"
         cost = decision_title(self.decision) if has_cost(self.decision) else ""
-        return ", ".join(filter(None, (self.load.value, nodes, amount, cost)))
+        return ", ".join(filter(None, (short_name(self.load), nodes, amount, cost)))
 
 
 def setting_of(cell: Cell) -> ComparedSetting:
@@ -90,8 +109,14 @@ def decision_title(decision: DecisionTimes) -> str:
 
 
 def broken_promises(run: ComparisonRun) -> list[str]:
-    """Findings of the audit that the mode should not have. The uncoordinated mode promises nothing."""
-    return [] if run.cell.mode is Mode.UNCOORDINATED else run.violations or []
+    """Findings of the audit that the mode should not have."""
+    return run.violations or [] if validated(run) else []
+
+
+def validated(run: ComparisonRun) -> bool:
+    """Whether the ledger validated placements. Where it did not, the mode promises nothing."""
+    # Documents of earlier versions do not say it.
+    return run.cell.mode != Mode.UNCOORDINATED if run.validated is None else run.validated
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +125,11 @@ class CellRuns:
 
     cell: Cell
     runs: tuple[ComparisonRun, ...]
+
+    @property
+    def rated(self) -> bool:
+        """Whether the runs have figures of how well pods lie: earlier versions did not report them."""
+        return any(run.quality is not None for run in self.runs)
 
     def spread(self, of: Getter) -> Spread | None:
         """The spread of one figure; None where no run has it."""
@@ -135,13 +165,29 @@ class Summary:
         }
         return Summary(groups, self.incomplete)
 
-    def find(self, setting: ComparedSetting, mode: Mode, workers: int) -> CellRuns | None:
-        found = (g for g in self.of_setting(setting) if g.cell.mode is mode and g.cell.workers == workers)
+    @property
+    def schedulers(self) -> list[str]:
+        """In the order in which they were given."""
+        return list(dict.fromkeys(cell.scheduler for cell in self.groups))
+
+    def find(
+        self, setting: ComparedSetting, mode: str, workers: int, scheduler: str = DEFAULT_SCHEDULER
+    ) -> CellRuns | None:
+        sought = (mode, workers, scheduler)
+        found = (
+            group
+            for group in self.of_setting(setting)
+            if (group.cell.mode, group.cell.workers, group.cell.scheduler) == sought
+        )
         return next(found, None)
 
-    def most_workers(self, setting: ComparedSetting, mode: Mode = Mode.HOSS) -> int:
-        """The most workers of the mode in this setting; 0 if it did not run."""
-        return max((g.cell.workers for g in self.of_setting(setting) if g.cell.mode is mode), default=0)
+    def most_workers(
+        self, setting: ComparedSetting, mode: str = Mode.HOSS, scheduler: str = DEFAULT_SCHEDULER
+    ) -> int:
+        """The most workers of the mode with this scheduler in this setting; 0 if it did not run."""
+        cells = (group.cell for group in self.of_setting(setting))
+        found = (cell.workers for cell in cells if (cell.mode, cell.scheduler) == (mode, scheduler))
+        return max(found, default=0)
 
 
 def summarise(comparison: Comparison) -> Summary:
@@ -149,18 +195,31 @@ def summarise(comparison: Comparison) -> Summary:
     for run in comparison.runs:
         if run.complete:
             found.setdefault(run.cell, []).append(run)
-    ordered = sorted(found, key=_order)
+    ordered = sorted(found, key=_Order(list(found)).of)
     groups = {
         cell: CellRuns(cell, tuple(sorted(found[cell], key=lambda run: run.repetition))) for cell in ordered
     }
     return Summary(groups, tuple(run for run in comparison.runs if not run.complete))
 
 
-def _order(cell: Cell) -> tuple[float, ...]:
-    loads, modes = list(Load), list(Mode)
-    decision = cell.decision
-    setting = (cell.nodes, cell.pods, decision.job_ms, decision.task_ms, cell.fill)
-    return (loads.index(cell.load), *setting, modes.index(cell.mode), cell.workers)
+class _Order:
+    """The order of cells: names of HOSS as listed, then others and schedulers as they were given."""
+
+    def __init__(self, cells: list[Cell]) -> None:
+        self._loads = self._numbered([*Load, *(cell.load for cell in cells)])
+        self._modes = self._numbered([*Mode, *(cell.mode for cell in cells)])
+        self._schedulers = self._numbered([cell.scheduler for cell in cells])
+
+    def of(self, cell: Cell) -> tuple[float, ...]:
+        """The sort key of a cell: its setting, then its mode, scheduler and workers."""
+        decision = cell.decision
+        setting = (cell.nodes, cell.pods, decision.job_ms, decision.task_ms, cell.fill)
+        kind = (self._modes[cell.mode], self._schedulers[cell.scheduler])
+        return (self._loads[cell.load], *setting, *kind, cell.workers)
+
+    @staticmethod
+    def _numbered(names: list[str]) -> dict[str, int]:
+        return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +280,14 @@ class NoiseTest:
 
 
 def pairs(summary: Summary, mode: Mode) -> list[tuple[CellRuns, CellRuns]]:
-    """(the mode's cell, the cell of HOSS with the most workers) of each setting that has both, with equal
-    workers where the mode has several. A mode on Kubernetes is paired with HOSS on Kubernetes."""
+    """(the mode's cell, the cell of HOSS with the most workers) of each setting and scheduler that has both,
+    with equal workers where the mode has several. A mode on Kubernetes is paired with HOSS on Kubernetes."""
     found, with_hoss = [], Mode.KUBE_HOSS if mode in ON_KUBERNETES else Mode.HOSS
     for setting in summary.settings:
-        workers = summary.most_workers(setting, with_hoss)
-        other = summary.find(setting, mode, 1 if mode in ONE_SCHEDULER else workers)
-        hoss = summary.find(setting, with_hoss, workers)
-        if other is not None and hoss is not None:
-            found.append((other, hoss))
+        for scheduler in summary.schedulers:
+            workers = summary.most_workers(setting, with_hoss, scheduler)
+            other = summary.find(setting, mode, 1 if mode in ONE_SCHEDULER else workers, scheduler)
+            hoss = summary.find(setting, with_hoss, workers, scheduler)
+            if other is not None and hoss is not None:
+                found.append((other, hoss))
     return found

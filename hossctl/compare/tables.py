@@ -9,15 +9,29 @@ from dataclasses import dataclass
 from typing import Final
 
 from hossctl.compare.answers import sentences
-from hossctl.compare.catalogue import CONFLICTS, OVERCOMMITTED, P99, STRANDED, THROUGHPUT, figures
+from hossctl.compare.catalogue import (
+    CONFLICTS,
+    FAIRNESS,
+    MOVES,
+    NODES_IN_USE,
+    OVERCOMMITTED,
+    P99,
+    SPREAD,
+    STRANDED,
+    STRANDED_ROOM,
+    THROUGHPUT,
+    UTILISATION,
+    figures,
+)
 from hossctl.compare.document import Comparison, ComparisonRun
 from hossctl.compare.summary import (
-    MODE_TITLES,
     NOISE_ERRORS,
     NOISE_SHARE,
     CellRuns,
     Summary,
     broken_promises,
+    row_title,
+    short_name,
     summarise,
 )
 
@@ -42,10 +56,19 @@ class _Table:
             yield "  ".join(cells).rstrip()
 
 
-_HEADINGS = ("MODE", "WORKERS", "PODS/S", "+-", "P99 MS", "CONFLICTS", "OVERSOLD", "STRANDED")
+_SPEED = (THROUGHPUT, P99, CONFLICTS, OVERCOMMITTED, STRANDED)
+_PLACEMENT = (UTILISATION, STRANDED_ROOM, SPREAD, NODES_IN_USE, FAIRNESS, MOVES)
+_PLACEMENT_HEADINGS = ("WORKERS", "USED", "LOST", "SPREAD", "NODES", "FAIR", "MOVES")
+_MOST_TITLE = 18  # what the other columns leave of 80
+_HEADINGS = ("WORKERS", "PODS/S", "+-", "P99 MS", "CONFLICTS", "OVERSOLD", "STRANDED")
 _LEGEND = (
     "Medians. +-: half the range of the runs. P99: from submitted to bound. CONFLICTS: proposals refused. "
     "OVERSOLD: overcommitted nodes. STRANDED: pods found unschedulable though a node had room."
+)
+_PLACEMENT_LEGEND = (
+    "USED: of the most used resource. LOST: of all of it, what is free and the load's pods cannot use (of "
+    "cards FGD's measure). SPREAD: standard deviation over nodes. NODES: in use. FAIR: Jain's index over "
+    "classes of pods. MOVES: pods that changed their node."
 )
 
 
@@ -54,10 +77,23 @@ def lines(comparison: Comparison) -> Iterator[str]:
     summary = summarise(comparison)
     for setting in summary.settings:
         yield from textwrap.wrap(setting.title, WIDTH)
-        yield from _Table(_HEADINGS, [_row(group) for group in summary.of_setting(setting)]).lines()
+        groups = summary.of_setting(setting)
+        heading, titles = _titled(groups)
+        speed = [[title, *_row(group)] for title, group in zip(titles, groups, strict=True)]
+        yield from _Table((heading, *_HEADINGS), speed).lines()
         yield ""
+        rated = [
+            [title, *_placement_row(group)]
+            for title, group in zip(titles, groups, strict=True)
+            if group.rated
+        ]
+        if rated:
+            yield from _Table((heading, *_PLACEMENT_HEADINGS), rated).lines()
+            yield ""
     if summary.groups:
         yield from _wrapped(_LEGEND)
+        if any(group.rated for group in summary.groups.values()):
+            yield from _wrapped(_PLACEMENT_LEGEND)
         yield ""
     for sentence in sentences(comparison, summary):
         yield from _wrapped(sentence)
@@ -72,9 +108,26 @@ def _half_range(group: CellRuns) -> str:
 
 
 def _row(group: CellRuns) -> list[str]:
-    shown = (THROUGHPUT, P99, CONFLICTS, OVERCOMMITTED, STRANDED)
-    throughput, *rest = (figure.written(group.median(figure.of)) for figure in shown)
-    return [MODE_TITLES[group.cell.mode], str(group.cell.workers), throughput, _half_range(group), *rest]
+    throughput, *rest = (figure.written(group.median(figure.of)) for figure in _SPEED)
+    return [str(group.cell.workers), throughput, _half_range(group), *rest]
+
+
+def _placement_row(group: CellRuns) -> list[str]:
+    return [str(group.cell.workers), *(figure.written(group.median(figure.of)) for figure in _PLACEMENT)]
+
+
+def _titled(groups: Sequence[CellRuns]) -> tuple[str, list[str]]:
+    """The heading and the titles of a setting's rows: schedulers where the mode is the same in all."""
+    if (
+        len({group.cell.mode for group in groups}) == 1
+        and len({group.cell.scheduler for group in groups}) > 1
+    ):
+        heading, titles = "SCHEDULER", [short_name(group.cell.scheduler) for group in groups]
+    else:
+        heading, titles = "MODE", [row_title(group.cell) for group in groups]
+    return heading, [
+        title if len(title) <= _MOST_TITLE else f"{title[: _MOST_TITLE - 3]}..." for title in titles
+    ]
 
 
 def _repetitions(summary: Summary) -> str:
@@ -106,8 +159,9 @@ def _wrapped(text: str) -> list[str]:
 
 # The first columns of the CSV: what was run.
 KEYS: Final[dict[str, Callable[[ComparisonRun], object]]] = {
-    "mode": lambda run: run.cell.mode.value,
-    "load": lambda run: run.cell.load.value,
+    "mode": lambda run: run.cell.mode,
+    "load": lambda run: run.cell.load,
+    "scheduler": lambda run: run.cell.scheduler,
     "workers": lambda run: run.cell.workers,
     "nodes": lambda run: run.cell.nodes,
     "fill": lambda run: run.cell.fill,
@@ -133,6 +187,19 @@ def as_csv(comparison: Comparison) -> str:
             [*(key(run) for key in KEYS.values()), *(_field(figure.of(run)) for figure in columns)]
         )
     return text.getvalue()
+
+
+def columns_of(comparison: Comparison) -> dict[str, list[object]]:
+    """The same table as columns, for programs: `KEYS` as they are (`complete` as a truth value), figures as
+    floats, None where the mode does not have them."""
+    found: dict[str, list[object]] = {
+        name: [run.complete if name == "complete" else key(run) for run in comparison.runs]
+        for name, key in KEYS.items()
+    }
+    for figure in figures(comparison.runs):
+        values = (figure.of(run) for run in comparison.runs)
+        found[figure.key] = [None if value is None else float(value) for value in values]
+    return found
 
 
 def _field(value: float | None) -> str:

@@ -46,6 +46,7 @@ class WorkerOptions:
     flags: tuple[str, ...] = ()  # further command-line flags of the service
     pool: str = ""  # of the Platform document that it is of; empty: it was named by a command
     document: str = ""  # a WorkerConfig document that the flags override; empty: none
+    scheduler: str = ""  # FILE.py:Class or module:Class that hoss.sdk runs; empty: a worker of HOSS
     seed: int | None = None  # None: the platform's, plus the number of workers before it
 
     @property
@@ -380,19 +381,22 @@ class Starter:
     def _worker(self, number: int, options: WorkerOptions) -> ServiceProcess:
         seed = self._options.seed + number if options.seed is None else options.seed
         self._note(self.state.with_worker(replace(options, seed=seed)))
+        identity = Identity(CallerKind.WORKER, options.name)
         arguments = ["--name", options.name, "--dispatcher", self.state.dispatcher]
-        arguments += ["--resolver", ",".join(self.state.resolvers), "--seed", str(seed)]
+        arguments += ["--resolver", ",".join(self.state.resolvers)]
+        labels = [flag for key, value in options.labels for flag in ("--label", f"{key}={value}")]
+        if options.scheduler:
+            arguments = [options.scheduler, *arguments, *labels, *options.flags]
+            return self._process(options.process, "hoss.sdk", arguments, identity)
+        arguments += ["--seed", str(seed)]
         document = self._document_of(options.name)
         if options.document:
             document.parent.mkdir(exist_ok=True)
             document.write_text(options.document, encoding="utf-8")
             arguments += ["--config", str(document)]
-        for key, value in options.labels:
-            arguments += ["--label", f"{key}={value}"]
-        arguments += options.flags
+        arguments += [*labels, *options.flags]
         if self._options.unchecked:
             arguments.append("--unchecked")
-        identity = Identity(CallerKind.WORKER, options.name)
         return self._service(options.process, "scheduler_worker", arguments, identity)
 
     def _service(self, name: str, module: str, arguments: list[str], identity: Identity) -> ServiceProcess:
@@ -406,6 +410,11 @@ class Starter:
             arguments = [*arguments, "--tls-dir", tls_dir]
         if self._options.metrics:
             arguments = [*arguments, "--metrics-listen", "127.0.0.1:0"]
+        return self._process(name, module, arguments, identity)
+
+    def _process(self, name: str, module: str, arguments: list[str], identity: Identity) -> ServiceProcess:
+        if tls_dir := self._tls_dir(identity):
+            arguments = [*arguments, "--tls-dir", tls_dir]
         service = ServiceProcess(name, module, arguments, self.directory / "logs")
         self._note(self.state.with_process(service.record))
         return service

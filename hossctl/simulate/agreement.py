@@ -30,8 +30,8 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from hossctl.choices import DEFAULT_SCHEDULER, Mode
 from hossctl.choices import Load as LoadKind
-from hossctl.choices import Mode
 from hossctl.compare.catalogue import CONFLICTS
 from hossctl.compare.document import Cell, Comparison, ComparisonRun
 from hossctl.compare.loads import JOBS_A_MESSAGE
@@ -115,7 +115,7 @@ class Beside:
 
     def as_json(self) -> Document:
         return {
-            "mode": self.cell.mode.value,
+            "mode": self.cell.mode,
             "workers": self.cell.workers,
             "nodes": self.cell.nodes,
             "pods": self.pods,
@@ -158,7 +158,8 @@ class Check:
         """The runs that can be simulated, by cell, in the order measured."""
         found: dict[Cell, list[ComparisonRun]] = {}
         for run in self.comparison.runs:
-            if run.cell.mode in _PLAYED and run.cell.load is LoadKind.UNIFORM and run.complete and run.bound:
+            played = run.cell.mode in _PLAYED and run.cell.scheduler == DEFAULT_SCHEDULER
+            if played and run.cell.load == LoadKind.UNIFORM and run.complete and run.bound:
                 found.setdefault(run.cell, []).append(run)
         return found
 

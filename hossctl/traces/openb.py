@@ -2,9 +2,12 @@
 
 Nodes: sn, cpu_milli, memory_mib, gpu (cards), model (of the cards). Pods: name, cpu_milli, memory_mib,
 num_gpu, gpu_milli (below 1000: a share of one card), gpu_spec (card models allowed, separated by |, empty for
-any), qos, and times in seconds."""
+any), qos, and times in seconds.
 
-from collections.abc import Iterator, Sequence
+The trace has 23 pod lists. Four of them, openb_pod_list_multigpu*, have only the first five columns of eleven:
+their pods come at the beginning and stay."""
+
+from collections.abc import Iterator
 from pathlib import Path
 
 from hoss.model.node import NodeSpec
@@ -48,23 +51,27 @@ def read_nodes(path: Path) -> list[NodeSpec]:
 
 
 def read_pods(path: Path) -> list[Workload]:
-    """The trace's pods as bare pods, in file order. Pods of equal shape share one template object. The list
-    may lack times."""
-    return [workload for workload, _ in _pods(path, _POD_COLUMNS)]
+    """The trace's pods as bare pods, in file order. Pods of equal shape share one template object."""
+    return [workload for workload, _ in _pods(path)]
 
 
 def read_trace(path: Path) -> list[TracePod]:
-    """The trace's pods with their times. Raises InvalidInput naming file, line, column and value."""
-    return [
-        TracePod(workload, row.number("creation_time"), row.number("deletion_time"))
-        for workload, row in _pods(path, (*_POD_COLUMNS, *_TIME_COLUMNS))
-    ]
+    """The trace's pods with their times; in a list without times all come at 0 and stay. Raises InvalidInput
+    naming file, line, column and value."""
+    return [TracePod(workload, *_times(row)) for workload, row in _pods(path)]
 
 
-def _pods(path: Path, columns: Sequence[str]) -> Iterator[tuple[Workload, Row]]:
+def _times(row: Row) -> tuple[float, float | None]:
+    """Creation and deletion. A list has both columns or none of them."""
+    if not any(row.has(column) for column in _TIME_COLUMNS):
+        return 0.0, None
+    return row.number("creation_time"), row.number("deletion_time")
+
+
+def _pods(path: Path) -> Iterator[tuple[Workload, Row]]:
     shapes: dict[tuple[int, int, int, int, str], PodTemplate] = {}
     names: set[str] = set()
-    for row in rows(path, columns):
+    for row in rows(path, _POD_COLUMNS):
         cards, card_milli = row.number("num_gpu"), row.number("gpu_milli")
         if cards > MAX_CARDS:
             raise row.error("num_gpu", f"is {cards}; no node can have more than {MAX_CARDS} cards")

@@ -28,6 +28,10 @@ class Row:
     def __init__(self, path: Path, line: int, cells: Mapping[str, object]) -> None:
         self._path, self._line, self._cells = path, line, cells
 
+    def has(self, column: str) -> bool:
+        """Whether the line has the column, be it empty."""
+        return column in self._cells
+
     def text(self, column: str, *, optional: bool = False) -> str:
         """The cell, without spaces around it. InvalidInput where it is empty and not optional."""
         value = self._cells.get(column)

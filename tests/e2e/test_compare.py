@@ -1,5 +1,9 @@
 """bench compare on real services: each mode is what it says."""
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 
 from hossctl.choices import ON_KUBERNETES, Mode
@@ -7,6 +11,9 @@ from hossctl.compare.document import Comparison
 
 # Loads of which pods only come, each by itself: every mode of the first test has one of them.
 OF_ONE_KIND = ("openb", "unique", "constrained", "skewed")
+ROOT = Path(__file__).parents[2]
+COMPARING = ROOT / "examples" / "comparing.py"
+EMPTIEST = f"{ROOT / 'examples' / 'emptiest_first.py'}:EmptiestFirst"
 SLOW = ("--decision-job-ms", "10", "--decision-task-ms", "1")
 
 
@@ -29,10 +36,10 @@ def test_every_mode_is_what_it_says(hoss, tmp_path):
         assert run.pods == run.bound + run.unschedulable
         assert set(run.latency) == {"queued", "deciding", "committing", "total"}
         assert set(run.services) == {"redis", "resolvers", "dispatcher", "workers"}
-        assert len(run.workers) == (1 if mode is Mode.SINGLE else 4)
+        assert len(run.workers) == (1 if mode == Mode.SINGLE else 4)
         assert sum(worker.bound for worker in run.workers) == run.bound
         assert run.wasted_decisions == run.proposals - run.bound
-        if mode is Mode.UNCOORDINATED:
+        if mode == Mode.UNCOORDINATED:
             assert run.overcommit.nodes > 0
             assert run.overcommit.worst > 1
             assert run.violations[0].startswith("invariant 1: ")
@@ -86,6 +93,63 @@ def test_slow_schedulers_decide_one_at_a_time_only_under_one_lock(hoss):
     assert all(worker.bound for worker in together.workers)
 
 
+@pytest.mark.parametrize("load", ["openb", pytest.param("unique", marks=pytest.mark.thorough)])
+def test_an_algorithm_of_ones_own_is_compared_with_fgd_best_fit_and_the_default_in_one_command(
+    hoss, tmp_path, load
+):
+    """The tutorial's command, on a small load, with an example that needs no solver."""
+    tutorial = (ROOT / "docs" / "tutorials" / "comparison.md").read_text().replace("\\\n", "")
+    (written,) = re.findall(r"^hoss bench compare (--schedulers .*)$", tutorial, re.MULTILINE)
+    options = shlex.split(written.replace("examples/assignment.py:Assignment", EMPTIEST))
+    small = [
+        "--loads",
+        load,
+        "--nodes",
+        "6",
+        "--fills",
+        "0.6",
+        "--workers",
+        "2",
+        "--out",
+        str(tmp_path / "mine"),
+    ]
+    found = compared(hoss, *options, *small)
+    runs = {run.cell.scheduler: run for run in found.runs}
+    assert list(runs) == ["default", "fgd", "best-fit", EMPTIEST]
+    assert len({run.pods for run in found.runs}) == 1
+    for run in found.runs:
+        assert (run.cell.mode, run.cell.load) == (Mode.HOSS, load)
+        assert run.pods == run.bound + run.unschedulable
+        assert (run.overcommit.nodes, run.violations, run.validated) == (0, [], True)
+        assert 0.5 < max(run.utilisation.values()) <= 1.0
+        assert (1 <= run.quality.nodes_in_use <= 6, run.quality.moves) == (True, 0)
+        assert 0.5 < run.quality.fairness <= 1.0
+        assert (run.quality.gpu_fragmentation is None) == (load == "unique")
+    # Who packs leaves the nodes less even than who takes the emptiest, whatever was refused in between.
+    if load == "unique":
+        assert runs[EMPTIEST].quality.spread["cpu"] < runs["best-fit"].quality.spread["cpu"]
+    else:
+        assert runs["fgd"].quality.spread["nvidia.com/gpu"] > runs["default"].quality.spread["nvidia.com/gpu"]
+    text = hoss("bench", "report", str(tmp_path / "mine" / "comparison.json")).stdout
+    assert f"Between schedulers (HOSS, {load}, 6 nodes" in text.replace("\n", " ")
+
+
+def test_modes_loads_and_schedulers_of_ones_own_run_beside_those_of_hoss(hoss):
+    modes, load = f"multi-hoss,{COMPARING}:PulledViews", f"{COMPARING}:NightlyBatch"
+    small = ("--loads", load, "--workers", "2", "--nodes", "5")
+    pushed, pulled = compared(hoss, "--modes", modes, *small).runs
+    assert (pushed.pods, pushed.cell.load) == (pulled.pods, load)
+    assert pulled.cell.mode == f"{COMPARING}:PulledViews"
+    for run in (pushed, pulled):
+        assert run.bound + run.unschedulable == run.pods > 0
+        assert (run.overcommit.nodes, run.violations) == (0, [])
+    (own,) = compared(hoss, "--schedulers", f"sdk={EMPTIEST}", *small).runs
+    assert own.bound + own.unschedulable == own.pods == pushed.pods
+    assert [worker.name for worker in own.workers] == ["w1", "w2"]
+    assert sum(worker.bound for worker in own.workers) == own.bound > 0
+    assert (own.overcommit.nodes, own.violations) == (0, [])
+
+
 def test_a_trace_is_replayed_in_time(hoss, tmp_path):
     nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
     nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\na,8000,16000,0,\nb,8000,16000,0,\n")
@@ -105,7 +169,7 @@ def test_a_trace_is_replayed_in_time(hoss, tmp_path):
         "2",
     )
     (run,) = compared(hoss, *options).runs
-    assert (run.cell.load.value, run.cell.nodes, run.cell.pods) == ("trace", 2, 20)
+    assert (run.cell.load, run.cell.nodes, run.cell.pods) == ("trace", 2, 20)
     assert run.bound + run.unschedulable == 20
     assert run.bound >= 16
     assert run.seconds > 0.5  # the pods that have room come over most of a second

@@ -24,14 +24,14 @@ from hossctl.compare.document import Cell, ComparisonRun
 from hossctl.compare.measuring import Measuring, this_machine, version_line
 from hossctl.compare.publishing import ReportOptions
 from hossctl.compare.running import Stop
-from hossctl.compare.summary import MODE_TITLES
+from hossctl.compare.summary import mode_title
 from hossctl.console import Format
 from hossctl.local.control_plane import find_binaries
 from hossctl.options import Output, RedisUrl, Seed
 from tools.peers.kubernetes import measure_on_kubernetes
 from tools.peers.objects import WITHOUT_FORM
 
-LOADS = tuple(load for load in Load if load not in WITHOUT_FORM)
+LOADS = tuple(load.value for load in Load if load.value not in WITHOUT_FORM)
 NODES = 100
 
 app = typer.Typer()
@@ -82,10 +82,10 @@ def peer_cells(axes: Axes) -> list[Cell]:
     cells = [
         cell
         for cell in replace(axes, modes=(*axes.modes, *ON_KUBERNETES)).cells()
-        if cell.mode not in ON_KUBERNETES or cell.load not in WITHOUT_FORM
+        if cell.mode not in ON_KUBERNETES or cell.load in LOADS
     ]
     if not any(cell.mode in ON_KUBERNETES for cell in cells):
-        reasons = "; ".join(f"{load.value}: {WITHOUT_FORM[load]}" for load in axes.loads)
+        reasons = "; ".join(f"{load}: {_reason(load)}" for load in axes.loads)
         raise InvalidInput(f"kube-scheduler has nothing to do here: {reasons}", where="--loads")
     return cells
 
@@ -104,16 +104,21 @@ def measure(cell: Cell, repetition: int, plan: Plan, stop: Stop) -> ComparisonRu
 
 def notes_on(plan: Plan) -> Iterator[str]:
     """Remarks on the modes on Kubernetes that a reader needs before comparing figures."""
-    titles = " and ".join(f"'{MODE_TITLES[mode]}'" for mode in ON_KUBERNETES)
+    titles = " and ".join(f"'{mode_title(mode)}'" for mode in ON_KUBERNETES)
     yield (
         f"{titles} pay for an API server and etcd, at which their pods are created one by one and bound, "
         "and the "
         "other modes do not: compare these two with one another"
     )
-    left_out = {cell.load: WITHOUT_FORM[cell.load] for cell in plan.cells if cell.load in WITHOUT_FORM}
-    missing = [f"{load.value} ({reason})" for load, reason in left_out.items()]
+    left_out = dict.fromkeys(cell.load for cell in plan.cells if cell.load not in LOADS)
+    missing = [f"{load} ({_reason(load)})" for load in left_out]
     if missing:
         yield f"not measured on Kubernetes: {', '.join(missing)}"
+
+
+def _reason(load: str) -> str:
+    """Why a load is not measured on Kubernetes."""
+    return WITHOUT_FORM.get(load, "only loads of HOSS have a form there")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ that of the schedulers' processes, kube-apiserver and etcd, without the client, 
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,6 +34,7 @@ from hossctl.compare.cells import Plan
 from hossctl.compare.document import Cell, ComparisonRun, Latency, ServiceFigures, WorkerFigures
 from hossctl.compare.figures import NO_CARD, Pool
 from hossctl.compare.loads import make_trace
+from hossctl.compare.modes import CoordinationMode
 from hossctl.compare.running import (
     HEARTBEAT_SECONDS,
     Stop,
@@ -43,6 +44,7 @@ from hossctl.compare.running import (
     violations_of,
     workers_of,
 )
+from hossctl.compare.schedulers import find_scheduler
 from hossctl.endpoints import Clients, clients_of, of_state
 from hossctl.figures import per_second
 from hossctl.load import report
@@ -54,7 +56,10 @@ from hossctl.local.process import ProcessRecord
 from tools.peers.objects import node_object, pod_object
 
 _ON_NONE: Final = {"fieldSelector": "spec.nodeName="}
-_SCHEDULER_NAMES: Final = {Mode.KUBE_SCHEDULER: "default-scheduler", Mode.KUBE_HOSS: "hoss"}
+_SCHEDULER_NAMES: Final[Mapping[str, str]] = {
+    Mode.KUBE_SCHEDULER.value: "default-scheduler",
+    Mode.KUBE_HOSS.value: "hoss",
+}
 
 # After so long without a binding the client checks whether all remaining pods are unschedulable.
 _QUIET_SECONDS = 2.0
@@ -165,11 +170,18 @@ def _scheduling(
 ) -> Iterator[PlatformState | None]:
     """The cell's schedulers, ready, for the length of the block: HOSS's platform, or None with
     kube-scheduler."""
-    if cell.mode is Mode.KUBE_SCHEDULER:
+    if cell.mode == Mode.KUBE_SCHEDULER:
         plane.start_scheduler()
         yield None
         return
-    options = platform_of(cell, seed=seed, redis_url=plan.redis_url, lock=plane.directory / "lock")
+    options = platform_of(
+        cell,
+        CoordinationMode(),
+        find_scheduler(cell.scheduler),
+        seed=seed,
+        redis_url=plan.redis_url,
+        directory=plane.directory,
+    )
     with report.platform(replace(options, kubeconfig=plane.hoss_kubeconfig)) as starter:
         report.run_on(starter.state, lambda clients: _until_known(clients, nodes, cell.workers))
         yield starter.state
@@ -291,6 +303,14 @@ def _run_of(seen: _Observed, cell: Cell, *, repetition: int, seed: int, started:
         fragmentation=figures.fragmentation(pool, pods.specs, submitted),
         services=seen.services,
         violations=None if hoss is None else hoss.violations,
+        quality=figures.quality(
+            pool,
+            pods.specs,
+            submitted=submitted,
+            bound=np.bincount(pods.spec_of[pods.bound_at > 0], minlength=len(pods.specs)),
+            moves=None,
+        ),
+        validated=True,
     )
 
 

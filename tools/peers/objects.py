@@ -10,11 +10,11 @@ from hoss.model.pod import PodSpec
 from hoss.model.selectors import LabelSelector
 from hossctl.choices import Load
 
-WITHOUT_FORM: Final[Mapping[Load, str]] = {
-    Load.OPENB: "kube-scheduler knows no share of a card",
-    Load.GANGS: "kube-scheduler's default profile binds pods one by one",
-    Load.CHURN: "its rate is more than an API server on the same cores takes",
-    Load.TRACE: "a recording's times and cards have no such form",
+WITHOUT_FORM: Final[Mapping[str, str]] = {
+    Load.OPENB.value: "kube-scheduler knows no share of a card",
+    Load.GANGS.value: "kube-scheduler's default profile binds pods one by one",
+    Load.CHURN.value: "its rate is more than an API server on the same cores takes",
+    Load.TRACE.value: "a recording's times and cards have no such form",
 }
 
 

@@ -10,7 +10,7 @@ from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE
 from hoss.redis_url import PASSWORD_VARIABLE
 from hoss.telemetry.collector import ENDPOINT, INTERVAL, PROTOCOL
 from hossctl.cli import QUIET
-from hossctl.compare.running import PARTITION
+from hossctl.compare.modes import PARTITION
 from hossctl.local.control_plane import ASSETS_VARIABLE, CACHE_VARIABLE
 from hossctl.traces.openb import CARD_MODEL_LABEL
 from scheduler_worker.config import STRATEGY_LABEL

@@ -100,8 +100,27 @@ def test_a_directory_that_cannot_be_written_is_found_out_before_anything_is_meas
 
 def test_help_shows_a_dozen_options_and_those_it_hides_are_still_read(hoss):
     shown = set(re.findall(r"--[a-z-]+", hoss("bench", "compare", "--help").stdout))
-    hidden = {"--pods", "--decision-job-ms", "--redis-url", "--json", "--csv", "--html", "--plots", "--limit"}
+    hidden = {
+        "--baseline",
+        "--pods",
+        "--decision-job-ms",
+        "--redis-url",
+        "--json",
+        "--csv",
+        "--html",
+        "--plots",
+        "--limit",
+    }
     assert not shown & hidden
-    assert {"--quick", "--modes", "--loads", "--out", "--baseline", "--seed", "--trace-pods"} <= shown
+    assert {
+        "--quick",
+        "--modes",
+        "--loads",
+        "--out",
+        "--against",
+        "--schedulers",
+        "--seed",
+        "--trace-pods",
+    } <= shown
     result = hoss("bench", "compare", "--decision-job-ms", "5", "--limit", "3")
     assert result.stderr.startswith("error: --limit: needs a trace")

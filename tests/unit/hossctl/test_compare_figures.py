@@ -156,3 +156,59 @@ def test_a_refusal_that_is_only_a_gangs_is_none_of_a_pods_own():
         "gang_aborted": 7,
     }
     assert figures.refusals(counters) == 9
+
+
+def test_gpu_that_no_pod_of_the_load_can_use_is_fragmented():
+    """FGD's own example in small: half of a card is free twice, and the pods that come want whole cards."""
+    whole = a_spec(10, devices=DeviceRequest(1, 1000))
+    half = a_spec(10, devices=DeviceRequest(1, 500))
+    there = pool({}, cards=(500, 500))
+    found = [
+        figures.gpu_fragmentation(there, [whole, half], np.array(pods)) for pods in ([1, 0], [0, 1], [1, 3])
+    ]
+    assert found == [pytest.approx(0.5), pytest.approx(0.0), pytest.approx(0.125)]
+    without_cpu = pool({"cpu": 995}, cards=(0, 0))
+    assert figures.gpu_fragmentation(without_cpu, [whole], np.array([1])) == pytest.approx(1.0)
+    assert figures.gpu_fragmentation(pool({}), [whole], np.array([1])) is None
+
+
+def test_room_is_stranded_where_no_whole_pod_fits():
+    there = pool({"cpu": 400, "memory": 95}, {"cpu": 500, "memory": 0})
+    found = figures.stranded(there, [a_spec(100, 10), a_spec(600, 1)], np.array([1, 1]))
+    # Of the first node nothing is usable by the first, for lack of memory, and all by the second; of the other
+    # node it is the first alone.
+    assert found["cpu"] == pytest.approx((600 / 2 + 500 / 2) / 2000)
+    assert figures.stranded(there, [a_spec(1, 1)], np.array([1]))["cpu"] == pytest.approx(0.0)
+    assert figures.stranded(there, [], np.empty(0, np.int64)) == {}
+
+
+def test_spread_is_zero_where_nodes_are_equally_full_and_half_where_half_are_empty():
+    assert figures.spread(pool({"cpu": 300}, {"cpu": 300}))["cpu"] == 0.0
+    assert figures.spread(pool({"cpu": 1000}, {}))["cpu"] == 0.5
+    assert figures.spread(pool({})) == {}
+
+
+@pytest.mark.parametrize(
+    ("bound", "index"), [([5, 2], 1.0), ([0, 2], 0.5), ([5, 0], 0.5), ([5, 1], 0.9), ([0, 0], 0.0)]
+)
+def test_fairness_is_one_where_every_class_got_the_same_share_and_one_by_n_where_one_got_all(bound, index):
+    specs = [a_spec(100), a_spec(900)]
+    assert figures.fairness(specs, np.array([5, 2]), np.array(bound)) == pytest.approx(index)
+
+
+def test_equal_specs_of_two_messages_are_one_class():
+    specs = [a_spec(100), a_spec(100)]
+    assert figures.fairness(specs, np.array([1, 1]), np.array([1, 0])) == 1.0
+
+
+def test_a_card_that_is_sold_twice_breaks_no_figure_of_quality():
+    there = pool({"cpu": 1200}, cards=(1300, 200))
+    found = figures.quality(
+        there,
+        [a_spec(1, devices=DeviceRequest(1, 500))],
+        submitted=np.array([3]),
+        bound=np.array([3]),
+        moves=2,
+    )
+    assert (found.nodes_in_use, found.moves, found.fairness) == (1, 2, 1.0)
+    assert found.gpu_fragmentation == pytest.approx(0.4)  # what is free of the second, as no cpu is left

@@ -5,10 +5,12 @@ import pytest
 
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.wire.convert import template_from_proto
-from hossctl.choices import Load, Mode
+from hossctl.choices import ON_KUBERNETES, Load, Mode
 from hossctl.compare.document import Cell
 from hossctl.compare.loads import CHURN_SECONDS, make_trace
-from hossctl.compare.running import PARTITION, nodes_for, platform_of
+from hossctl.compare.modes import MODE_REGISTRY, PARTITION
+from hossctl.compare.running import labelled_nodes, platform_of
+from hossctl.compare.schedulers import find_scheduler
 from hossctl.load.generated import lone_pods
 from hossctl.load.playing import Arrival, Departed, Departures, Trace, arrivals_of, templates_by_row, trace_of
 from hossctl.traces.recording import TracePod
@@ -165,10 +167,15 @@ def test_a_pod_that_is_there_when_the_recording_ends_never_goes(make_template):
     assert [(a.at_seconds, a.life_seconds) for a in trace.arrivals] == [(0.0, None)]
 
 
+def options_of(cell, directory):
+    mode, scheduler = MODE_REGISTRY.find(cell.mode, where="--modes"), find_scheduler(cell.scheduler)
+    return platform_of(cell, mode, scheduler, seed=1, redis_url="", directory=directory)
+
+
 def test_partitions_are_disjoint_and_hold_all_nodes(tmp_path):
     cell = a_cell(mode="multi-partitioned", workers=4)
-    nodes = nodes_for(cell, make_trace(cell, 1).nodes)
-    options = platform_of(cell, seed=1, redis_url="", lock=tmp_path / "lock")
+    nodes = labelled_nodes(MODE_REGISTRY.find(cell.mode, where=""), 4, make_trace(cell, 1).nodes)
+    options = options_of(cell, tmp_path)
     taken = [{flag for flag in worker.flags if "=" in flag} for worker in options.workers]
     assert taken == [{f"{PARTITION}={number}"} for number in range(4)]
     assert [dict(node.labels)[PARTITION] for node in nodes[:5]] == ["0", "1", "2", "3", "0"]
@@ -176,9 +183,7 @@ def test_partitions_are_disjoint_and_hold_all_nodes(tmp_path):
 
 def test_modes_differ_in_nothing_but_what_makes_them(tmp_path):
     made_of = {
-        mode: platform_of(a_cell(mode=mode, workers=2), seed=1, redis_url="", lock=tmp_path / "lock")
-        for mode in Mode
-        if mode is not Mode.KUBE_SCHEDULER
+        mode: options_of(a_cell(mode=mode, workers=2), tmp_path) for mode in Mode if mode not in ON_KUBERNETES
     }
     assert [mode for mode, options in made_of.items() if options.unchecked] == [Mode.UNCOORDINATED]
     flags = {mode: [worker.flags for worker in options.workers] for mode, options in made_of.items()}
@@ -188,7 +193,7 @@ def test_modes_differ_in_nothing_but_what_makes_them(tmp_path):
 
 def test_decision_cost_is_given_to_every_worker(tmp_path):
     cell = a_cell(decision={"jobMs": 10, "taskMs": 0.5})
-    options = platform_of(cell, seed=1, redis_url="", lock=tmp_path / "lock")
+    options = options_of(cell, tmp_path)
     assert {worker.flags for worker in options.workers} == {
         ("--decision-job-ms", "10.0", "--decision-task-ms", "0.5")
     }

@@ -111,11 +111,20 @@ def test_a_file_that_is_not_there_is_named():
         read_nodes(Path("/no/such.csv"))
 
 
-def test_lists_without_times_are_pods_to_draw_from_and_no_trace(file):
+def test_pods_of_a_list_without_times_come_at_the_beginning_and_stay(file):
+    """The four lists named multigpu have five columns of eleven."""
     path = file("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,6000,1024,4,1000\nb,4000,1024,1,250\n")
     assert [w.template.spec.devices for w in read_pods(path)] == [
         DeviceRequest(4, 1000),
         DeviceRequest(1, 250),
     ]
-    with pytest.raises(InvalidInput, match="no column creation_time, deletion_time"):
+    assert [(p.workload.name, p.creation_seconds, p.deletion_seconds) for p in read_trace(path)] == [
+        ("a", 0.0, None),
+        ("b", 0.0, None),
+    ]
+
+
+def test_a_list_with_one_of_the_times_needs_the_other(file):
+    path = file("name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time\na,6000,1024,0,0,7\n")
+    with pytest.raises(InvalidInput, match="line 2, column deletion_time: is empty"):
         read_trace(path)

@@ -273,7 +273,9 @@ def test_algorithms_are_named_in_the_configuration():
     ("name", "text"),
     [
         ("fastest", "'fastest' is none of best-fit, random, ranking"),
-        ("json:nothing", "cannot be loaded from json:nothing: AttributeError"),
+        ("json:nothing", "algorithm json:nothing: has no nothing"),
+        ("nowhere.py:Nothing", "algorithm nowhere.py:Nothing: is no file"),
+        ("nothing:Nothing", "cannot be loaded from nothing:Nothing: ModuleNotFoundError"),
         ("json:JSONDecoder", "is JSONDecoder, which has no method place"),
         ("fractions:Fraction.from_float", "cannot be made: TypeError"),
     ],

@@ -75,7 +75,7 @@ def test_a_missing_control_plane_is_one_sentence_that_says_how_to_get_one(monkey
 
 def test_the_document_says_who_pays_for_an_api_server_and_what_was_not_measured_there_and_why():
     a_cell = Cell(mode=Mode.KUBE_HOSS, load=Load.UNIFORM, workers=2, nodes=20, fill=0.5)
-    cells = [a_cell, a_cell.model_copy(update={"mode": Mode.HOSS, "load": Load.GANGS})]
+    cells = [a_cell, a_cell.model_copy(update={"mode": Mode.HOSS, "load": Load.GANGS.value})]
     notes = list(notes_on(Plan(cells, 1, 1)))
     assert "'kube-scheduler' and 'HOSS, Kubernetes' pay for an API server and etcd" in notes[0]
     assert notes[1:] == [

@@ -13,6 +13,7 @@ from hossctl.compare.document import (
     Latency,
     MachineInfo,
     Overcommit,
+    PlacementQuality,
     ServiceFigures,
     WorkerFigures,
 )
@@ -57,6 +58,7 @@ def comparison(
     nodes: int = 500,
     repetitions: int = 3,
     decisions: Sequence[DecisionTimes] = (DecisionTimes(),),
+    schedulers: Sequence[str] = ("default",),
     seed: int = 1,
     noise: float = 0.04,
     speed: float = 1.0,
@@ -66,7 +68,7 @@ def comparison(
     chance = random.Random(seed)
     runs = [
         run(
-            Cell(mode=m, load=x, workers=w, nodes=nodes, fill=f, decision=d),
+            Cell(mode=m, load=x, scheduler=s, workers=w, nodes=nodes, fill=f, decision=d),
             repetition=r,
             chance=chance,
             noise=noise,
@@ -77,6 +79,7 @@ def comparison(
         for d in decisions
         for f in fills
         for m in modes
+        for s in schedulers
         for w in workers
         if (w == 1) == (m in ONE_SCHEDULER)
     ]
@@ -104,13 +107,13 @@ def run(
     """One run of the cell; the same for the same state of `chance`."""
     chance = chance or random.Random(0)
     about = lambda value: value * max(0.2, chance.gauss(1.0, noise))  # noqa: E731 - a word for it, not a function
-    several = cell.workers > 1 and cell.mode is not Mode.SINGLE
+    several = cell.workers > 1 and cell.mode != Mode.SINGLE
     pods = cell.pods or int(cell.nodes * 36 * cell.fill)
     rate = about(speed * _rate(cell))
     crowd = math.log2(cell.workers) * cell.fill**6 if several else 0.0
-    conflicts = int(about(pods * 0.015 * crowd)) if cell.mode is Mode.HOSS else 0
-    oversold = int(min(1.0, about(0.16 * crowd)) * cell.nodes) if cell.mode is Mode.UNCOORDINATED else 0
-    stranded = int(about(pods * 0.004 * crowd)) if cell.mode is Mode.PARTITIONED else 0
+    conflicts = int(about(pods * 0.015 * crowd)) if cell.mode == Mode.HOSS else 0
+    oversold = int(min(1.0, about(0.16 * crowd)) * cell.nodes) if cell.mode == Mode.UNCOORDINATED else 0
+    stranded = int(about(pods * 0.004 * crowd)) if cell.mode == Mode.PARTITIONED else 0
     left = stranded + int(pods * 0.004 * max(0.0, cell.fill - 0.9))
     middle = about(9000 * pods / rate / 18)
     values = {
@@ -167,7 +170,16 @@ def run(
             ),
         },
         "violations": [],
-        **(_UNTOLD if cell.mode is Mode.KUBE_SCHEDULER else {}),
+        "quality": PlacementQuality(
+            gpu_fragmentation=None if cell.load == Load.UNIFORM else about(0.05),
+            stranded={"cpu": about(0.02), "memory": about(0.03)},
+            spread={"cpu": about(0.1), "memory": about(0.05)},
+            nodes_in_use=cell.nodes,
+            moves=0,
+            fairness=min(1.0, (pods - left) / pods),
+        ),
+        "validated": cell.mode != Mode.UNCOORDINATED,
+        **(_UNTOLD if cell.mode == Mode.KUBE_SCHEDULER else {}),
         **fields,
     }
     return ComparisonRun(**values)
@@ -175,15 +187,15 @@ def run(
 
 def _rate(cell: Cell) -> float:
     """Pods by second: flat on two cores, growing with workers where decisions cost time."""
-    base = 60_000 if cell.load is Load.OPENB else 120_000
+    base = 60_000 if cell.load == Load.OPENB else 120_000
     growth = 1.0
-    if cell.mode is not Mode.SINGLE and cell.workers > 1:
+    if cell.mode != Mode.SINGLE and cell.workers > 1:
         growth = 1.0 - 0.03 * cell.workers
-        if cell.decision.task_ms and cell.mode is not Mode.LOCKED:
+        if cell.decision.task_ms and cell.mode != Mode.LOCKED:
             growth = 0.94 * cell.workers
     if cell.decision.task_ms:
         base = min(base, 1000 / cell.decision.task_ms)
-    return base * growth * _SPEED[cell.mode] * (1 - 0.2 * cell.fill**4)
+    return base * growth * _SPEED.get(cell.mode, 1.0) * (1 - 0.2 * cell.fill**4)
 
 
 def _latency(middle: float) -> Latency:

@@ -64,7 +64,7 @@ def test_a_node_that_hoss_overcommitted_is_not_passed_over():
     made = small()
     runs = [
         each.model_copy(update={"overcommit": Overcommit(nodes=3, worst=1.1, excess={})})
-        if each.cell.mode is Mode.HOSS
+        if each.cell.mode == Mode.HOSS
         else each
         for each in made.runs
     ]
@@ -113,7 +113,7 @@ def test_at_full_utilisation_is_compared_on_the_same_loads_and_below_it_is_not()
     runs = [
         run.model_copy(
             update={
-                "utilisation": {"cpu": 0.99 - 0.1 * run.repetition - 0.004 * (run.cell.mode is Mode.HOSS)}
+                "utilisation": {"cpu": 0.99 - 0.1 * run.repetition - 0.004 * (run.cell.mode == Mode.HOSS)}
             }
         )
         for run in made.runs
@@ -140,3 +140,37 @@ def test_there_are_five_numbers_and_gains_with_and_without_decision_cost_are_two
     assert slow.value.startswith("3.")
     assert slow.meaning.endswith("by those of one, with decisions of 5 ms a job and 1 ms a pod")
     assert len(others) == 4
+
+
+def test_schedulers_are_ranked_by_pods_bound_lost_room_and_speed_and_told_apart_by_noise_alone():
+    made = small(modes=(Mode.HOSS,), workers=(4,), schedulers=("default", "fgd", "mine.py:Mine"))
+    lost = {"default": 0.2, "fgd": 0.1, "mine.py:Mine": 0.1}
+    runs = [
+        run.model_copy(
+            update={
+                "quality": run.quality.model_copy(update={"stranded": {"cpu": lost[run.cell.scheduler]}}),
+                "pods_per_second": 1000.0 + (run.cell.scheduler == "default") * 500 + run.repetition,
+            }
+        )
+        for run in made.runs
+    ]
+    (text,) = [text for text in told(made.model_copy(update={"runs": runs})) if text.startswith("Between")]
+    assert text.startswith("Between schedulers (HOSS, uniform, 500 nodes, fill 95 %): pods bound: ")
+    assert "room that pods cannot use: fgd 10.0 %, Mine 10.0 % (within the noise), default 20.0 %" in text
+    assert "pods/s: default 1,501, fgd 1,001, Mine 1,001" in text
+
+
+def test_one_scheduler_is_ranked_with_none():
+    assert not [text for text in told(small()) if text.startswith("Between")]
+
+
+def test_the_answers_on_modes_hold_schedulers_apart():
+    """A pair of cells has one scheduler: else a slow algorithm would make HOSS slow."""
+    made = small(schedulers=("default", "fgd"))
+    runs = [
+        run.model_copy(update={"pods_per_second": run.pods_per_second * (run.cell.scheduler == "fgd" or 10)})
+        for run in made.runs
+    ]
+    texts = told(made.model_copy(update={"runs": runs}))
+    assert "in 2 settings" in texts[0]
+    assert "placed 0." in texts[0]

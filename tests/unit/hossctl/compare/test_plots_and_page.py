@@ -11,7 +11,7 @@ from unit.hossctl.compare.made_up import comparison
 
 from hossctl.choices import ON_KUBERNETES, Load, Mode
 from hossctl.compare import plots
-from hossctl.compare.baseline import compare
+from hossctl.compare.changes import compare
 from hossctl.compare.document import Comparison
 from hossctl.compare.page import as_html
 from hossctl.compare.plots import Plot
@@ -78,6 +78,14 @@ def test_texts_of_a_plot_name_axes_with_units_and_every_load(drawn):
         {"modes": (Mode.SINGLE,), "loads": (Load.OPENB,)},
         {"loads": (Load.UNIFORM,), "workers": (1,), "fills": (0.8,), "repetitions": 1},
         {"repetitions": 0},
+        {
+            "modes": (Mode.HOSS, "mine.py:Mode"),
+            "loads": ("mine.py:Load",),
+            "schedulers": ("default", "mine.py:Scheduler"),
+            "workers": (2,),
+            "fills": (0.95,),
+            "repetitions": 2,
+        },
         pytest.param(
             {"loads": tuple(Load), "workers": (1, 2), "fills": (0.95,), "repetitions": 1},
             marks=pytest.mark.thorough,
@@ -182,13 +190,13 @@ def test_interrupted_runs_are_marked_at_the_top_and_in_the_table(tiny):
     assert "Interrupted before its end" in text
 
 
-def test_changes_since_a_baseline_stand_in_the_report():
+def test_changes_since_an_earlier_comparison_stand_in_the_report():
     before, now = (
         comparison(loads=(Load.UNIFORM,), workers=(1, 2), fills=(0.8,), repetitions=3, speed=speed, seed=seed)
         for speed, seed in ((3.0, 4), (1.0, 1))
     )
     text = as_html(now, compare(before, now))
-    assert "Against the baseline" in text
+    assert "Against an earlier comparison" in text
     assert '<td class="alarm">worse</td>' in text
 
 

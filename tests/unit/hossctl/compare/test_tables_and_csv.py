@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,42 @@ def test_the_summary_fits_80_columns(fields):
     assert max(len(line) for line in tables.lines(comparison(**fields))) <= 80
 
 
-def test_every_setting_has_a_table_of_modes_and_workers():
+def test_every_setting_has_a_table_of_speed_and_one_of_placement():
     text = "\n".join(tables.lines(comparison(loads=(Load.UNIFORM, Load.GANGS), fills=(0.8,), workers=(1, 2))))
     assert text.count("MODE           WORKERS   PODS/S  +-  P99 MS  CONFLICTS  OVERSOLD  STRANDED") == 2
     assert "uniform, 500 nodes, fill 80 %" in text
-    assert text.count("\nHOSS                 2 ") == 2
+    assert len(re.findall(r"\nMODE +WORKERS +USED +LOST +SPREAD +NODES +FAIR +MOVES\n", text)) == 2
+    assert text.count("\nHOSS                 2 ") == 4
+
+
+def test_a_comparison_of_an_earlier_version_has_no_table_of_placement():
+    made = comparison(loads=(Load.UNIFORM,), fills=(0.8,), workers=(1, 2))
+    runs = [run.model_copy(update={"quality": None, "validated": None}) for run in made.runs]
+    text = "\n".join(tables.lines(made.model_copy(update={"runs": runs})))
+    assert "SPREAD" not in text
+    assert text.count("\nHOSS                 2 ") == 1
+
+
+def test_schedulers_of_one_mode_are_the_rows_and_long_names_are_cut():
+    own = ("default", "fgd", "sdk=a/long/path/of.py:SchedulerWithALongName")
+    made = comparison(loads=(Load.UNIFORM,), fills=(0.8,), workers=(2,), modes=(Mode.HOSS,), schedulers=own)
+    lines = list(tables.lines(made))
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[1:5]] == ["SCHEDULER", "default", "fgd", "sdk=SchedulerWi..."]
+    both = comparison(
+        loads=(Load.UNIFORM,),
+        fills=(0.8,),
+        workers=(1, 2),
+        modes=(Mode.SINGLE, Mode.HOSS),
+        schedulers=own[:2],
+    )
+    assert [line.split("  ")[0] for line in list(tables.lines(both))[1:6]] == [
+        "MODE",
+        "single",
+        "single, fgd",
+        "HOSS",
+        "HOSS, fgd",
+    ]
 
 
 def test_interrupted_and_left_out_runs_are_told():
@@ -73,7 +105,7 @@ def test_what_kube_scheduler_does_not_say_is_a_dash_and_an_empty_field_and_never
     made = comparison(loads=(Load.UNIFORM,), fills=(0.8,), workers=(1, 2), modes=modes)
     lines = list(tables.lines(made))
     assert max(map(len, lines)) <= 80
-    (row,) = [line.split() for line in lines if line.startswith("kube-scheduler ")]
+    row, _ = [line.split() for line in lines if line.startswith("kube-scheduler ")]
     assert row[-3:] == [
         "-",
         "0",
@@ -106,7 +138,15 @@ def test_a_figure_that_a_run_has_not_is_an_empty_field():
 def test_every_column_is_documented():
     text = (ROOT / "docs" / "benchmarks" / "README.md").read_text(encoding="utf-8")
     keys = [*tables.KEYS, *(figure.key for figure in figures(comparison().runs))]
-    by_name = ("utilisation_", "fragmentation_", "excess_", "cpu_seconds_", "peak_mib_")
+    by_name = (
+        "utilisation_",
+        "fragmentation_",
+        "stranded_",
+        "spread_",
+        "excess_",
+        "cpu_seconds_",
+        "peak_mib_",
+    )
     expected = {next((f"{stem}*" for stem in by_name if key.startswith(stem)), key) for key in keys}
     assert {key for key in expected if f"`{key}`" not in text} == set()
     defined = [figure for figure in figures(comparison().runs) if not figure.key.startswith(by_name)]

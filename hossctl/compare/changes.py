@@ -10,7 +10,7 @@ from pathlib import Path
 from hoss.errors import InvalidInput
 from hossctl.compare.catalogue import Better, Figure, figures
 from hossctl.compare.document import Cell, Comparison, MachineInfo, read
-from hossctl.compare.summary import MODE_TITLES, FigureDifference, NoiseTest, setting_of, summarise
+from hossctl.compare.summary import FigureDifference, NoiseTest, row_title, setting_of, summarise
 
 _MEMORY_SHARE = 0.02  # a kernel update changes the available memory by less
 
@@ -42,7 +42,7 @@ class FigureChange:
 
     @property
     def ratio_text(self) -> str:
-        """Now by before; a dash where the baseline is 0."""
+        """Now by before; a dash where it was 0."""
         return "-" if self.difference.ratio is None else f"{self.difference.ratio:.2f}"
 
 
@@ -81,10 +81,10 @@ class Report:
 def cell_title(cell: Cell) -> str:
     """Such as "HOSS, 4 workers, uniform, 500 nodes, fill 95 %"."""
     plural = "s" if cell.workers != 1 else ""
-    return f"{MODE_TITLES[cell.mode]}, {cell.workers} worker{plural}, {setting_of(cell).title}"
+    return f"{row_title(cell)}, {cell.workers} worker{plural}, {setting_of(cell).title}"
 
 
-def read_baseline(path: Path, machine: MachineInfo | None) -> Comparison:
+def read_earlier(path: Path, machine: MachineInfo | None) -> Comparison:
     """The comparison of a file. InvalidInput where it does not follow the schema, has no complete run, or is
     of another machine than `machine` (None: not known yet)."""
     before = read(path)
@@ -103,7 +103,7 @@ def refuse_other_machine(before: MachineInfo, now: MachineInfo, *, where: str) -
     )
     if (before.cpu, before.cores) != (now.cpu, now.cores) or not same_memory:
         raise InvalidInput(
-            f"was measured on another machine ({found[0]}) than this one ({found[1]}); make a baseline here",
+            f"was measured on another machine ({found[0]}) than this one ({found[1]}); measure it again here",
             where=where,
         )
 
@@ -144,7 +144,7 @@ def _named(cells: list[Cell], others: list[Cell]) -> Iterator[str]:
 def _remarks(before: Comparison, now: Comparison, was: list[Cell], is_now: list[Cell]) -> Iterator[str]:
     if shared := sum(cell in was for cell in is_now):
         yield f"{shared} cell{'s are' if shared != 1 else ' is'} in both"
-    for title, cells, others in (("the baseline", was, is_now), ("this comparison", is_now, was)):
+    for title, cells, others in (("the earlier one", was, is_now), ("this comparison", is_now, was)):
         if only := list(_named(cells, others)):
             yield f"only in {title}: {'; '.join(only)}"
     versions = [dict(m.versions, python=m.python, system=m.system) for m in (before.machine, now.machine)]

@@ -1,4 +1,4 @@
-"""What changed since a baseline, and where a comparison goes."""
+"""What changed since an earlier comparison, and where a comparison goes."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from unit.hossctl.compare.made_up import MACHINE, comparison
 from hoss.errors import InvalidInput
 from hossctl.choices import Load, Mode
 from hossctl.cli import app
-from hossctl.compare.baseline import compare, refuse_other_machine
+from hossctl.compare.changes import compare, refuse_other_machine
 from hossctl.compare.document import read
 from hossctl.compare.publishing import NOTHING_SHARED, ReportOptions, check, publish
 from hossctl.console import Format
@@ -64,7 +64,7 @@ def test_worse_ones_come_first():
 def test_more_of_what_should_be_less_is_worse():
     before = comparison(**FIELDS)
     runs = [
-        run.model_copy(update={"unschedulable_with_room": 50}) if run.cell.mode is Mode.HOSS else run
+        run.model_copy(update={"unschedulable_with_room": 50}) if run.cell.mode == Mode.HOSS else run
         for run in before.runs
     ]
     report = compare(before, before.model_copy(update={"runs": runs}))
@@ -77,7 +77,7 @@ def test_cells_of_one_side_alone_are_named():
     now = comparison(**{**FIELDS, "fills": (0.8, 1.0), "modes": (Mode.SINGLE, Mode.HOSS)})
     remarks = compare(before, now).remarks
     assert remarks[0] == "2 cells are in both"
-    assert "only in the baseline: uncoordinated, 4 workers, uniform, 500 nodes, fill 80 %;" in remarks[1]
+    assert "only in the earlier one: uncoordinated, 4 workers, uniform, 500 nodes, fill 80 %;" in remarks[1]
     assert remarks[1].endswith("uniform, 500 nodes, fill 95 % (5 cells)")
     assert remarks[2] == "only in this comparison: uniform, 500 nodes, fill 100 % (2 cells)"
 
@@ -104,7 +104,7 @@ def test_other_versions_are_compared_and_told():
 @pytest.mark.parametrize("other", [{"cpu": "Another CPU"}, {"cores": 64}, {"memory_mib": 16_000}])
 def test_another_machine_is_refused_in_one_sentence(other):
     with pytest.raises(
-        InvalidInput, match=r"^old\.json: was measured on another machine .*; make a baseline here$"
+        InvalidInput, match=r"^old\.json: was measured on another machine .*; measure it again here$"
     ):
         refuse_other_machine(MACHINE.model_copy(update=other), MACHINE, where="old.json")
 
@@ -124,44 +124,44 @@ def test_all_files_are_written_and_the_document_reads_as_it_was(tmp_path, docume
     assert "Over one scheduler: " in text
     assert max(map(len, text.splitlines())) <= 80
     assert read(out[0]) == read(document)
-    assert out[1].read_text().startswith("mode,load,workers,")
+    assert out[1].read_text().startswith("mode,load,scheduler,workers,")
     assert len(list(out[2].glob("*.png"))) == len(list(out[2].glob("*.svg"))) == 5
     assert out[3].read_text().startswith("<!doctype html>")
 
 
 def test_json_is_printed_as_it_is_written_and_remarks_go_to_stderr(document, faster):
-    code, out, err = hoss("bench", "report", document, "--baseline", faster, "-o", "json")
+    code, out, err = hoss("bench", "report", document, "--against", faster, "-o", "json")
     assert code == 0
     assert json.loads(out) == json.loads(document.read_text())
     assert "WORSE" in err
 
 
 def test_a_regression_is_told_and_fails_only_where_that_is_asked_for(document, faster):
-    code, out, _ = hoss("bench", "report", document, "--baseline", faster)
+    code, out, _ = hoss("bench", "report", document, "--against", faster)
     assert code == 0
     assert "WORSE   pods/s: " in out
     assert max(map(len, out.splitlines())) <= 80
-    assert hoss("bench", "report", document, "--baseline", faster, "--fail-on-regression")[0] == 1
-    assert hoss("bench", "report", faster, "--baseline", document, "--fail-on-regression")[0] == 0
+    assert hoss("bench", "report", document, "--against", faster, "--fail-on-regression")[0] == 1
+    assert hoss("bench", "report", faster, "--against", document, "--fail-on-regression")[0] == 0
 
 
 def test_where_no_cell_is_in_both_a_gate_does_not_pass(tmp_path, document):
     other = tmp_path / "other.json"
     other.write_text(comparison(**{**FIELDS, "fills": (0.5,)}).as_json())
-    code, out, err = hoss("bench", "report", document, "--baseline", other, "--fail-on-regression")
-    assert (code, err) == (2, f"error: --baseline {other}: {NOTHING_SHARED}\n")
+    code, out, err = hoss("bench", "report", document, "--against", other, "--fail-on-regression")
+    assert (code, err) == (2, f"error: --against {other}: {NOTHING_SHARED}\n")
     assert "no cell is in both, so nothing was compared" in out
-    assert hoss("bench", "report", document, "--baseline", other)[0] == 0
+    assert hoss("bench", "report", document, "--against", other)[0] == 0
 
 
 def test_a_gate_that_could_say_nothing_is_found_out_before_anything_is_measured(tmp_path, document):
-    gate = ReportOptions(baseline=document, fail_on_regression=True)
+    gate = ReportOptions(against=document, fail_on_regression=True)
     planned = {run.cell for run in read(document).runs}
     check(Format.TABLE, gate, MACHINE, planned)
     others = {run.cell for run in comparison(**{**FIELDS, "fills": (0.5,)}).runs}
     with pytest.raises(InvalidInput, match="nothing was compared"):
         check(Format.TABLE, gate, MACHINE, others)
-    check(Format.TABLE, ReportOptions(baseline=document), MACHINE, others)
+    check(Format.TABLE, ReportOptions(against=document), MACHINE, others)
 
 
 @pytest.mark.parametrize(
@@ -173,22 +173,24 @@ def test_a_gate_that_could_say_nothing_is_found_out_before_anything_is_measured(
         (None, "cannot be read"),
     ],
 )
-def test_a_baseline_of_another_schema_is_refused_in_one_sentence(tmp_path, document, content, said):
+def test_an_earlier_comparison_of_another_schema_is_refused_in_one_sentence(
+    tmp_path, document, content, said
+):
     other = tmp_path / "other.json"
     if content is not None:
         other.write_text(content)
-    code, _, err = hoss("bench", "report", document, "--baseline", other)
+    code, _, err = hoss("bench", "report", document, "--against", other)
     assert code == 2
     assert said in err
     assert err.count("\n") == 1
 
 
-def test_a_baseline_without_a_complete_run_or_of_another_machine_is_refused(tmp_path, document):
+def test_an_earlier_comparison_without_a_complete_run_or_of_another_machine_is_refused(tmp_path, document):
     other = tmp_path / "other.json"
     other.write_text(comparison(repetitions=0).as_json())
-    assert hoss("bench", "report", document, "--baseline", other)[0] == 2
+    assert hoss("bench", "report", document, "--against", other)[0] == 2
     other.write_text(comparison(**FIELDS, machine=MACHINE.model_copy(update={"cores": 64})).as_json())
-    code, _, err = hoss("bench", "report", document, "--baseline", other)
+    code, _, err = hoss("bench", "report", document, "--against", other)
     assert code == 2
     assert "another machine" in err
 
@@ -199,7 +201,7 @@ def test_what_could_not_be_written_is_found_out_before_anything_is_measured(tmp_
         {"html": tmp_path},
         {"csv": tmp_path / "nowhere" / "o.csv"},
         {"plots": tmp_path / "nowhere" / "plots"},
-        {"baseline": tmp_path / "none.json"},
+        {"against": tmp_path / "none.json"},
         {"fail_on_regression": True},
     ]
     (tmp_path / "file").write_text("")
@@ -210,10 +212,10 @@ def test_what_could_not_be_written_is_found_out_before_anything_is_measured(tmp_
         check(Format.NAME, ReportOptions())
 
 
-def test_a_baseline_of_another_machine_is_found_out_before_anything_is_measured(document):
+def test_an_earlier_comparison_of_another_machine_is_found_out_before_anything_is_measured(document):
     with pytest.raises(InvalidInput, match="another machine"):
-        check(Format.TABLE, ReportOptions(baseline=document), MACHINE.model_copy(update={"cores": 64}))
-    check(Format.TABLE, ReportOptions(baseline=document), MACHINE)
+        check(Format.TABLE, ReportOptions(against=document), MACHINE.model_copy(update={"cores": 64}))
+    check(Format.TABLE, ReportOptions(against=document), MACHINE)
 
 
 def test_the_document_is_kept_whatever_else_fails(tmp_path):
@@ -221,3 +223,9 @@ def test_the_document_is_kept_whatever_else_fails(tmp_path):
     with pytest.raises(InvalidInput, match="--csv"):
         publish(comparison(**FIELDS), Format.JSON, ReportOptions(json=kept, csv=tmp_path / "gone" / "o.csv"))
     assert read(kept).runs
+
+
+def test_the_name_that_against_had_before_is_still_read_and_not_shown(document, faster):
+    old, new = (hoss("bench", "report", document, name, faster) for name in ("--baseline", "--against"))
+    assert old == new
+    assert "--baseline" not in hoss("bench", "report", "--help")[1]
