@@ -16,6 +16,7 @@ from hoss.config import Document
 from hoss.kube.config import KubernetesConfig
 from hoss.model.conflicts import Overlap
 from hoss.security.options import SecurityConfig
+from hoss.security.users import AuthenticationConfig
 from hoss.telemetry.options import TelemetryConfig
 
 KIND = "DispatcherConfig"
@@ -181,6 +182,10 @@ class DispatcherConfig(TelemetryConfig, SecurityConfig):
 
     # The cluster that HOSS schedules; left out: none, and pods come from clients.
     kubernetes: ClusterSection | None = None
+
+    # Whose bearer tokens are taken besides the platform's own: of OpenID Connect issuers, and of ServiceAccounts. It
+    # takes `tls_dir`. Dispatchers and resolvers are to say the same.
+    authentication: AuthenticationConfig = AuthenticationConfig()
 
     # What each caller may do.
     limits: CallerLimitsConfig = CallerLimitsConfig()

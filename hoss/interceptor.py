@@ -18,6 +18,7 @@ from hoss.caller_limits import CallerLimits
 from hoss.client.errors import refuse
 from hoss.errors import AccessDenied, InvalidInput, Overloaded
 from hoss.security.identity import Identity, caller, set_caller
+from hoss.security.users import UnmappedUser
 from hoss.telemetry import logger
 
 # The key of a peer without an address, as of a Unix socket.
@@ -148,7 +149,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     async def _deny(self, method: str, problem: AccessDenied, context: Context) -> None:
         logger().warning("caller_refused", method=method, peer=context.peer(), problem=str(problem))
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(problem))
+        known = isinstance(problem, UnmappedUser)
+        code = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.UNAUTHENTICATED
+        await context.abort(code, str(problem))
 
     async def _admit(self, method: str, who: Identity | None, request: Any, context: Context) -> None:
         if self._access is None or who is None:

@@ -16,6 +16,7 @@ from hoss.errors import ConfigError, HossError, LedgerUnavailable
 from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.kube.config import add_kubernetes_flags, kubernetes_given
+from hoss.kube.token_review import service_accounts_reviewed
 from hoss.security.options import add_security_flags, host_of, metrics_context
 from hoss.tasks import background
 from hoss.telemetry import options
@@ -108,6 +109,7 @@ async def serve(
     api = None
     if config.kubernetes is not None:
         api = config.kubernetes.api("hoss-resolver", clock=host.monotonic, rng=host.rng)
+    reviews = service_accounts_reviewed(config.authentication, config.kubernetes, "hoss-resolver", host=host)
     ledger = RedisLedger(
         config.redis_url,
         lease_ms=round(config.reservation_lease_seconds * 1000),
@@ -229,8 +231,9 @@ async def serve(
     finally:  # also if the webhook cannot be served
         await server.stop()
         await ledger.close()
-        if api is not None:
-            await api.close()
+        for client in (api, reviews):
+            if client is not None:
+                await client.close()
 
 
 async def _open(ledger: RedisLedger, shards: int) -> None:
@@ -249,7 +252,7 @@ def main() -> None:
     try:
         config = _configuration(arguments)
         with options.tracing("resolver", config.trace_file) as tracer:
-            host = host_of(config, config.listen)
+            host = host_of(config, config.listen, config.authentication)
             serving.run(lambda: serve(config, arguments.ready_file, tracer, host=host))
     except HossError as exc:
         sys.stderr.write(f"resolver: {exc}\n")
