@@ -148,16 +148,19 @@ class TokenVerifier:
 
     def check(self, token: Token) -> None:
         """Raises AccessDenied once a token that was genuine has expired, or was revoked."""
-        now = self._unix_clock()
-        if now >= token.expires:
-            source = f"from {token.issuer}" if token.issuer else "(`hoss token create`, `hoss login`)"
-            raise AccessDenied(f"the token has expired; get a new one {source}")
-        if now < token.not_before - _CLOCKS_DIFFER_SECONDS:
-            raise AccessDenied("the token is not valid yet; see that the clocks of the machines agree")
+        self._check_times(token.not_before, token.expires, token.issuer)
         if f"token {token.id}" in self._revoked:
             if token.issuer:
                 raise AccessDenied(f"{token.identity.name} was shut out here; ask who runs this platform")
             raise AccessDenied("the token was revoked; get a new one (`hoss token create`, `hoss login`)")
+
+    def _check_times(self, not_before: float, expires: float, issuer: str) -> None:
+        now = self._unix_clock()
+        if now >= expires:
+            source = f"from {issuer}" if issuer else "(`hoss token create`, `hoss login`)"
+            raise AccessDenied(f"the token has expired; get a new one {source}")
+        if now < not_before - _CLOCKS_DIFFER_SECONDS:
+            raise AccessDenied("the token is not valid yet; see that the clocks of the machines agree")
 
     def _follow_keys(self) -> None:
         content = self._file.read()
@@ -186,6 +189,7 @@ class TokenVerifier:
         for source in self._sources:
             if source.takes(claims):
                 found = await source.check(text, claims)
+                self._check_times(found.not_before, found.expires, found.issuer)
                 identity = self._authentication.identity_of(found.user)
                 token = Token(
                     id_of_user(identity.name), identity, found.not_before, found.expires, found.issuer

@@ -1,4 +1,5 @@
-"""A platform as `hoss up` starts it, and everybody whom it must refuse."""
+"""A platform as `hoss up` starts it, and everybody whom it must refuse. Bearers of tokens that others have made:
+test_foreign_tokens.py, and kubernetes/test_service_account_tokens.py."""
 
 import asyncio
 import contextlib
@@ -15,6 +16,7 @@ import grpc.aio
 import numpy as np
 import pytest
 import redis
+from e2e.attacks import METHODS, attempt
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from waiting import DEADLINE_SECONDS
@@ -36,17 +38,6 @@ from hoss.wire.uids import uid_text
 from hossctl.endpoints import clients_of, of_state
 from hossctl.load.nodes import simulated_nodes
 from hossctl.local import platform
-
-SERVICES = {
-    "Dispatcher": ("dispatcher", dispatcher_pb2),
-    "WorkerLink": ("dispatcher", workerlink_pb2),
-    "Resolver": ("resolver", resolver_pb2),
-}
-METHODS = {
-    f"/{module.DESCRIPTOR.services_by_name[name].full_name}/{method.name}": (kind, method)
-    for name, (kind, module) in SERVICES.items()
-    for method in module.DESCRIPTOR.services_by_name[name].methods
-}
 
 
 class Attacked:
@@ -92,26 +83,6 @@ def attacked() -> Iterator[Attacked]:
 def strange(tmp_path: Path) -> Authority:
     """An authority that the platform does not know."""
     return Authority.create(tmp_path / "strange", now=THIS_HOST.utc_now())
-
-
-async def attempt(channel: grpc.aio.Channel, method: str) -> grpc.StatusCode:
-    """The status of a call with an empty request."""
-    descriptor = METHODS[method][1]
-    form = "_".join(
-        "stream" if streams else "unary"
-        for streams in (descriptor.client_streaming, descriptor.server_streaming)
-    )
-    call = getattr(channel, form)(method)(iter([b""]) if descriptor.client_streaming else b"", timeout=20)
-    try:
-        if descriptor.server_streaming:
-            async for _ in call:
-                break
-            call.cancel()
-        else:
-            await call
-    except grpc.aio.AioRpcError as exc:
-        return exc.code()
-    return grpc.StatusCode.OK
 
 
 def channel_of(attacked: Attacked, access: ClientAccess, method: str) -> grpc.aio.Channel:
