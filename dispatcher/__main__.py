@@ -151,9 +151,7 @@ class _Dispatcher:
         self._api = None
         if config.kubernetes is not None:
             self._api = config.kubernetes.api("hoss-dispatcher", clock=host.monotonic, rng=host.rng)
-        self._reviews = service_accounts_reviewed(
-            config.authentication, config.kubernetes, "hoss-dispatcher", host=host
-        )
+        self._reviews = service_accounts_reviewed(config.kubernetes, "hoss-dispatcher", host=host)
         self._router = RequestRouter(SERVICES)
         self._limits = CallerLimits(config.limits, clock=host.monotonic)
         self.server = host.server((CallInterceptor(self._limits, RESUMABLE),))

@@ -16,7 +16,6 @@ from hoss.config import Document
 from hoss.kube.config import KubernetesConfig
 from hoss.model.conflicts import Overlap
 from hoss.security.options import SecurityConfig
-from hoss.security.users import AuthenticationConfig
 from hoss.telemetry.options import TelemetryConfig
 
 KIND = "DispatcherConfig"
@@ -183,9 +182,9 @@ class DispatcherConfig(TelemetryConfig, SecurityConfig):
     # The cluster that HOSS schedules; left out: none, and pods come from clients.
     kubernetes: ClusterSection | None = None
 
-    # Whose bearer tokens are taken besides the platform's own: of OpenID Connect issuers, and of ServiceAccounts. It
-    # takes `tls_dir`. Dispatchers and resolvers are to say the same.
-    authentication: AuthenticationConfig = AuthenticationConfig()
+    # An AuthenticationConfig document: whose bearer tokens are taken besides the platform's own. It takes `tls_dir`.
+    # Dispatchers and resolvers are given the same one.
+    authentication: Path | None = None
 
     # What each caller may do.
     limits: CallerLimitsConfig = CallerLimitsConfig()

@@ -17,7 +17,7 @@ from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.kube.config import add_kubernetes_flags, kubernetes_given
 from hoss.kube.token_review import service_accounts_reviewed
-from hoss.security.options import add_security_flags, host_of, metrics_context
+from hoss.security.options import add_authentication_flag, add_security_flags, host_of, metrics_context
 from hoss.tasks import background
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", help="host:port, port 0 for a free one")
     options.add_flags(parser)
     add_security_flags(parser)
+    add_authentication_flag(parser)
     parser.add_argument("--redis-url", help="the ledger's Redis")
     parser.add_argument(
         "--shards", type=int, help="of a ledger that is made now; an existing one has its own"
@@ -109,7 +110,7 @@ async def serve(
     api = None
     if config.kubernetes is not None:
         api = config.kubernetes.api("hoss-resolver", clock=host.monotonic, rng=host.rng)
-    reviews = service_accounts_reviewed(config.authentication, config.kubernetes, "hoss-resolver", host=host)
+    reviews = service_accounts_reviewed(config.kubernetes, "hoss-resolver", host=host)
     ledger = RedisLedger(
         config.redis_url,
         lease_ms=round(config.reservation_lease_seconds * 1000),

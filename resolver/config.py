@@ -10,7 +10,6 @@ from hoss.caller_limits import CallerLimitsConfig
 from hoss.config import Document
 from hoss.kube.config import KubernetesConfig
 from hoss.security.options import SecurityConfig
-from hoss.security.users import AuthenticationConfig
 from hoss.telemetry.options import TelemetryConfig
 from resolver.core.quarantine import QuarantineRules
 
@@ -128,9 +127,9 @@ class ResolverConfig(TelemetryConfig, SecurityConfig):
     # time it registers or is fenced. One caller gets so many for 20 names. 0: any number.
     grants_per_second: float = Field(default=2.0, ge=0, le=1_000_000)
 
-    # Whose bearer tokens are taken besides the platform's own: of OpenID Connect issuers, and of ServiceAccounts. It
-    # takes `tls_dir`. Dispatchers and resolvers are to say the same.
-    authentication: AuthenticationConfig = AuthenticationConfig()
+    # An AuthenticationConfig document: whose bearer tokens are taken besides the platform's own. It takes `tls_dir`.
+    # Dispatchers and resolvers are given the same one.
+    authentication: Path | None = None
 
     # What each caller may do.
     limits: CallerLimitsConfig = CallerLimitsConfig()

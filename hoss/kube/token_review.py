@@ -17,10 +17,9 @@ from hoss.errors import AccessDenied, ConfigError, TransportError
 from hoss.host import Host
 from hoss.kube.api import KubeApi, Reply
 from hoss.kube.config import KubernetesConfig
-from hoss.security.options import verifier_of
+from hoss.security.options import SecuredHost
 from hoss.security.users import (
     SERVICE_ACCOUNT_PREFIX,
-    AuthenticationConfig,
     CheckedUser,
     ServiceAccountTokens,
     User,
@@ -36,23 +35,22 @@ _CONNECTIONS = 8
 
 
 def service_accounts_reviewed(
-    authentication: AuthenticationConfig, cluster: KubernetesConfig | None, name: str, *, host: Host
+    cluster: KubernetesConfig | None, name: str, *, host: Host
 ) -> "ServiceAccountReviews | None":
     """Have every door of a service take tokens of ServiceAccounts, where its configuration says so; None: it does not.
     `name`: of the service, for the API server. Raises ConfigError without a cluster to ask."""
-    config, verifier = authentication.service_accounts, verifier_of(host)
-    if config is None or verifier is None:
+    if not isinstance(host, SecuredHost) or (config := host.authentication.service_accounts) is None:
         return None
     if cluster is None:
         raise ConfigError(
             "are known to the API server: give --kubeconfig or --in-cluster as well",
-            where="authentication.service_accounts",
+            where="authentication: service_accounts",
         )
     # Connections of its own: nobody's login waits behind bindings.
     own = cluster.model_copy(update={"connections": _CONNECTIONS})
     api = own.api(f"{name}-tokens", clock=host.monotonic, rng=host.rng)
     reviews = ServiceAccountReviews(api, config, clock=host.monotonic, unix_clock=host.unix)
-    verifier.also_ask(reviews)
+    host.tokens.also_ask(reviews)
     return reviews
 
 

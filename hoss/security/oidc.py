@@ -149,7 +149,7 @@ class IssuerKeys:
         except (OSError, ssl.SSLError) as exc:
             raise ConfigError(
                 f"is no readable file of certificates: {getattr(exc, 'strerror', None) or exc}",
-                where=f"authentication.oidc: ca_file {self._config.ca_file}",
+                where=f"oidc: ca_file {self._config.ca_file}",
             ) from exc
 
 

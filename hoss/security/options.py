@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hoss import rpc
-from hoss.config import Document
+from hoss.config import Document, load_document
 from hoss.errors import ConfigError, InvariantViolation
 from hoss.host import THIS_HOST, Host
 from hoss.security.identity import CallerKind
+from hoss.security.users import KIND as AUTHENTICATION_KIND
 from hoss.security.users import AuthenticationConfig
 from hoss.serving import Server
 from hoss.telemetry import logger
@@ -60,6 +61,16 @@ def add_security_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_authentication_flag(parser: argparse.ArgumentParser) -> None:
+    """The flag for the field `authentication` of services that people and programs call."""
+    parser.add_argument(
+        "--authentication",
+        type=Path,
+        metavar="FILE",
+        help=f"an {AUTHENTICATION_KIND} document: OpenID Connect issuers, ServiceAccounts, and roles of their users",
+    )
+
+
 def security_given(flags: argparse.Namespace) -> dict[str, Any]:
     """The fields' values by the flags; None for a flag that is not given."""
     return {"tls_dir": flags.tls_dir, "insecure": flags.insecure, "reflection": flags.reflection}
@@ -78,7 +89,8 @@ class SecuredHost(Host):
         self._files: TlsFiles = TlsFiles(directory)
         self._files.check_times(self.utc_now())
         self._revoked = RevocationList(directory / REVOKED_FILE)
-        self.tokens = self._verifier(authentication or AuthenticationConfig())
+        self.authentication = authentication or AuthenticationConfig()
+        self.tokens = self._verifier()
 
     def channel(
         self, addresses: Sequence[str], *, kind: str = "", service: str = "", retried: Sequence[str] = ()
@@ -96,12 +108,14 @@ class SecuredHost(Host):
             interceptor.guard_by(AccessControl(Authenticator(self._revoked, self.tokens)))
         return Server(credentials=server_credentials(self._files), interceptors=interceptors)
 
-    def _verifier(self, authentication: AuthenticationConfig) -> "TokenVerifier":
+    def _verifier(self) -> "TokenVerifier":
         from hoss.security.tokens import PUBLIC_KEYS_FILE, TokenVerifier  # noqa: PLC0415 - for TLS alone
 
         keys = self._files.directory / PUBLIC_KEYS_FILE
-        verifier = TokenVerifier(keys, self._revoked, unix_clock=self.unix, authentication=authentication)
-        for issuer in authentication.oidc:
+        verifier = TokenVerifier(
+            keys, self._revoked, unix_clock=self.unix, authentication=self.authentication
+        )
+        for issuer in self.authentication.oidc:
             from hoss.security.oidc import IssuerKeys, OidcTokens  # noqa: PLC0415 - with an issuer alone
 
             issued_by = IssuerKeys(issuer, clock=self.monotonic, beside_the_loop=self.beside_the_loop)
@@ -114,12 +128,14 @@ class SecuredHost(Host):
         return secure_channel(self._files, CallerKind(kind), target, options)
 
 
-def host_of(config: SecurityConfig, listen: str, authentication: AuthenticationConfig | None = None) -> Host:
-    """The host of a service that listens there. `authentication`: of a service that people and programs call.
-    Raises ConfigError where it would listen beyond loopback without TLS and nobody said that it may."""
+def host_of(config: SecurityConfig, listen: str, authentication: Path | None = None) -> Host:
+    """The host of a service that listens there. `authentication`: an AuthenticationConfig document, of a service that
+    people and programs call. Raises ConfigError where it would listen beyond loopback without TLS and nobody said that it
+    may."""
     if config.tls_dir is not None:
-        return SecuredHost(config.tls_dir, authentication)
-    if authentication is not None and authentication != AuthenticationConfig():
+        document = load_document(authentication, AUTHENTICATION_KIND, AuthenticationConfig)
+        return SecuredHost(config.tls_dir, document)
+    if authentication is not None:
         raise ConfigError(
             "is about tokens, which travel over TLS alone: give --tls-dir too", where="authentication"
         )
@@ -128,7 +144,7 @@ def host_of(config: SecurityConfig, listen: str, authentication: AuthenticationC
 
 
 def verifier_of(host: Host) -> "TokenVerifier | None":
-    """Who tells whose token it is at every door of a service; None where it asks nobody."""
+    """What tells whose a token is, at every door of a service; None where nobody is asked for one."""
     return host.tokens if isinstance(host, SecuredHost) else None
 
 

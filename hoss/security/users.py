@@ -1,5 +1,5 @@
 """Users that somebody else vouches for: an OpenID Connect issuer, or the API server of a cluster. What they may
-do here is said by one list of rules, in the section `authentication` of a service's document.
+do here is said by one list of rules, in one document of kind AuthenticationConfig.
 
 A user has a name and groups. Both carry a prefix of whoever vouches for them, as kube-apiserver does it: `oidc:` of
 an issuer unless it is told another, `system:serviceaccount:NAMESPACE:NAME` of the API server's own. So nobody
@@ -19,6 +19,7 @@ from hoss.config import Document
 from hoss.errors import AccessDenied, InvalidInput
 from hoss.security.identity import CallerKind, Identity, Role
 
+KIND = "AuthenticationConfig"
 SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 _OF_KUBERNETES = "system:"
 _ANY = "*"
@@ -204,14 +205,14 @@ class AuthenticationConfig(Document):
             if (tenant := rule.tenant_of(user)) is not None:
                 return self._identity(user, rule.role, tenant)
         raise UnmappedUser(
-            f"{user.name} is known and has no role here: no rule of `authentication.rules` is for this user or one of "
+            f"{user.name} is known and has no role here: no rule of the AuthenticationConfig is for this user or one of "
             "its groups; ask who runs this platform"
         )
 
     @staticmethod
     def _identity(user: User, role: Role, tenant: str) -> Identity:
         if role is Role.NONE:
-            raise UnmappedUser(f"{user.name} is known and shut out by a rule of `authentication.rules`")
+            raise UnmappedUser(f"{user.name} is known and shut out by a rule of the AuthenticationConfig")
         try:
             return Identity(CallerKind.CLIENT, user.name, role, tenant)
         except InvalidInput as exc:

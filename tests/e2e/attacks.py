@@ -1,7 +1,7 @@
-"""What attacks on a platform have in common: every method there is, and platforms with TLS and a configuration."""
+"""What attacks on a platform have in common: every method there is, and a platform that takes tokens of others."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from hoss.host import THIS_HOST
 from hoss.security.authority import Authority
 from hoss.security.identity import CallerKind, Identity
 from hoss.security.rights import refusal
+from hoss.security.users import KIND as AUTHENTICATION_KIND
 from hoss.v1 import dispatcher_pb2, resolver_pb2, workerlink_pb2
 
 SERVICES = {
@@ -53,7 +54,7 @@ async def attempt(channel: grpc.aio.Channel, method: str) -> grpc.StatusCode:
 
 
 class ConfiguredCluster:
-    """A dispatcher and a resolver with TLS that take tokens as their documents say."""
+    """A dispatcher and a resolver with TLS that take tokens as a document says."""
 
     def __init__(
         self,
@@ -61,19 +62,24 @@ class ConfiguredCluster:
         authentication: dict[str, Any],
         *,
         kubeconfigs: dict[str, Path] | None = None,
-        dispatcher: dict[str, Any] | None = None,
+        dispatcher_flags: Sequence[str] = (),
     ) -> None:
-        """`kubeconfigs`: of both services, in Kubernetes mode. `dispatcher`: more of its document."""
+        """`authentication`: what its document says. `kubeconfigs`: of both services, in Kubernetes mode."""
         self.authority = Authority.create(directory / "authority", now=THIS_HOST.utc_now())
         self.entry = self._issued(Identity(CallerKind.CLIENT, "entry"))
-        flags = {}
-        for name, more in (("dispatcher", dispatcher or {}), ("resolver", {})):
-            document = {"apiVersion": API_VERSION, "kind": f"{name.title()}Config", **more}
-            path = directory / f"{name}.yaml"
-            path.write_text(yaml.safe_dump({**document, "authentication": authentication}))
-            flags[name] = ["--config", str(path), "--tls-dir", str(self._issued(Identity(CallerKind(name))))]
+        path = directory / "authentication.yaml"
+        document = {"apiVersion": API_VERSION, "kind": AUTHENTICATION_KIND, **authentication}
+        path.write_text(yaml.safe_dump(document))
+        flags = {"dispatcher": [*dispatcher_flags], "resolver": []}
+        for name, given in flags.items():
+            given += [
+                "--authentication",
+                str(path),
+                "--tls-dir",
+                str(self._issued(Identity(CallerKind(name)))),
+            ]
             if kubeconfigs:
-                flags[name] += ["--kubeconfig", str(kubeconfigs[name])]
+                given += ["--kubeconfig", str(kubeconfigs[name])]
         self.cluster = Cluster(
             directory, dispatcher_flags=flags["dispatcher"], resolver_flags=flags["resolver"]
         )
@@ -122,8 +128,7 @@ class ConfiguredCluster:
         assert leaks == []
 
     def _texts(self) -> dict[str, str]:
-        logs: Callable[[str], Iterable[Path]] = self.directory.glob
-        return {str(path): path.read_text(errors="replace") for path in logs("*.log")}
+        return {str(path): path.read_text(errors="replace") for path in self.directory.glob("*.log")}
 
     def stop(self) -> None:
         self.cluster.stop()

@@ -43,8 +43,8 @@ def doors(
     tmp_path_factory: pytest.TempPathFactory, issuer: Issuer, dashboard_port: int
 ) -> Iterator[ConfiguredCluster]:
     authentication = {"oidc": [issuer.settings()], "rules": RULES}
-    dashboard = {"dashboard_listen": f"127.0.0.1:{dashboard_port}"}
-    made = ConfiguredCluster(tmp_path_factory.mktemp("doors"), authentication, dispatcher=dashboard)
+    dashboard = ("--dashboard-listen", f"127.0.0.1:{dashboard_port}")
+    made = ConfiguredCluster(tmp_path_factory.mktemp("doors"), authentication, dispatcher_flags=dashboard)
     yield made
     made.stop()
 
