@@ -113,10 +113,11 @@ def unsigned(token: str) -> str:
 
 
 def tampered(token: str, **claims: Any) -> str:
-    """Other claims with the same signature."""
+    """Other claims with the same signature. A claim of None is left out."""
     head, body, signature = token.split(".")
     read = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-    changed = base64.urlsafe_b64encode(json.dumps({**read, **claims}).encode()).decode().rstrip("=")
+    kept = {name: value for name, value in {**read, **claims}.items() if value is not None}
+    changed = base64.urlsafe_b64encode(json.dumps(kept).encode()).decode().rstrip("=")
     return f"{head}.{changed}.{signature}"
 
 
