@@ -25,8 +25,8 @@ def home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A platform, and how to reach it. Addresses as in --dispatcher and --resolver. `token_command` prints a token,
-    where there is no `token`."""
+    """A platform, and how to reach it. Addresses as in --dispatcher and --resolver. `token_command` prints a
+    token, where there is no `token`."""
 
     dispatcher: str = ""
     resolver: str = ""

@@ -24,8 +24,8 @@ from hoss.telemetry import logger
 # The key of a peer without an address, as of a Unix socket.
 _LOCAL = "local"
 
-# For so long a stream that is to be refused waits for its first request. Python's client of gRPC makes INTERNAL of a
-# refusal that crosses a request on its way.
+# For so long a stream that is to be refused waits for its first request. Python's client of gRPC makes
+# INTERNAL of a refusal that crosses a request on its way.
 _FIRST_REQUEST_SECONDS = 1.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -199,7 +199,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 async def _first_of(requests: AsyncIterator[bytes] | None) -> None:
-    """Wait until a stream's first request is there, which nobody reads; nothing for a call without a stream."""
+    """Wait until a stream's first request is there, which nobody reads; nothing for a call without a
+    stream."""
     if requests is not None:
         with contextlib.suppress(asyncio.TimeoutError, StopAsyncIteration):
             await asyncio.wait_for(anext(requests.__aiter__()), _FIRST_REQUEST_SECONDS)

@@ -69,9 +69,9 @@ def read_token(path: Path) -> str:
 
 @dataclass(slots=True)
 class Session:
-    """A viewer who has logged in. `token`: with which; None: with that of the token file. `text`: that token as it
-    was shown, where whoever made it is asked again whether it is good; "": nobody has to be asked. Times are
-    monotonic seconds."""
+    """A viewer who has logged in. `token`: with which; None: with that of the token file. `text`: that token
+    as it was shown, where whoever made it is asked again whether it is good; "": nobody has to be asked.
+    Times are monotonic seconds."""
 
     identity: Identity
     token: Token | None

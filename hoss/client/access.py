@@ -1,8 +1,9 @@
 """With which certificate and token a client connects.
 
-HOSS_TLS_DIR, HOSS_TOKEN and HOSS_TOKEN_FILE say it, else the context that has the address (hoss.contexts). So programs
-need no setting for the platform of `hoss up`. A token may come from a file that is followed, as the kubelet keeps one of
-a ServiceAccount in a pod, or from a command that prints one, as kubectl's credential plugins do."""
+HOSS_TLS_DIR, HOSS_TOKEN and HOSS_TOKEN_FILE say it, else the context that has the address (hoss.contexts). So
+programs need no setting for the platform of `hoss up`. A token may come from a file that is followed, as the
+kubelet keeps one of a ServiceAccount in a pod, or from a command that prints one, as kubectl's credential
+plugins do."""
 
 import base64
 import json
@@ -33,8 +34,8 @@ _COMMAND_SECONDS = 120.0  # it may ask a person
 
 @dataclass(frozen=True, slots=True)
 class ClientAccess:
-    """A certificate's directory (ca.crt, tls.crt, tls.key) and a bearer token: itself, or a file with it, or a command
-    that prints it, split as a shell does. Without a directory: no TLS."""
+    """A certificate's directory (ca.crt, tls.crt, tls.key) and a bearer token: itself, or a file with it, or
+    a command that prints it, split as a shell does. Without a directory: no TLS."""
 
     tls_dir: Path | None = None
     token: str = field(default="", repr=False)
@@ -90,8 +91,8 @@ def token_of_file(path: Path) -> Callable[[], str]:
 
 
 class PrintedToken:
-    """The token that a command prints: by itself, or in an ExecCredential as kubectl's credential plugins do. The command
-    runs again when the token is about to expire."""
+    """The token that a command prints: by itself, or in an ExecCredential as kubectl's credential plugins do.
+    The command runs again when the token is about to expire."""
 
     def __init__(self, command: str, unix_clock: Callable[[], float] = time.time) -> None:
         """Raises ConfigError for a text that is no command."""
@@ -146,8 +147,8 @@ def _expiry(token: str) -> float:
 
 
 def found_access(addresses: Sequence[str], environment: Mapping[str, str] = os.environ) -> ClientAccess:
-    """What the environment says, else the context that has one of these addresses, else no TLS. A token of the
-    environment takes the place of the context's, however that is had."""
+    """What the environment says, else the context that has one of these addresses, else no TLS. A token of
+    the environment takes the place of the context's, however that is had."""
     token, file = environment.get(TOKEN_VARIABLE, ""), environment.get(TOKEN_FILE_VARIABLE, "")
     given = ClientAccess(None, token, None if token or not file else Path(file))
     if directory := environment.get(TLS_DIR_VARIABLE):

@@ -1,11 +1,11 @@
 """Tokens of ServiceAccounts: the API server says whose they are (TokenReview, authentication.k8s.io/v1).
 
-It is asked once about a token, and again when its answer is older than `cache_seconds`: so a token ends with the pod or
-ServiceAccount that it was made for. What a token says of itself is looked at first, so that nobody's token for another
-audience, or of a time that has passed, is sent anywhere.
+It is asked once about a token, and again when its answer is older than `cache_seconds`: so a token ends with
+the pod or ServiceAccount that it was made for. What a token says of itself is looked at first, so that
+nobody's token for another audience, or of a time that has passed, is sent anywhere.
 
-Invariants: of one token one review is under way. The API server is asked no more often than `reviews_per_second`,
-whatever tokens come."""
+Invariants: of one token one review is under way. The API server is asked no more often than
+`reviews_per_second`, whatever tokens come."""
 
 import asyncio
 import math
@@ -37,8 +37,8 @@ _CONNECTIONS = 8
 def service_accounts_reviewed(
     cluster: KubernetesConfig | None, name: str, *, host: Host
 ) -> "ServiceAccountReviews | None":
-    """Have every door of a service take tokens of ServiceAccounts, where its configuration says so; None: it does not.
-    `name`: of the service, for the API server. Raises ConfigError without a cluster to ask."""
+    """Have every door of a service take tokens of ServiceAccounts, where its configuration says so; None: it
+    does not. `name`: of the service, for the API server. Raises ConfigError without a cluster to ask."""
     if not isinstance(host, SecuredHost) or (config := host.authentication.service_accounts) is None:
         return None
     if cluster is None:
@@ -89,8 +89,8 @@ class ServiceAccountReviews:
         audience = self._config.audience
         if audience not in text_claims(claims.get("aud")):
             raise AccessDenied(
-                f"the token is refused: it is for another audience; get one for {audience!r}, as by `kubectl create "
-                f"token NAME --audience {audience}`"
+                f"the token is refused: it is for another audience; get one for {audience!r}, as by "
+                f"`kubectl create token NAME --audience {audience}`"
             )
         expires = claims.get("exp")
         if not isinstance(expires, int | float) or not math.isfinite(expires):
@@ -135,8 +135,8 @@ class ServiceAccountReviews:
             ) from exc
         if not status.get("authenticated"):
             raise AccessDenied(
-                "the token is refused: the API server does not know it; it was changed, or is of another cluster, or its "
-                "pod or ServiceAccount is gone"
+                "the token is refused: the API server does not know it; it was changed, or is of another "
+                "cluster, or its pod or ServiceAccount is gone"
             )
         # An API server that knows nothing of audiences would take a token for any.
         if audience not in text_claims(status.get("audiences")):
@@ -162,8 +162,8 @@ class ServiceAccountReviews:
                 "; its account lacks the right to create tokenreviews" if reply.status in _NO_RIGHT else ""
             )
             raise AccessDenied(
-                f"the token cannot be checked: the API server answers this service with {reply.status}{lacking}; ask who "
-                "runs this platform"
+                f"the token cannot be checked: the API server answers this service with {reply.status}{lacking}; "
+                "ask who runs this platform"
             )
         found = reply.json()
         status = found.get("status") if isinstance(found, dict) else None

@@ -194,8 +194,8 @@ class Authority:
         ]
 
     def revoke_token(self, token_id: str) -> None:
-        """Services refuse the token from the next call on. An id with a colon is the name of a user of another
-        issuer, all of whose tokens are refused. Raises NotFound."""
+        """Services refuse the token from the next call on. An id with a colon is the name of a user of
+        another issuer, all of whose tokens are refused. Raises NotFound."""
         if ":" not in token_id and token_id not in {record["id"] for record in self.tokens()}:
             raise NotFound(f"no token has the id {token_id!r}; `hoss token list` lists them")
         self._revoke(f"token {id_of_user(token_id)}")

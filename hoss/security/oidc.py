@@ -1,11 +1,12 @@
 """Tokens of OpenID Connect issuers: JWTs that the issuer has signed.
 
-The issuer's keys are read from its discovery document (OpenID Connect Discovery 1.0) and its key set (RFC 7517),
-over HTTPS. They are read again when they are old, and when a token names a key that is not among them, which is how
-an issuer rotates its keys.
+The issuer's keys are read from its discovery document (OpenID Connect Discovery 1.0) and its key set (RFC
+7517), over HTTPS. They are read again when they are old, and when a token names a key that is not among them,
+which is how an issuer rotates its keys.
 
-Invariants: the event loop never waits for an issuer, and a token waits only where no key fits it. While an issuer
-does not answer, the keys that it had go on. It is asked at most once in RETRY_SECONDS, whatever tokens come."""
+Invariants: the event loop never waits for an issuer, and a token waits only where no key fits it. While an
+issuer does not answer, the keys that it had go on. It is asked at most once in RETRY_SECONDS, whatever tokens
+come."""
 
 import asyncio
 import math
@@ -18,7 +19,8 @@ from hoss.errors import AccessDenied, ConfigError, quoted
 from hoss.security.users import CheckedUser, OidcIssuer, User, text_claims
 from hoss.telemetry import logger
 
-# Signatures by the issuer's private key alone. None of them can be made with what its key set tells everybody.
+# Signatures by the issuer's private key alone. None of them can be made with what its key set tells
+# everybody.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _BY_KEY = {  # of a key that does not say itself what it is for
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -29,8 +31,8 @@ _BY_KEY = {  # of a key that does not say itself what it is for
 }
 _LEAST_RSA_BITS = 2048
 
-# Keys are used for so long before they are read again, and a checked token is looked at again after as long. So a key
-# that the issuer takes back is good for twice this at most.
+# Keys are used for so long before they are read again, and a checked token is looked at again after as long.
+# So a key that the issuer takes back is good for twice this at most.
 REFRESH_SECONDS = 300.0
 RETRY_SECONDS = 10.0
 _FETCH_SECONDS = 5.0
@@ -71,8 +73,8 @@ class IssuerKeys:
         self._trust()
 
     async def find(self, kid: str, algorithm: str) -> list[Any]:
-        """The keys that a signature by this algorithm may be of. `kid`: as the token names its key; "": it does not.
-        Raises UnreachableIssuerError where no key is known at all."""
+        """The keys that a signature by this algorithm may be of. `kid`: as the token names its key; "": it
+        does not. Raises UnreachableIssuerError where no key is known at all."""
         found = self._among(kid, algorithm)
         now = self._clock()
         stale = now - self._fetched_at >= REFRESH_SECONDS
@@ -94,7 +96,8 @@ class IssuerKeys:
         ]
 
     def _begin(self) -> "asyncio.Task[None]":
-        """The reading that is under way, or a new one. Calls share it, and it outlives those that are given up."""
+        """The reading that is under way, or a new one. Calls share it, and it outlives those that are given
+        up."""
         if self._fetching is None:
             self._tried_at = self._clock()
             self._fetching = asyncio.ensure_future(self._fetch())
@@ -220,8 +223,8 @@ class OidcTokens:
             keys = await self._keys.find(kid, algorithm)
         except UnreachableIssuerError as exc:
             raise AccessDenied(
-                f"the token cannot be checked: the keys of its issuer {config.issuer} cannot be read ({exc}); try again "
-                "later"
+                f"the token cannot be checked: the keys of its issuer {config.issuer} cannot be read ({exc}); "
+                "try again later"
             ) from exc
         return self._user(self._signed_claims(text, algorithm, keys))
 
@@ -257,7 +260,8 @@ class OidcTokens:
                     f"the token is refused: it is no token of an issuer ({type(exc).__name__})"
                 ) from exc
         raise AccessDenied(
-            f"the token is refused: no key of {config.issuer} has signed it, or it was changed; get a new one from there"
+            f"the token is refused: no key of {config.issuer} has signed it, or it was changed; "
+            "get a new one from there"
         )
 
     def _user(self, claims: Mapping[str, Any]) -> CheckedUser:
@@ -286,7 +290,8 @@ class OidcTokens:
 
 
 def _header(text: str) -> tuple[str, str]:
-    """The algorithm and the key's id that a token names. Raises AccessDenied for an algorithm that is not taken."""
+    """The algorithm and the key's id that a token names. Raises AccessDenied for an algorithm that is not
+    taken."""
     import jwt  # noqa: PLC0415 - see aiohttp above
 
     try:

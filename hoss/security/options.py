@@ -67,7 +67,7 @@ def add_authentication_flag(parser: argparse.ArgumentParser) -> None:
         "--authentication",
         type=Path,
         metavar="FILE",
-        help=f"an {AUTHENTICATION_KIND} document: OpenID Connect issuers, ServiceAccounts, and roles of their users",
+        help=f"an {AUTHENTICATION_KIND} document: OpenID Connect issuers, ServiceAccounts, roles of their users",
     )
 
 
@@ -77,8 +77,8 @@ def security_given(flags: argparse.Namespace) -> dict[str, Any]:
 
 
 class SecuredHost(Host):
-    """This machine, with mutual TLS on every server and channel, and access control in every server. `tokens` says
-    who bears a token, for every door of the service."""
+    """This machine, with mutual TLS on every server and channel, and access control in every server. `tokens`
+    says who bears a token, for every door of the service."""
 
     def __init__(self, directory: Path, authentication: AuthenticationConfig | None = None) -> None:
         """Raises ConfigError for a directory without usable files, and for an unusable file of an issuer."""
@@ -129,9 +129,9 @@ class SecuredHost(Host):
 
 
 def host_of(config: SecurityConfig, listen: str, authentication: Path | None = None) -> Host:
-    """The host of a service that listens there. `authentication`: an AuthenticationConfig document, of a service that
-    people and programs call. Raises ConfigError where it would listen beyond loopback without TLS and nobody said that it
-    may."""
+    """The host of a service that listens there. `authentication`: an AuthenticationConfig document, of a
+    service that people and programs call. Raises ConfigError where it would listen beyond loopback without
+    TLS and nobody said that it may."""
     if config.tls_dir is not None:
         document = load_document(authentication, AUTHENTICATION_KIND, AuthenticationConfig)
         return SecuredHost(config.tls_dir, document)

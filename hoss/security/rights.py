@@ -29,8 +29,8 @@ class Right:
             return f"only a {allowed} may, no client"
         if identity.role is Role.NONE and self.role is not Role.NONE:
             return (
-                f"it takes the role {self.role.value}, and its certificate has none: show a token too (HOSS_TOKEN, "
-                "`hoss login`), or have a certificate with a role"
+                f"it takes the role {self.role.value}, and its certificate has none: show a token too "
+                "(HOSS_TOKEN, `hoss login`), or have a certificate with a role"
             )
         if not identity.role.includes(self.role):
             return f"it takes the role {self.role.value}, and the caller has {identity.role.value}"

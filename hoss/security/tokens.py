@@ -1,8 +1,9 @@
 """Bearer tokens: signed statements of who a client is, with an expiry. JWTs.
 
-The platform's token key signs its own (Ed25519, EdDSA); services hold its public half alone. Tokens of others are
-checked by a source each (hoss.security.users). A token is checked once and remembered, one of the platform's own until
-it expires, so a further check is a look-up. What is revoked is in a list that services follow."""
+The platform's token key signs its own (Ed25519, EdDSA); services hold its public half alone. Tokens of others
+are checked by a source each (hoss.security.users). A token is checked once and remembered, one of the
+platform's own until it expires, so a further check is a look-up. What is revoked is in a list that services
+follow."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -35,8 +36,9 @@ class WrongAudience(AccessDenied):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token that was found to be genuine. Times are Unix seconds. `id`: by which it is revoked; of another issuer's
-    the name of its user, so that user is shut out whatever tokens it gets. `issuer`: "" for this platform."""
+    """A token that was found to be genuine. Times are Unix seconds. `id`: by which it is revoked; of another
+    issuer's the name of its user, so that user is shut out whatever tokens it gets. `issuer`: "" for this
+    platform."""
 
     id: str
     identity: Identity
@@ -196,8 +198,8 @@ class TokenVerifier:
                 )
                 return token, found.check_again
         raise AccessDenied(
-            f"the token is refused: it is from another issuer, {quoted(issuer)}, whose tokens this service does not "
-            "take; get a new one (`hoss token create`)"
+            f"the token is refused: it is from another issuer, {quoted(issuer)}, whose tokens this service does "
+            "not take; get a new one (`hoss token create`)"
         )
 
     def _own(self, text: str, audience: str = "") -> Token:

@@ -1,9 +1,9 @@
-"""Users that somebody else vouches for: an OpenID Connect issuer, or the API server of a cluster. What they may
-do here is said by one list of rules, in one document of kind AuthenticationConfig.
+"""Users that somebody else vouches for: an OpenID Connect issuer, or the API server of a cluster. What they
+may do here is said by one list of rules, in one document of kind AuthenticationConfig.
 
-A user has a name and groups. Both carry a prefix of whoever vouches for them, as kube-apiserver does it: `oidc:` of
-an issuer unless it is told another, `system:serviceaccount:NAMESPACE:NAME` of the API server's own. So nobody
-elsewhere can choose the name of a certificate or token of this platform.
+A user has a name and groups. Both carry a prefix of whoever vouches for them, as kube-apiserver does it:
+`oidc:` of an issuer unless it is told another, `system:serviceaccount:NAMESPACE:NAME` of the API server's
+own. So nobody elsewhere can choose the name of a certificate or token of this platform.
 
 Invariant: a user whom no rule names may do nothing."""
 
@@ -39,7 +39,8 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class CheckedUser:
-    """A user whose token was found to be genuine. Times are Unix seconds; what clocks may differ by is in them."""
+    """A user whose token was found to be genuine. Times are Unix seconds; what clocks may differ by is in
+    them."""
 
     user: User
     issuer: str  # who gives out another token
@@ -49,13 +50,15 @@ class CheckedUser:
 
 
 class UserSource(Protocol):
-    """Checks the tokens of others. `claims` are the token's, as it says itself: nothing in them is checked yet."""
+    """Checks the tokens of others. `claims` are the token's, as it says itself: nothing in them is checked
+    yet."""
 
     def takes(self, claims: Mapping[str, Any]) -> bool:
         """Whether a token with such claims is for this source to check."""
 
     async def check(self, text: str, claims: Mapping[str, Any]) -> CheckedUser:
-        """Whose token it is. Raises AccessDenied with a sentence for the caller, which never shows the token."""
+        """Whose token it is. Raises AccessDenied with a sentence for the caller, which never shows the
+        token."""
 
 
 def _one_star(pattern: str) -> str:
@@ -79,8 +82,8 @@ class RoleRule(Document):
     # What they may do: none (which shuts out whom later rules would let in), view, submit, operate, admin.
     role: Role
 
-    # For view and submit: the only tenant whose pods they see and change. A `*` in it is what the `*` of the name or
-    # group stands for. Empty: all tenants.
+    # For view and submit: the only tenant whose pods they see and change. A `*` in it is what the `*` of the
+    # name or group stands for. Empty: all tenants.
     tenant: str = ""
 
     @model_validator(mode="after")
@@ -109,8 +112,8 @@ class RoleRule(Document):
 
 
 def _match(pattern: str, name: str) -> str | None:
-    """What the pattern's `*` stands for in a name; "" without one, None where they do not match. Never an empty
-    part of the name: a tenant by that would be every tenant."""
+    """What the pattern's `*` stands for in a name; "" without one, None where they do not match. Never an
+    empty part of the name: a tenant by that would be every tenant."""
     before, star, after = pattern.partition(_ANY)
     if not star:
         return "" if name == pattern else None
@@ -130,8 +133,8 @@ class OidcIssuer(Document):
     # The authority of the issuer's own certificate, PEM. Left out: those of the system.
     ca_file: Path | None = None
 
-    # The claims that name a user and its groups. Of `email` only a verified one counts. `sub` is the only claim that
-    # an issuer never gives to another user later.
+    # The claims that name a user and its groups. Of `email` only a verified one counts. `sub` is the only
+    # claim that an issuer never gives to another user later.
     name_claim: str = Field(default="sub", min_length=1, max_length=100)
     groups_claim: str = Field(default="groups", min_length=1, max_length=100)
 
@@ -166,12 +169,12 @@ class ServiceAccountTokens(Document):
     """In Kubernetes mode: tokens of ServiceAccounts are taken, and the API server is asked about each
     (TokenReview). The account of the service needs the right to create tokenreviews."""
 
-    # The audience that a token was requested for, as by `kubectl create token NAME --audience hoss`. Tokens for the
-    # API server itself are not taken, so nobody has to hand those to HOSS.
+    # The audience that a token was requested for, as by `kubectl create token NAME --audience hoss`. Tokens
+    # for the API server itself are not taken, so nobody has to hand those to HOSS.
     audience: str = Field(default="hoss", min_length=1, max_length=500)
 
-    # Seconds for which an answer is relied on. A token of a ServiceAccount that was deleted is good for so much
-    # longer.
+    # Seconds for which an answer is relied on. A token of a ServiceAccount that was deleted is good for so
+    # much longer.
     cache_seconds: float = Field(default=60.0, ge=1, le=600)
 
     # Questions a second to the API server about tokens not seen before; a burst may have ten seconds' worth.
@@ -179,8 +182,8 @@ class ServiceAccountTokens(Document):
 
 
 class AuthenticationConfig(Document):
-    """Bearer tokens that the platform has not made itself, and the roles of their users. Tokens of the platform's
-    own (`hoss token create`) need nothing here."""
+    """Bearer tokens that the platform has not made itself, and the roles of their users. Tokens of the
+    platform's own (`hoss token create`) need nothing here."""
 
     # OpenID Connect issuers.
     oidc: tuple[OidcIssuer, ...] = Field(default=(), max_length=20)
@@ -205,8 +208,8 @@ class AuthenticationConfig(Document):
             if (tenant := rule.tenant_of(user)) is not None:
                 return self._identity(user, rule.role, tenant)
         raise UnmappedUser(
-            f"{user.name} is known and has no role here: no rule of the AuthenticationConfig is for this user or one of "
-            "its groups; ask who runs this platform"
+            f"{user.name} is known and has no role here: no rule of the AuthenticationConfig is for this user or "
+            "one of its groups; ask who runs this platform"
         )
 
     @staticmethod

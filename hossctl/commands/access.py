@@ -254,8 +254,8 @@ def login(
 ) -> None:
     """Remember a platform with its certificate and token, and use it from now on. The token is tried first.
 
-    A command is run for each token that is needed, without a shell. A token may be the platform's own, an OpenID Connect
-    issuer's, or a ServiceAccount's, as the platform is configured."""
+    A command is run for each token that is needed, without a shell. A token may be the platform's own, an
+    OpenID Connect issuer's, or a ServiceAccount's, as the platform is configured."""
     from hoss.client.access import ClientAccess
     from hoss.client.dispatcher import DispatcherClient
     from hossctl.cli import run_async

@@ -42,9 +42,9 @@ Files = dict[str, bytes]  # by name
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What is asked for. `workers`: the name that all workers' certificate has; `*` at its end stands for any.
-    `certificates`: False where somebody else issues them, as cert-manager does. `prometheus`: also a certificate with
-    which Prometheus reads metrics."""
+    """What is asked for. `workers`: the name that all workers' certificate has; `*` at its end stands for
+    any. `certificates`: False where somebody else issues them, as cert-manager does. `prometheus`: also a
+    certificate with which Prometheus reads metrics."""
 
     workers: str = "*"
     certificates: bool = True

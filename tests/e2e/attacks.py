@@ -1,4 +1,5 @@
-"""What attacks on a platform have in common: every method there is, and a platform that takes tokens of others."""
+"""What attacks on a platform have in common: every method there is, and a platform that takes tokens of
+others."""
 
 import asyncio
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,5 @@
-"""A platform as `hoss up` starts it, and everybody whom it must refuse. Bearers of tokens that others have made:
-test_foreign_tokens.py, and kubernetes/test_service_account_tokens.py."""
+"""A platform as `hoss up` starts it, and everybody whom it must refuse. Bearers of tokens that others have
+made: test_foreign_tokens.py, and kubernetes/test_service_account_tokens.py."""
 
 import asyncio
 import contextlib

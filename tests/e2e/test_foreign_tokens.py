@@ -1,4 +1,5 @@
-"""Tokens of an OpenID Connect issuer at every door of a real platform: who may come in, and who is refused and why."""
+"""Tokens of an OpenID Connect issuer at every door of a real platform: who may come in, and who is refused
+and why."""
 
 import asyncio
 import sys

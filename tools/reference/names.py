@@ -144,6 +144,11 @@ ANNOTATIONS = (
         "`off`: the guard is not asked about bindings there.",
     ),
     Name(
+        "hoss.dev/clients",
+        "label of a namespace",
+        "`on`: where the overlay `service-accounts` is, pods there may call dispatchers and resolvers.",
+    ),
+    Name(
         "hoss.dev/refused-by",
         "annotation of an Event FailedScheduling, written by HOSS",
         "The plugins behind the refusal, for programs.",

@@ -1,5 +1,5 @@
-"""Tokens of ServiceAccounts at the doors of services that ask a real API server whose they are, with the rights that
-deploy/ gives them."""
+"""Tokens of ServiceAccounts at the doors of services that ask a real API server whose they are, with the
+rights that deploy/ gives them."""
 
 import time
 from collections.abc import Callable, Iterator
