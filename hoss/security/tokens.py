@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hoss.errors import AccessDenied, InvalidInput, quoted
 from hoss.security.identity import CallerKind, Identity, Role
@@ -25,9 +25,15 @@ LOGIN_AUDIENCE = "hoss-dashboard"
 PUBLIC_KEYS_FILE, REVOKED_FILE = "tokens.pem", "revoked"
 _ALGORITHM = "EdDSA"
 _REMEMBERED_TOKENS = 10_000
+# A refusal by somebody else's word is remembered, too: a program that tries again and again would otherwise use up
+# what may be asked. Apart from the tokens that are good, which no number of bad ones pushes out.
+_REMEMBERED_REFUSALS, _REFUSED_SECONDS = 1_000, 5.0
 _MOST_BYTES = 8_192
 _KEY_END = b"-----END PUBLIC KEY-----\n"
 _CLOCKS_DIFFER_SECONDS = 60.0
+
+
+_RememberedT = TypeVar("_RememberedT")
 
 
 class WrongAudience(AccessDenied):
@@ -105,6 +111,7 @@ class TokenVerifier:
         self._authentication = authentication or AuthenticationConfig()
         self._sources: list[UserSource] = []
         self._known: dict[str, tuple[Token, float]] = {}  # and from when on it is checked again
+        self._refused: dict[str, tuple[AccessDenied, float]] = {}  # likewise
 
     @classmethod
     def of_directory(
@@ -135,9 +142,7 @@ class TokenVerifier:
         if token is None or self._unix_clock() >= check_again:
             self._known.pop(text, None)
             token, check_again = await self._checked(text)
-            if len(self._known) >= _REMEMBERED_TOKENS:
-                self._known.pop(next(iter(self._known)))
-            self._known[text] = token, check_again
+            _remember(self._known, text, (token, check_again), _REMEMBERED_TOKENS)
         self.check(token)
         return token
 
@@ -190,17 +195,28 @@ class TokenVerifier:
             return self._own(text), math.inf
         for source in self._sources:
             if source.takes(claims):
-                found = await source.check(text, claims)
-                self._check_times(found.not_before, found.expires, found.issuer)
-                identity = self._authentication.identity_of(found.user)
-                token = Token(
-                    id_of_user(identity.name), identity, found.not_before, found.expires, found.issuer
-                )
-                return token, found.check_again
+                return await self._vouched_for(source, text, claims)
         raise AccessDenied(
             f"the token is refused: it is from another issuer, {quoted(issuer)}, whose tokens this service does "
             "not take; get a new one (`hoss token create`)"
         )
+
+    async def _vouched_for(
+        self, source: UserSource, text: str, claims: Mapping[str, Any]
+    ) -> tuple[Token, float]:
+        refusal, ask_again = self._refused.get(text) or (None, 0.0)
+        if refusal is not None and self._unix_clock() < ask_again:
+            raise type(refusal)(str(refusal))
+        try:
+            found = await source.check(text, claims)
+            self._check_times(found.not_before, found.expires, found.issuer)
+            identity = self._authentication.identity_of(found.user)
+        except AccessDenied as exc:
+            remembered = type(exc)(str(exc)), self._unix_clock() + _REFUSED_SECONDS
+            _remember(self._refused, text, remembered, _REMEMBERED_REFUSALS)
+            raise
+        token = Token(id_of_user(identity.name), identity, found.not_before, found.expires, found.issuer)
+        return token, found.check_again
 
     def _own(self, text: str, audience: str = "") -> Token:
         import jwt  # noqa: PLC0415 - services whose clients have certificates need no tokens
@@ -237,6 +253,14 @@ class TokenVerifier:
             else:
                 return _token_of(claims)
         raise AccessDenied(f"the token is refused: {problem}; get a new one (`hoss token create`)")
+
+
+def _remember(table: dict[str, _RememberedT], text: str, found: _RememberedT, most: int) -> None:
+    """The oldest is forgotten for it where there are too many."""
+    table.pop(text, None)
+    if len(table) >= most:
+        table.pop(next(iter(table)))
+    table[text] = found
 
 
 def _unchecked_claims(text: str) -> Mapping[str, Any]:

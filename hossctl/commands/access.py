@@ -223,7 +223,12 @@ def list_tokens(*, directory: Directory = None, output: Output = Format.TABLE) -
 
 @token.command("revoke")
 def revoke_token(
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `hoss token list` shows it.")],
+    token_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="As `hoss token list` shows it; or a user of an issuer, as oidc:ana."
+        ),
+    ],
     *,
     directory: Directory = None,
 ) -> None:

@@ -279,3 +279,24 @@ async def test_a_known_token_of_an_issuer_costs_no_signature_check(issuer, check
 
     monkeypatch.setattr(jwt, "decode", not_called)
     assert await checked.identify(token) == ANA
+
+
+async def test_a_refusal_is_remembered_for_a_moment_so_that_nobody_uses_up_what_may_be_asked(
+    issuer, checked, monkeypatch
+) -> None:
+    token = issuer.token(groups=["others"])
+    first = await checked.refused(token)
+    asked = []
+    check = OidcTokens.check
+
+    async def counted(source: OidcTokens, *arguments: Any) -> Any:
+        asked.append(source)
+        return await check(source, *arguments)
+
+    monkeypatch.setattr(OidcTokens, "check", counted)
+    with pytest.raises(UnmappedUser, match=re.escape(first)):
+        await checked.identify(token)
+    assert asked == []
+    checked.seconds = 5
+    await checked.refused(token)
+    assert len(asked) == 1
