@@ -42,8 +42,9 @@ from hoss.client.resolver import ResolverClient
 from hoss.errors import HossError, LedgerUnavailable, TransportError
 from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
+from hoss.kube.token_review import service_accounts_reviewed
 from hoss.model.pod import PodSpec
-from hoss.security.options import check_insecure, host_of, metrics_context, of_loopback
+from hoss.security.options import check_insecure, host_of, metrics_context, of_loopback, verifier_of
 from hoss.tasks import background
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
@@ -77,7 +78,7 @@ def main() -> int:
     try:
         config = read_config(flags)
         with options.tracing("dispatcher", config.trace_file, ratio=config.trace_ratio) as tracer:
-            host = host_of(config, config.listen)
+            host = host_of(config, config.listen, config.authentication)
             serving.run(lambda: serve(config, flags.ready_file, tracer, host=host))
     except HossError as exc:
         print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201 - for a user who started it in a terminal
@@ -150,6 +151,7 @@ class _Dispatcher:
         self._api = None
         if config.kubernetes is not None:
             self._api = config.kubernetes.api("hoss-dispatcher", clock=host.monotonic, rng=host.rng)
+        self._reviews = service_accounts_reviewed(config.kubernetes, "hoss-dispatcher", host=host)
         self._router = RequestRouter(SERVICES)
         self._limits = CallerLimits(config.limits, clock=host.monotonic)
         self.server = host.server((CallInterceptor(self._limits, RESUMABLE),))
@@ -162,8 +164,9 @@ class _Dispatcher:
 
     async def close(self) -> None:
         await self._resolver.close()
-        if self._api is not None:
-            await self._api.close()
+        for client in (self._api, self._reviews):
+            if client is not None:
+                await client.close()
 
     async def stand_by(self, reason: str, leader_address: str) -> None:
         self._router.close(reason, leader=leader_address)
@@ -342,18 +345,16 @@ def _dashboard(config: DispatcherConfig, host: Host) -> "Dashboard | None":
     from dispatcher.dashboard.access import DashboardAccess, read_token  # noqa: PLC0415 - only with a dashboard
     from dispatcher.dashboard.server import Dashboard  # noqa: PLC0415 - only with a dashboard
 
-    verifier = tls = None
+    tls = None
     check_insecure(config, listen or _LOOPBACK, "dashboard_listen")
     if config.tls_dir is not None:
-        from hoss.security.tokens import TokenVerifier  # noqa: PLC0415 - for TLS alone
         from hoss.security.transport import TlsFiles, server_context  # noqa: PLC0415 - for TLS alone
 
-        verifier = TokenVerifier.of_directory(config.tls_dir, unix_clock=host.unix)
         if config.dashboard_tls or not of_loopback(listen or _LOOPBACK):
             tls = server_context(TlsFiles(config.tls_dir), clients_certified=False)
     authorization = DashboardAccess(
         read_token(token_file) if token_file else "",
-        verifier,
+        verifier_of(host),
         hosts=config.dashboard_hosts,
         secure=tls is not None,
         clock=host.monotonic,

@@ -187,6 +187,10 @@ class DispatcherConfig(TelemetryConfig, SecurityConfig):
     # The cluster that HOSS schedules; left out: none, and pods come from clients.
     kubernetes: ClusterSection | None = None
 
+    # An AuthenticationConfig document: whose bearer tokens are taken besides the platform's own. It takes
+    # `tls_dir`. Dispatchers and resolvers are given the same one.
+    authentication: Path | None = None
+
     # What each caller may do.
     limits: CallerLimitsConfig = CallerLimitsConfig()
 

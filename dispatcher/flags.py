@@ -8,7 +8,7 @@ from dispatcher.config import KIND, DispatcherConfig
 from hoss.config import load_document, with_flags
 from hoss.errors import ConfigError
 from hoss.kube.config import add_kubernetes_flags, kubernetes_given
-from hoss.security.options import add_security_flags, security_given
+from hoss.security.options import add_authentication_flag, add_security_flags, security_given
 from hoss.telemetry import options
 
 
@@ -21,6 +21,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--listen", help="host:port; port 0 takes a free one")
     options.add_flags(flags)
     add_security_flags(flags)
+    add_authentication_flag(flags)
     flags.add_argument(
         "--trace-ratio", type=float, metavar="SHARE", help="of work batches whose traces are kept; 0.01"
     )
@@ -71,6 +72,7 @@ def read_config(flags: argparse.Namespace) -> DispatcherConfig:
         "listen": flags.listen,
         **options.given(flags),
         **security_given(flags),
+        "authentication": flags.authentication,
         "trace_ratio": flags.trace_ratio,
         "advertise": flags.advertise,
         "lease_seconds": flags.lease_seconds,

@@ -25,12 +25,14 @@ def home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A platform, and how to reach it. Addresses as in --dispatcher and --resolver."""
+    """A platform, and how to reach it. Addresses as in --dispatcher and --resolver. `token_command` prints a
+    token, where there is no `token`."""
 
     dispatcher: str = ""
     resolver: str = ""
     tls_dir: str = ""
     token: str = field(default="", repr=False)
+    token_command: str = ""
 
     def has(self, addresses: Sequence[str]) -> bool:
         """Whether one of the addresses is this platform's."""

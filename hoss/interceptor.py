@@ -6,8 +6,8 @@ speaks TLS, `AccessControl` says whether this caller may call this method. A rea
 a resumable stream is cut with UNAVAILABLE; the clients of hoss.client resume by themselves."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import aclosing
 from typing import Any, Protocol
 
 import grpc
@@ -18,10 +18,15 @@ from hoss.caller_limits import CallerLimits
 from hoss.client.errors import refuse
 from hoss.errors import AccessDenied, InvalidInput, Overloaded
 from hoss.security.identity import Identity, caller, set_caller
+from hoss.security.users import UnmappedUser
 from hoss.telemetry import logger
 
 # The key of a peer without an address, as of a Unix socket.
 _LOCAL = "local"
+
+# For so long a stream that is to be refused waits for its first request. Python's client of gRPC makes
+# INTERNAL of a refusal that crosses a request on its way.
+_FIRST_REQUEST_SECONDS = 1.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Decode = Callable[[bytes], Any]
@@ -89,10 +94,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """A method with one reply."""
 
         async def handle(request: Any, context: Context) -> Any:
-            caller, who = await self._begin(method, context, stream=streamed)
+            requests = request if streamed else None
+            caller, who = await self._begin(method, context, requests, stream=streamed)
             try:
                 message = self._read(request, decode, caller, streamed=streamed)
-                await self._admit(method, who, message, context)
+                await self._admit(method, who, message, context, requests)
                 return await answer(message, context)
             except _NoMessageError as exc:
                 await refuse(context, exc)
@@ -106,16 +112,17 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """A method with a stream of replies."""
 
         async def handle(request: Any, context: Context) -> None:
-            caller, who = await self._begin(method, context, stream=True)
+            requests = request if streamed else None
+            caller, who = await self._begin(method, context, requests, stream=True)
             try:
-                requests = self._read(request, decode, caller, streamed=streamed)
-                await self._admit(method, who, requests, context)
-                found = answer(requests, context)
+                message = self._read(request, decode, caller, streamed=streamed)
+                await self._admit(method, who, message, context, requests)
+                found = answer(message, context)
                 if not hasattr(found, "__aiter__"):  # it writes by itself, as gRPC's health check does
                     await found
                     return
                 # Closed at once and not when it is collected: the end of its stream is how a lost worker is noticed.
-                async with aclosing(found) as replies:
+                async with contextlib.aclosing(found) as replies:
                     async for reply in replies:
                         if seconds:
                             await self._write_in_time(context, reply, seconds, caller)
@@ -128,8 +135,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return handle
 
-    async def _begin(self, method: str, context: Context, *, stream: bool) -> tuple[str, Identity | None]:
-        """The key of the caller, which may call now, and who it is."""
+    async def _begin(
+        self, method: str, context: Context, requests: AsyncIterator[bytes] | None, *, stream: bool
+    ) -> tuple[str, Identity | None]:
+        """The key of the caller, which may call now, and who it is. `requests`: of a stream of them."""
         who: Identity | AccessDenied | None = None
         if self._access is not None:
             who = await self._access.identify(context)
@@ -141,19 +150,32 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         except Overloaded as exc:
             await refuse(context, exc)
         if isinstance(who, AccessDenied):
-            if stream:
-                self._limits.end(caller)
+            try:
+                await _first_of(requests)
+            finally:
+                if stream:
+                    self._limits.end(caller)
             await self._deny(method, who, context)
         return caller, known
 
     async def _deny(self, method: str, problem: AccessDenied, context: Context) -> None:
         logger().warning("caller_refused", method=method, peer=context.peer(), problem=str(problem))
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(problem))
+        known = isinstance(problem, UnmappedUser)
+        code = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.UNAUTHENTICATED
+        await context.abort(code, str(problem))
 
-    async def _admit(self, method: str, who: Identity | None, request: Any, context: Context) -> None:
+    async def _admit(
+        self,
+        method: str,
+        who: Identity | None,
+        request: Any,
+        context: Context,
+        requests: AsyncIterator[bytes] | None,
+    ) -> None:
         if self._access is None or who is None:
             return
         if problem := self._access.refusal(method, who, request, context.peer()):
+            await _first_of(requests)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, problem)
         set_caller(who)
 
@@ -174,6 +196,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._limits.note("slow_reader", caller)
             text = f"the reader took no message for {seconds:g} s (limits.slow_reader_seconds); resume where it was"
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+
+
+async def _first_of(requests: AsyncIterator[bytes] | None) -> None:
+    """Wait until a stream's first request is there, which nobody reads; nothing for a call without a
+    stream."""
+    if requests is not None:
+        with contextlib.suppress(asyncio.TimeoutError, StopAsyncIteration):
+            await asyncio.wait_for(anext(requests.__aiter__()), _FIRST_REQUEST_SECONDS)
 
 
 class _NoMessageError(InvalidInput):

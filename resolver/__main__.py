@@ -16,7 +16,8 @@ from hoss.errors import ConfigError, HossError, LedgerUnavailable
 from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.kube.config import add_kubernetes_flags, kubernetes_given
-from hoss.security.options import add_security_flags, host_of, metrics_context
+from hoss.kube.token_review import service_accounts_reviewed
+from hoss.security.options import add_authentication_flag, add_security_flags, host_of, metrics_context
 from hoss.tasks import background
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", help="host:port, port 0 for a free one")
     options.add_flags(parser)
     add_security_flags(parser)
+    add_authentication_flag(parser)
     parser.add_argument("--redis-url", help="the ledger's Redis")
     parser.add_argument(
         "--shards", type=int, help="of a ledger that is made now; an existing one has its own"
@@ -108,6 +110,7 @@ async def serve(
     api = None
     if config.kubernetes is not None:
         api = config.kubernetes.api("hoss-resolver", clock=host.monotonic, rng=host.rng)
+    reviews = service_accounts_reviewed(config.kubernetes, "hoss-resolver", host=host)
     ledger = RedisLedger(
         config.redis_url,
         lease_ms=round(config.reservation_lease_seconds * 1000),
@@ -236,8 +239,9 @@ async def serve(
     finally:  # also if the webhook cannot be served
         await server.stop()
         await ledger.close()
-        if api is not None:
-            await api.close()
+        for client in (api, reviews):
+            if client is not None:
+                await client.close()
 
 
 async def _open(ledger: RedisLedger, shards: int) -> None:
@@ -256,7 +260,7 @@ def main() -> None:
     try:
         config = _configuration(arguments)
         with options.tracing("resolver", config.trace_file) as tracer:
-            host = host_of(config, config.listen)
+            host = host_of(config, config.listen, config.authentication)
             serving.run(lambda: serve(config, arguments.ready_file, tracer, host=host))
     except HossError as exc:
         sys.stderr.write(f"resolver: {exc}\n")

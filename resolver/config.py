@@ -127,6 +127,10 @@ class ResolverConfig(TelemetryConfig, SecurityConfig):
     # time it registers or is fenced. One caller gets so many for 20 names. 0: any number.
     grants_per_second: float = Field(default=2.0, ge=0, le=1_000_000)
 
+    # An AuthenticationConfig document: whose bearer tokens are taken besides the platform's own. It takes
+    # `tls_dir`. Dispatchers and resolvers are given the same one.
+    authentication: Path | None = None
+
     # What each caller may do.
     limits: CallerLimitsConfig = CallerLimitsConfig()
 

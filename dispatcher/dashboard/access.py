@@ -21,7 +21,7 @@ from hoss.caller_limits import RateLimits
 from hoss.errors import AccessDenied, ConfigError
 from hoss.security import rights
 from hoss.security.identity import CallerKind, Identity, Role
-from hoss.security.tokens import LOGIN_AUDIENCE, Token, TokenVerifier, WrongAudience
+from hoss.security.tokens import Token, TokenVerifier, WrongAudience
 from hoss.telemetry import logger
 
 LEAST_TOKEN_CHARACTERS = 16
@@ -69,11 +69,13 @@ def read_token(path: Path) -> str:
 
 @dataclass(slots=True)
 class Session:
-    """A viewer who has logged in. `token`: with which; None: with that of the token file. Times are monotonic
-    seconds."""
+    """A viewer who has logged in. `token`: with which; None: with that of the token file. `text`: that token
+    as it was shown, where whoever made it is asked again whether it is good; "": nobody has to be asked.
+    Times are monotonic seconds."""
 
     identity: Identity
     token: Token | None
+    text: str = field(repr=False)
     csrf: str = field(repr=False)
     began: float
     used: float
@@ -93,14 +95,14 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, identity: Identity, token: Token | None) -> str:
+    def begin(self, identity: Identity, token: Token | None, text: str = "") -> str:
         """A new session's cookie. Of too many, the one that was not used for longest ends."""
         now = self._clock()
         self._sessions = {key: held for key, held in self._sessions.items() if self._problem(held) == ""}
         if len(self._sessions) >= MOST_SESSIONS:
             del self._sessions[min(self._sessions, key=lambda key: self._sessions[key].used)]
         cookie, csrf = (self._rng.randbytes(_SECRET_BYTES).hex() for _ in range(2))
-        self._sessions[cookie] = Session(identity, token, csrf, now, now)
+        self._sessions[cookie] = Session(identity, token, text, csrf, now, now)
         return cookie
 
     def find(self, cookie: str) -> Session | None:
@@ -205,18 +207,27 @@ class DashboardAccess:
         """The session of a request's cookie."""
         return self.sessions.find(request.cookies.get(self.cookie, ""))
 
-    def viewer(self, request: web.Request) -> Identity | None:
+    async def viewer(self, request: web.Request) -> Identity | None:
         """Who looks: by the Authorization header, else by the session. None: somebody who has to log in. Raises
         HTTPUnauthorized for a wrong token."""
         if hdrs.AUTHORIZATION in request.headers:
-            return self._bearer(request)
+            return await self._bearer(request)
         if (session := self.session(request)) is not None:
-            return session.identity
+            return await self._of_session(session)
         return None if self.login_needed else ANYBODY
 
-    def require(self, request: web.Request, method: str) -> Identity:
+    async def _of_session(self, session: Session) -> Identity | None:
+        """The session's viewer, as far as its token is still good for whoever made it."""
+        if session.text and self._tokens is not None:
+            try:
+                session.identity = await self._tokens.identify(session.text)
+            except AccessDenied:
+                return None
+        return session.identity
+
+    async def require(self, request: web.Request, method: str) -> Identity:
         """Who may do what that method does over gRPC. Raises HTTPUnauthorized and HTTPForbidden."""
-        identity = self.viewer(request)
+        identity = await self.viewer(request)
         if identity is None:
             raise self._unauthorized("log in first, or the session has ended")
         if problem := rights.refusal(method, identity):
@@ -227,16 +238,16 @@ class DashboardAccess:
             raise web.HTTPForbidden(text=f"{identity} may not do that: {problem}")
         return identity
 
-    def require_to_act(self, request: web.Request, method: str) -> Identity:
+    async def require_to_act(self, request: web.Request, method: str) -> Identity:
         """As `require`, for what changes something: a session sends its CSRF token, too. The audit log has it."""
         problem: web.HTTPException | None = None
         try:
-            identity = self.require(request, method)
+            identity = await self.require(request, method)
             if hdrs.AUTHORIZATION not in request.headers:
                 self.require_csrf(request)
         except web.HTTPException as exc:
             problem = exc
-        viewer = None if problem is not None and problem.status == 401 else self.viewer(request)
+        viewer = None if problem is not None and problem.status == 401 else await self.viewer(request)
         logger().info(
             "audit",
             caller=str(viewer or ""),
@@ -260,7 +271,7 @@ class DashboardAccess:
 
     # --- logging in and out ---
 
-    def log_in(self, request: web.Request, text: str) -> str:
+    async def log_in(self, request: web.Request, text: str) -> str:
         """A new session's cookie for a token, or for that of a link. Raises HTTPTooManyRequests,
         HTTPUnauthorized, and HTTPForbidden where nobody can log in."""
         if wait_seconds := self._logins.take(request.remote or ""):
@@ -270,12 +281,13 @@ class DashboardAccess:
         if not self.actions:
             raise self._actions_off()
         try:
-            identity, token = self._identify(text)
+            identity, token = await self._identify(text)
         except web.HTTPException:
             logger().warning("dashboard_login_refused", peer=request.remote)
             raise
         logger().info("dashboard_login", caller=str(identity), role=identity.role.value, peer=request.remote)
-        return self.sessions.begin(identity, token)
+        foreign = token is not None and bool(token.issuer)
+        return self.sessions.begin(identity, token, text if foreign else "")
 
     def set_cookie(self, response: web.Response, cookie: str) -> None:
         """Give a browser the cookie of its session; "": take it away."""
@@ -289,13 +301,13 @@ class DashboardAccess:
             secure=self._secure,
         )
 
-    def _identify(self, text: str) -> tuple[Identity, Token | None]:
+    async def _identify(self, text: str) -> tuple[Identity, Token | None]:
         if self._token and _same(text, self._token):
             return TOKEN_HOLDER, None
         if self._tokens is None:
             raise self._unauthorized("this is not the token")
         try:
-            token = self._tokens.token(text)
+            token = await self._tokens.token(text)
         except WrongAudience:
             token = self._used_link(text)
         except AccessDenied as exc:
@@ -308,7 +320,7 @@ class DashboardAccess:
         """The token of a link, which is used up by that; it lasts as long as a session may."""
         assert self._tokens is not None  # noqa: S101 - asked before
         try:
-            token = self._tokens.token(text, audience=LOGIN_AUDIENCE)
+            token = self._tokens.login_token(text)
         except AccessDenied as exc:
             raise self._unauthorized(str(exc)) from exc
         now = self._clock()
@@ -318,7 +330,7 @@ class DashboardAccess:
         self._links[token.id] = now + LONGEST_LINK_SECONDS
         return Token(token.id, token.identity, token.not_before, token.not_before + LONGEST_SECONDS)
 
-    def _bearer(self, request: web.Request) -> Identity:
+    async def _bearer(self, request: web.Request) -> Identity:
         scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
         if scheme.lower() != _BEARER:
             raise self._unauthorized("this is not the token")
@@ -329,7 +341,7 @@ class DashboardAccess:
         if self._tokens is None:
             raise self._unauthorized("this is not the token")
         try:
-            return self._tokens.identify(given.strip())
+            return await self._tokens.identify(given.strip())
         except AccessDenied as exc:
             raise self._unauthorized(str(exc)) from exc
 

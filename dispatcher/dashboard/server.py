@@ -28,7 +28,7 @@ from hoss.telemetry import logger
 STATIC = Path(__file__).with_name("static")
 
 MAX_VIEWERS = 64
-MAX_BODY_BYTES = 4096
+MAX_BODY_BYTES = 10_000  # a token has up to 8,192
 # Viewers get an event this often. Browsers treat three times as long without one as a lost connection.
 KEEPALIVE_SECONDS = 2.0
 _CLOSE_SECONDS = 1.0
@@ -184,7 +184,7 @@ class Dashboard:
             return _json({"error": str(exc)}, status=503)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        viewer = self._access.require(request, access.LOOK)
+        viewer = await self._access.require(request, access.LOOK)
         if self._broadcaster.viewers >= MAX_VIEWERS:
             raise web.HTTPServiceUnavailable(
                 text=f"{MAX_VIEWERS} viewers are connected, which is all there may be"
@@ -208,7 +208,7 @@ class Dashboard:
         that is open uses its session."""
         seen: DashboardSnapshot | Unavailable | None = None
         sent: DashboardSnapshot | None = None
-        while self._looks_on(request, viewer):
+        while await self._looks_on(request, viewer):
             shown = self._broadcaster.latest
             if isinstance(shown, Unavailable):
                 sent = None
@@ -223,9 +223,9 @@ class Dashboard:
             await self._broadcaster.other_than(shown, KEEPALIVE_SECONDS)
         await response.write(_event("ended", {}))
 
-    def _looks_on(self, request: web.Request, viewer: Identity) -> bool:
+    async def _looks_on(self, request: web.Request, viewer: Identity) -> bool:
         try:
-            return self._access.viewer(request) == viewer
+            return await self._access.viewer(request) == viewer
         except web.HTTPException:
             return False
 
@@ -234,16 +234,16 @@ class Dashboard:
         return shown if not viewer.tenant or model is None else model.of_tenant(shown, viewer.tenant)
 
     async def _pods(self, request: web.Request) -> web.StreamResponse:
-        viewer = self._access.require(request, access.FIND_POD)
+        viewer = await self._access.require(request, access.FIND_POD)
         return _json(self._open_view_model().pods(request.query.get("name", ""), viewer.tenant))
 
     async def _node(self, request: web.Request) -> web.StreamResponse:
-        self._access.require(request, access.SHOW_NODE)
+        await self._access.require(request, access.SHOW_NODE)
         return _json(self._open_view_model().node(request.match_info["name"]))
 
     async def _viewer(self, request: web.Request) -> web.StreamResponse:
         """Who looks and what he may do, with the CSRF token of his session. 401 for a wrong token."""
-        viewer = self._access.viewer(request)
+        viewer = await self._access.viewer(request)
         session = self._access.session(request)
         return _json(
             {
@@ -258,7 +258,7 @@ class Dashboard:
 
     async def _log_in(self, request: web.Request) -> web.StreamResponse:
         """Exchange a token, or that of a link, for a session."""
-        cookie = self._access.log_in(request, await _body(request, "token", str))
+        cookie = await self._access.log_in(request, await _body(request, "token", str))
         response = _json({"loggedIn": True})
         self._access.set_cookie(response, cookie)
         return response
@@ -271,12 +271,12 @@ class Dashboard:
         return response
 
     async def _act_on_worker(self, request: web.Request) -> web.StreamResponse:
-        self._access.require_to_act(request, access.ACT_ON_WORKER)
+        await self._access.require_to_act(request, access.ACT_ON_WORKER)
         state = await _body(request, "state", str)
         return _json(self._open_view_model().set_worker_state(request.match_info["name"], state))
 
     async def _act_on_node(self, request: web.Request) -> web.StreamResponse:
-        self._access.require_to_act(request, access.ACT_ON_NODE)
+        await self._access.require_to_act(request, access.ACT_ON_NODE)
         unschedulable = await _body(request, "unschedulable", bool)
         return _json(await self._open_view_model().cordon_node(request.match_info["name"], unschedulable))
 

@@ -44,7 +44,7 @@ class Authenticator:
         if entry in self._revoked:
             raise AccessDenied("the certificate was revoked; have a new one issued (`hoss certs issue`)")
         token = _bearer_token(context) if identity.kind is CallerKind.CLIENT else ""
-        return self._tokens.identify(token) if token else identity
+        return await self._tokens.identify(token) if token else identity
 
     @staticmethod
     def _read(certificate: bytes, of_connection: Mapping[str, Any]) -> tuple[Identity, str]:

@@ -21,7 +21,7 @@ from hoss import certificates
 from hoss.certificates import KeyPair
 from hoss.errors import ConfigError, InvalidInput, NotFound
 from hoss.security.identity import CallerKind, Identity, Role
-from hoss.security.tokens import LOGIN_AUDIENCE, PUBLIC_KEYS_FILE, REVOKED_FILE, Token, sign
+from hoss.security.tokens import LOGIN_AUDIENCE, PUBLIC_KEYS_FILE, REVOKED_FILE, Token, id_of_user, sign
 from hoss.security.transport import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, fingerprint, server_name
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
@@ -194,10 +194,11 @@ class Authority:
         ]
 
     def revoke_token(self, token_id: str) -> None:
-        """Services refuse the token from the next call on. Raises NotFound."""
-        if token_id not in {record["id"] for record in self.tokens()}:
+        """Services refuse the token from the next call on. An id with a colon is the name of a user of
+        another issuer, all of whose tokens are refused. Raises NotFound."""
+        if ":" not in token_id and token_id not in {record["id"] for record in self.tokens()}:
             raise NotFound(f"no token has the id {token_id!r}; `hoss token list` lists them")
-        self._revoke(f"token {token_id}")
+        self._revoke(f"token {id_of_user(token_id)}")
 
     def _revoke(self, entry: str) -> None:
         lines = (self.directory / REVOKED_FILE).read_bytes() + entry.encode() + b"\n"

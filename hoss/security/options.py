@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hoss import rpc
-from hoss.config import Document
+from hoss.config import Document, load_document
 from hoss.errors import ConfigError, InvariantViolation
 from hoss.host import THIS_HOST, Host
 from hoss.security.identity import CallerKind
+from hoss.security.users import KIND as AUTHENTICATION_KIND
+from hoss.security.users import AuthenticationConfig
 from hoss.serving import Server
 from hoss.telemetry import logger
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     import ssl
 
     import grpc.aio
+
+    from hoss.security.tokens import TokenVerifier
 
 
 class SecurityConfig(Document):
@@ -57,21 +61,36 @@ def add_security_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_authentication_flag(parser: argparse.ArgumentParser) -> None:
+    """The flag for the field `authentication` of services that people and programs call."""
+    parser.add_argument(
+        "--authentication",
+        type=Path,
+        metavar="FILE",
+        help=f"an {AUTHENTICATION_KIND} document: OpenID Connect issuers, ServiceAccounts, roles of their users",
+    )
+
+
 def security_given(flags: argparse.Namespace) -> dict[str, Any]:
     """The fields' values by the flags; None for a flag that is not given."""
     return {"tls_dir": flags.tls_dir, "insecure": flags.insecure, "reflection": flags.reflection}
 
 
 class SecuredHost(Host):
-    """This machine, with mutual TLS on every server and channel, and access control in every server."""
+    """This machine, with mutual TLS on every server and channel, and access control in every server. `tokens`
+    says who bears a token, for every door of the service."""
 
-    def __init__(self, directory: Path) -> None:
-        """Raises ConfigError for a directory without usable files."""
+    def __init__(self, directory: Path, authentication: AuthenticationConfig | None = None) -> None:
+        """Raises ConfigError for a directory without usable files, and for an unusable file of an issuer."""
+        from hoss.security.tokens import REVOKED_FILE, RevocationList  # noqa: PLC0415 - for TLS alone
         from hoss.security.transport import TlsFiles  # noqa: PLC0415 - for TLS alone
 
         super().__init__()
         self._files: TlsFiles = TlsFiles(directory)
         self._files.check_times(self.utc_now())
+        self._revoked = RevocationList(directory / REVOKED_FILE)
+        self.authentication = authentication or AuthenticationConfig()
+        self.tokens = self._verifier()
 
     def channel(
         self, addresses: Sequence[str], *, kind: str = "", service: str = "", retried: Sequence[str] = ()
@@ -80,23 +99,28 @@ class SecuredHost(Host):
 
     def server(self, interceptors: "Sequence[grpc.aio.ServerInterceptor]" = ()) -> Server:
         from hoss.security.access import AccessControl, Authenticator  # noqa: PLC0415 - for TLS alone
-        from hoss.security.tokens import (  # noqa: PLC0415 - for TLS alone
-            PUBLIC_KEYS_FILE,
-            REVOKED_FILE,
-            RevocationList,
-            TokenVerifier,
-        )
         from hoss.security.transport import server_credentials  # noqa: PLC0415 - for TLS alone
 
-        directory = self._files.directory
-        revoked = RevocationList(directory / REVOKED_FILE)
-        tokens = TokenVerifier(directory / PUBLIC_KEYS_FILE, revoked, unix_clock=self.unix)
         guarded = [interceptor for interceptor in interceptors if hasattr(interceptor, "guard_by")]
         if not guarded:
             raise InvariantViolation("a server with TLS has no interceptor that asks for rights")
         for interceptor in guarded:
-            interceptor.guard_by(AccessControl(Authenticator(revoked, tokens)))
+            interceptor.guard_by(AccessControl(Authenticator(self._revoked, self.tokens)))
         return Server(credentials=server_credentials(self._files), interceptors=interceptors)
+
+    def _verifier(self) -> "TokenVerifier":
+        from hoss.security.tokens import PUBLIC_KEYS_FILE, TokenVerifier  # noqa: PLC0415 - for TLS alone
+
+        keys = self._files.directory / PUBLIC_KEYS_FILE
+        verifier = TokenVerifier(
+            keys, self._revoked, unix_clock=self.unix, authentication=self.authentication
+        )
+        for issuer in self.authentication.oidc:
+            from hoss.security.oidc import IssuerKeys, OidcTokens  # noqa: PLC0415 - with an issuer alone
+
+            issued_by = IssuerKeys(issuer, clock=self.monotonic, beside_the_loop=self.beside_the_loop)
+            verifier.also_ask(OidcTokens(issuer, issued_by, unix_clock=self.unix))
+        return verifier
 
     def _connect(self, kind: str, target: str, options: Sequence[tuple[str, Any]]) -> "grpc.aio.Channel":
         from hoss.security.transport import secure_channel  # noqa: PLC0415 - for TLS alone
@@ -104,13 +128,24 @@ class SecuredHost(Host):
         return secure_channel(self._files, CallerKind(kind), target, options)
 
 
-def host_of(config: SecurityConfig, listen: str) -> Host:
-    """The host of a service that listens there. Raises ConfigError where it would listen beyond loopback
-    without TLS and nobody said that it may."""
+def host_of(config: SecurityConfig, listen: str, authentication: Path | None = None) -> Host:
+    """The host of a service that listens there. `authentication`: an AuthenticationConfig document, of a
+    service that people and programs call. Raises ConfigError where it would listen beyond loopback without
+    TLS and nobody said that it may."""
     if config.tls_dir is not None:
-        return SecuredHost(config.tls_dir)
+        document = load_document(authentication, AUTHENTICATION_KIND, AuthenticationConfig)
+        return SecuredHost(config.tls_dir, document)
+    if authentication is not None:
+        raise ConfigError(
+            "is about tokens, which travel over TLS alone: give --tls-dir too", where="authentication"
+        )
     check_insecure(config, listen, "listen")
     return THIS_HOST
+
+
+def verifier_of(host: Host) -> "TokenVerifier | None":
+    """What tells whose a token is, at every door of a service; None where nobody is asked for one."""
+    return host.tokens if isinstance(host, SecuredHost) else None
 
 
 def check_insecure(config: SecurityConfig, listen: str, where: str) -> None:

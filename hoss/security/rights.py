@@ -27,6 +27,11 @@ class Right:
         if self.role is None:
             allowed = " and ".join(sorted(kind.value for kind in self.services))
             return f"only a {allowed} may, no client"
+        if identity.role is Role.NONE and self.role is not Role.NONE:
+            return (
+                f"it takes the role {self.role.value}, and its certificate has none: show a token too "
+                "(HOSS_TOKEN, `hoss login`), or have a certificate with a role"
+            )
         if not identity.role.includes(self.role):
             return f"it takes the role {self.role.value}, and the caller has {identity.role.value}"
         if identity.tenant and not self.tenants:

@@ -23,7 +23,7 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
-from hoss.errors import ConfigError
+from hoss.errors import ConfigError, HossError
 from hoss.security.identity import CallerKind
 
 AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
@@ -322,7 +322,11 @@ class _BearerToken(grpc.AuthMetadataPlugin):
         self._token = token
 
     def __call__(self, _context: Any, callback: Any) -> None:
-        token = self._token()
+        try:
+            token = self._token()
+        except HossError as exc:  # a file or command that gives none; gRPC would log it with a traceback
+            callback((), exc)
+            return
         callback((("authorization", f"Bearer {token}"),) if token else (), None)
 
 

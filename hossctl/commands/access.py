@@ -1,5 +1,6 @@
 """certs, redis, token, login, context: who may connect to a platform, and with what this user's commands connect."""
 
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -154,7 +155,7 @@ def deployment(
 
     if bool(to) == bool(secrets):
         raise InvalidInput("give either a directory or --secrets NAMESPACE", where="DIR")
-    asked, now = Deployment(workers, certificates), THIS_HOST.utc_now()
+    asked, now = Deployment(workers, certificates, prometheus=bool(secrets)), THIS_HOST.utc_now()
     if to is not None:
         fill(to, asked, now=now)
         say(f"certificates and accounts in {to}")
@@ -222,7 +223,12 @@ def list_tokens(*, directory: Directory = None, output: Output = Format.TABLE) -
 
 @token.command("revoke")
 def revoke_token(
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `hoss token list` shows it.")],
+    token_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="As `hoss token list` shows it; or a user of an issuer, as oidc:ana."
+        ),
+    ],
     *,
     directory: Directory = None,
 ) -> None:
@@ -244,17 +250,26 @@ def login(
     ],
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A file with a token; without one the certificate's role."),
+        typer.Option(metavar="FILE", help="With a token (-: standard input); else the certificate's role."),
     ] = None,
+    token_command: Annotated[
+        str,
+        typer.Option(metavar="COMMAND", help="Prints a token, or an ExecCredential as kubectl's plugins do."),
+    ] = "",
 ) -> None:
-    """Remember a platform with its certificate and token, and use it from now on. The token is tried first."""
+    """Remember a platform with its certificate and token, and use it from now on. The token is tried first.
+
+    A command is run for each token that is needed, without a shell. A token may be the platform's own, an
+    OpenID Connect issuer's, or a ServiceAccount's, as the platform is configured."""
     from hoss.client.access import ClientAccess
     from hoss.client.dispatcher import DispatcherClient
     from hossctl.cli import run_async
 
     addresses = read_addresses(dispatcher, "--dispatcher")
-    bearer = token_file.read_text("utf-8").strip() if token_file else ""
-    access = ClientAccess(tls_dir.resolve(), bearer)
+    if token_file and token_command:
+        raise InvalidInput("give one of --token-file and --token-command", where="--token-command")
+    bearer = _read_token(token_file) if token_file else ""
+    access = ClientAccess(tls_dir.resolve(), bearer, token_command=token_command)
 
     async def try_it() -> None:
         async with DispatcherClient(addresses, open_channel=access.channel) as client:
@@ -262,7 +277,7 @@ def login(
 
     run_async(try_it())
     known = contexts.load_contexts(contexts.home())
-    made = contexts.Context(dispatcher, resolver, str(access.tls_dir), bearer)
+    made = contexts.Context(dispatcher, resolver, str(access.tls_dir), bearer, token_command)
     contexts.save_contexts(contexts.home(), known.with_context(name, made).using(name))
     say(f"logged in: commands use {name} from now on; `hoss context use local` goes back")
 
@@ -296,6 +311,14 @@ def use_context(
         raise NotFound(f"there is no context {name!r}; `hoss context list` lists them, `hoss login` adds one")
     contexts.save_contexts(contexts.home(), known.using("" if name == "local" else name))
     say(f"commands use {name} from now on")
+
+
+def _read_token(file: Path) -> str:
+    if str(file) == "-":
+        return sys.stdin.read().strip()
+    from hoss.client.access import token_of_file
+
+    return token_of_file(file)()
 
 
 def _directory(given: Path | None) -> Path:

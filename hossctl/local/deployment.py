@@ -7,6 +7,7 @@ A directory has one folder for each container that needs some of it, so that eac
     resolver/      likewise
     worker/        likewise, without a password
     operator/      likewise: a client with the role admin, for `hoss` commands
+    prometheus/    likewise: a client without a role, to read metrics; in a cluster alone
     redis/         users.acl
 
 In a cluster each folder is a Secret, and the directory lasts only as long as the command. Both ways the command
@@ -27,7 +28,7 @@ from hoss.redis_accounts import DISPATCHER, RESOLVER, USERS_FILE, RedisAccount, 
 from hoss.security.authority import Authority
 from hoss.security.identity import CallerKind, Identity, Role
 
-AUTHORITY, REDIS, OPERATOR = "authority", "redis", "operator"
+AUTHORITY, REDIS, OPERATOR, PROMETHEUS = "authority", "redis", "operator", "prometheus"
 PASSWORD_FILE = "redis.password"  # noqa: S105 - its name
 
 # Secrets beside those of services, which are called hoss-SERVICE-tls.
@@ -41,21 +42,25 @@ Files = dict[str, bytes]  # by name
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What is asked for. `workers`: the name that all workers' certificate has; `*` at its end stands for any.
-    `certificates`: False where somebody else issues them, as cert-manager does."""
+    """What is asked for. `workers`: the name that all workers' certificate has; `*` at its end stands for
+    any. `certificates`: False where somebody else issues them, as cert-manager does. `prometheus`: also a
+    certificate with which Prometheus reads metrics."""
 
     workers: str = "*"
     certificates: bool = True
+    prometheus: bool = False
 
     def identities(self) -> Mapping[str, Identity]:
         """Who has a certificate, by folder."""
         if not self.certificates:
             return {}
+        readers = {PROMETHEUS: Identity(CallerKind.CLIENT, PROMETHEUS)} if self.prometheus else {}
         return {
             "dispatcher": Identity(CallerKind.DISPATCHER),
             "resolver": Identity(CallerKind.RESOLVER),
             "worker": Identity(CallerKind.WORKER, self.workers),
             OPERATOR: Identity(CallerKind.CLIENT, OPERATOR, Role.ADMIN),
+            **readers,
         }
 
 

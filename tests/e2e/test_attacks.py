@@ -1,4 +1,5 @@
-"""A platform as `hoss up` starts it, and everybody whom it must refuse."""
+"""A platform as `hoss up` starts it, and everybody whom it must refuse. Bearers of tokens that others have
+made: test_foreign_tokens.py, and kubernetes/test_service_account_tokens.py."""
 
 import asyncio
 import contextlib
@@ -15,11 +16,16 @@ import grpc.aio
 import numpy as np
 import pytest
 import redis
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from e2e.attacks import METHODS, attempt
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from waiting import DEADLINE_SECONDS
 
-from hoss import rpc
+from hoss import certificates, rpc
+from hoss.certificates import KeyPair
 from hoss.client.access import ClientAccess
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.client.resolver import ResolverClient
@@ -29,25 +35,14 @@ from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.security.authority import Authority
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.rights import refusal
-from hoss.security.transport import TlsFiles
+from hoss.security.transport import TlsFiles, server_credentials
+from hoss.serving import Server
 from hoss.v1 import dispatcher_pb2, resolver_pb2, workerlink_pb2
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
 from hoss.wire.uids import uid_text
 from hossctl.endpoints import clients_of, of_state
 from hossctl.load.nodes import simulated_nodes
 from hossctl.local import platform
-
-SERVICES = {
-    "Dispatcher": ("dispatcher", dispatcher_pb2),
-    "WorkerLink": ("dispatcher", workerlink_pb2),
-    "Resolver": ("resolver", resolver_pb2),
-}
-METHODS = {
-    f"/{module.DESCRIPTOR.services_by_name[name].full_name}/{method.name}": (kind, method)
-    for name, (kind, module) in SERVICES.items()
-    for method in module.DESCRIPTOR.services_by_name[name].methods
-}
-STREAMED = {name for name, (_, method) in METHODS.items() if method.client_streaming}
 
 
 class Attacked:
@@ -95,26 +90,6 @@ def strange(tmp_path: Path) -> Authority:
     return Authority.create(tmp_path / "strange", now=THIS_HOST.utc_now())
 
 
-async def attempt(channel: grpc.aio.Channel, method: str) -> grpc.StatusCode:
-    """The status of a call with an empty request."""
-    descriptor = METHODS[method][1]
-    form = "_".join(
-        "stream" if streams else "unary"
-        for streams in (descriptor.client_streaming, descriptor.server_streaming)
-    )
-    call = getattr(channel, form)(method)(iter([b""]) if descriptor.client_streaming else b"", timeout=20)
-    try:
-        if descriptor.server_streaming:
-            async for _ in call:
-                break
-            call.cancel()
-        else:
-            await call
-    except grpc.aio.AioRpcError as exc:
-        return exc.code()
-    return grpc.StatusCode.OK
-
-
 def channel_of(attacked: Attacked, access: ClientAccess, method: str) -> grpc.aio.Channel:
     kind = METHODS[method][0]
     return access.channel([attacked.addresses[kind]], kind=kind)
@@ -155,10 +130,6 @@ async def test_a_caller_of_the_wrong_kind_or_role_is_refused_by_every_method(
     for identity in refused:
         async with channel_of(attacked, ClientAccess(attacked.directory_of(identity)), method) as channel:
             code = await attempt(channel, method)
-            if (
-                code is grpc.StatusCode.INTERNAL and method in STREAMED
-            ):  # the end of the call overtook a request
-                code = await attempt(channel, method)
             assert code is grpc.StatusCode.PERMISSION_DENIED, identity
 
 
@@ -483,3 +454,93 @@ async def test_health_is_watched_behind_the_same_door(attacked: Attacked, kind: 
         call = HealthStub(channel).Watch(HealthCheckRequest(), timeout=DEADLINE_SECONDS)
         assert (await call.read()).status == HealthCheckResponse.SERVING
         call.cancel()
+
+
+def directory_with(pair: KeyPair, authority: Path, directory: Path) -> Path:
+    """As --tls-dir takes it. `authority`: whom it trusts."""
+    directory.mkdir()
+    (directory / "ca.crt").write_bytes(authority.read_bytes())
+    (directory / "tls.crt").write_bytes(pair.certificate)
+    (directory / "tls.key").write_bytes(pair.key)
+    return directory
+
+
+def self_signed(uri: str, host: str = "") -> KeyPair:
+    key, now = ec.generate_private_key(ec.SECP256R1()), THIS_HOST.utc_now()
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "self")])
+    names = [x509.UniformResourceIdentifier(uri), *([x509.DNSName(host)] if host else [])]
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    return KeyPair(signed.public_bytes(pem), key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+
+
+async def test_a_self_signed_certificate_does_not_connect_and_its_bearer_is_told_what_to_do(
+    attacked: Attacked, tmp_path: Path
+) -> None:
+    pair = self_signed("hoss:client/eve?role=admin")
+    access = ClientAccess(directory_with(pair, attacked.entry / "ca.crt", tmp_path / "eve"))
+    client = DispatcherClient([attacked.state.dispatcher], open_channel=access.channel)
+    await expect(client, TransportError, "may want TLS and a certificate of its authority: give one with")
+
+
+async def test_a_certificate_of_the_authority_without_an_identity_is_no_caller(
+    attacked: Attacked, tmp_path: Path
+) -> None:
+    security = attacked.authority.directory
+    authority = KeyPair((security / "ca.crt").read_bytes(), (security / "ca.key").read_bytes())
+    now, day = THIS_HOST.utc_now(), timedelta(days=1)
+    for number, uri in enumerate(("https://example.com/eve", "hoss:root/eve", "hoss:client/eve?role=god")):
+        pair = certificates.issue(authority, (), now=now, lifetime=day, uri=uri)
+        directory = directory_with(pair, attacked.entry / "ca.crt", tmp_path / str(number))
+        client = DispatcherClient([attacked.state.dispatcher], open_channel=ClientAccess(directory).channel)
+        await expect(client, AccessDenied, "names no identity of HOSS" if number == 0 else "cannot be read")
+
+
+async def test_a_certificate_without_a_role_and_no_token_is_told_to_show_one(attacked: Attacked) -> None:
+    client = DispatcherClient([attacked.state.dispatcher], open_channel=ClientAccess(attacked.entry).channel)
+    await expect(client, AccessDenied, "its certificate has none: show a token too")
+
+
+async def test_a_plaintext_client_at_a_tls_port_is_told_what_to_do(attacked: Attacked) -> None:
+    client = DispatcherClient([attacked.state.dispatcher], open_channel=rpc.channel)
+    await expect(client, TransportError, "may want TLS and a certificate of its authority: give one with")
+
+
+async def test_a_tls_client_at_a_plaintext_port_is_told_what_to_do(attacked: Attacked) -> None:
+    server = Server()
+    port = await server.start("127.0.0.1:0", [])
+    try:
+        access = ClientAccess(attacked.entry, attacked.token(Role.ADMIN))
+        client = DispatcherClient([f"127.0.0.1:{port}"], open_channel=access.channel)
+        await expect(client, TransportError, "it speaks no TLS, and this client does")
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("signed", ["by itself", "by another authority"])
+async def test_a_server_that_poses_as_a_dispatcher_is_recognised(
+    attacked: Attacked, strange: Authority, tmp_path: Path, signed: str
+) -> None:
+    if signed == "by itself":
+        pair = self_signed("hoss:dispatcher", "dispatcher.hoss.internal")
+        posing = directory_with(pair, attacked.entry / "ca.crt", tmp_path / "posing")
+    else:
+        posing = strange.issue(Identity(CallerKind.DISPATCHER), now=THIS_HOST.utc_now()).directory
+    server = Server(credentials=server_credentials(TlsFiles(posing)))
+    port = await server.start("127.0.0.1:0", [])
+    try:
+        access = ClientAccess(attacked.entry, attacked.token(Role.ADMIN))
+        client = DispatcherClient([f"127.0.0.1:{port}"], open_channel=access.channel)
+        await expect(client, TransportError, "of another authority than this client trusts")
+    finally:
+        await server.stop()

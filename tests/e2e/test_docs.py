@@ -43,6 +43,9 @@ WHY_NOT = {
     "docs/operations/policy.md": {
         r"^hoss describe pod web-3$": "needs a pod that was evicted; tests/e2e/test_preemption.py makes one",
     },
+    "docs/operations/security.md": {
+        r"^hoss login lab": "needs a platform elsewhere; tests/e2e/test_foreign_tokens.py logs in with a command",
+    },
     "docs/operations/upgrade.md": {
         r"^hoss ledger restore FILE$": "needs an empty ledger; tests/e2e/test_rebuild.py has one",
     },

@@ -198,3 +198,31 @@ async def test_identities_of_one_address_have_limits_of_their_own_and_nobodies_s
     finally:
         await server.stop(0)
     assert codes == ["OK", "OK", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "OK"]
+
+
+class ViewersAlone(ByToken):
+    """Who is known may not call what is a stream of requests."""
+
+    def refusal(self, method, who, request, peer):
+        return f"{who} may not"
+
+
+@pytest.mark.parametrize(("bearer", "code"), [("ana", "PERMISSION_DENIED"), ("nobody", "UNAUTHENTICATED")])
+async def test_a_stream_is_refused_after_its_first_request_and_without_one_a_little_later(bearer, code):
+    """Python's client makes INTERNAL of a refusal that crosses a request on its way."""
+    interceptor = CallInterceptor(CallerLimits(CallerLimitsConfig(), clock=lambda: 0.0), [WATCH])
+    interceptor.guard_by(ViewersAlone())
+    server = serving.Server(interceptors=(interceptor,))
+    add_DispatcherServicer_to_server(Endless(), server.grpc)
+    address = f"127.0.0.1:{await server.start('127.0.0.1:0', ())}"
+    try:
+        async with grpc.aio.insecure_channel(address) as channel:
+            metadata = (("authorization", bearer),)
+            asking, silent = (DispatcherStub(channel).SubmitStream(metadata=metadata) for _ in range(2))
+            await asyncio.sleep(0.3)
+            assert not asking.done()
+            await asking.write(pb.SubmitRequest(request_id="a"))
+            assert (await asking.code()).name == code
+            assert (await silent.code()).name == code
+    finally:
+        await server.stop(0)

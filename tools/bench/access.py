@@ -15,12 +15,12 @@ The JSON document (camel case):
         goalRatio                    of `ratio`
 """
 
+import asyncio
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 from hoss.host import THIS_HOST
@@ -63,6 +63,10 @@ class TokenCost:
 
 def measure_tokens(batches: int) -> TokenCost:
     """Of so many batches of 1,000 checks of a known token."""
+    return asyncio.run(_measure_tokens(batches))
+
+
+async def _measure_tokens(batches: int) -> TokenCost:
     with tempfile.TemporaryDirectory(prefix="hoss-bench-") as name:
         now = THIS_HOST.utc_now()
         authority = Authority.create(Path(name), now=now)
@@ -72,21 +76,18 @@ def measure_tokens(batches: int) -> TokenCost:
         ]
         verifier = TokenVerifier.of_directory(authority.directory, unix_clock=THIS_HOST.unix)
         known = tokens.pop()
-        verifier.identify(known)  # imports and reads the keys
-
-        def again() -> None:
-            for _ in range(_BATCH_CHECKS):
-                verifier.identify(known)
-
-        first = [_cpu_seconds(partial(verifier.identify, text)) for text in tokens]
-        cached = [_cpu_seconds(again) / _BATCH_CHECKS for _ in range(batches)]
+        await verifier.identify(known)  # imports and reads the keys
+        first = [await _cpu_seconds(verifier, text, 1) for text in tokens]
+        cached = [await _cpu_seconds(verifier, known, _BATCH_CHECKS) for _ in range(batches)]
         return TokenCost(1e6 * median(first), 1e6 * median(cached))
 
 
-def _cpu_seconds(work: Callable[[], object]) -> float:
+async def _cpu_seconds(verifier: TokenVerifier, text: str, checks: int) -> float:
+    """Of one of so many checks."""
     begun = time.thread_time()
-    work()
-    return time.thread_time() - begun
+    for _ in range(checks):
+        await verifier.identify(text)
+    return (time.thread_time() - begun) / checks
 
 
 @dataclass(slots=True)

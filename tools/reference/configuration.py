@@ -20,6 +20,8 @@ from dispatcher.flags import parser as dispatcher_flags
 from dispatcher.policy.documents import KIND as POLICY
 from dispatcher.policy.documents import PolicyDocument
 from hoss.config import API_VERSION
+from hoss.security.users import KIND as AUTHENTICATION
+from hoss.security.users import AuthenticationConfig
 from hossctl import cli
 from hossctl.load.nodes import POOLS_KIND as NODES
 from hossctl.load.nodes import SimulatedNodes
@@ -70,6 +72,11 @@ def page() -> str:
                 *_service("dispatcher", DISPATCHER, DispatcherConfig, dispatcher_flags()),
                 *_service("scheduler_worker", WORKER, WorkerConfig, worker_flags()),
                 *_service("resolver", RESOLVER, ResolverConfig, resolver_flags()),
+                *_document(
+                    AUTHENTICATION,
+                    AuthenticationConfig,
+                    "For `--authentication FILE` of dispatchers and resolvers.",
+                ),
                 *_document(POLICY, PolicyDocument, "How it is used: [policy.md](../operations/policy.md)."),
                 *_document(NODES, SimulatedNodes, "For `hoss up --nodes-file` and `hoss nodes add -f`."),
                 *_document(

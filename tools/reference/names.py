@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hoss.client.access import TLS_DIR_VARIABLE, TOKEN_VARIABLE
+from hoss.client.access import TLS_DIR_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from hoss.manifests.gangs import GROUP_ANNOTATION, GROUP_LABEL, MIN_AVAILABLE_ANNOTATION
 from hoss.manifests.pod import ANNOTATION as DURING_EXECUTION
 from hoss.manifests.pod import MOVABLE_ANNOTATION
@@ -55,6 +55,11 @@ VARIABLES = (
         "A directory with `ca.crt`, `tls.crt` and `tls.key` to connect with; else that of the address's context.",
     ),
     Variable(TOKEN_VARIABLE, "clients", "A bearer token; else that of the address's context, if it has one."),
+    Variable(
+        TOKEN_FILE_VARIABLE,
+        "clients",
+        "A file with a bearer token, which is followed; HOSS_TOKEN counts first.",
+    ),
     Variable(
         "HOSS_HOME",
         "clients",
@@ -143,6 +148,11 @@ ANNOTATIONS = (
         "hoss.dev/binding-guard",
         "label of a namespace",
         "`off`: the guard is not asked about bindings there.",
+    ),
+    Name(
+        "hoss.dev/clients",
+        "label of a namespace",
+        "`on`: where the overlay `service-accounts` is, pods there may call dispatchers and resolvers.",
     ),
     Name(
         "hoss.dev/refused-by",

@@ -20,7 +20,7 @@ from hossctl.local.deployment import ACCOUNTS_SECRET, AUTHORITY_SECRET, Deployme
 pytestmark = pytest.mark.skipif(bool(renderers.missing()), reason=renderers.missing())
 
 SECRETS = "/api/v1/namespaces/hoss-system/secrets"
-NAMES = {AUTHORITY_SECRET, ACCOUNTS_SECRET, *map(secret_of, Deployment().identities())}
+NAMES = {AUTHORITY_SECRET, ACCOUNTS_SECRET, *map(secret_of, Deployment(prometheus=True).identities())}
 RIGHTS = ("Namespace", "ServiceAccount", "Role", "RoleBinding")
 
 
@@ -66,7 +66,7 @@ def test_it_makes_every_secret_once_and_mends_one_that_lost_something(
     assert all(name in told for name in NAMES)
     before = {name: content(api, name) for name in NAMES}
     assert "nothing" in run_job()
-    for folder in Deployment().identities():
+    for folder in Deployment(prometheus=True).identities():
         assert mounted(api, secret_of(folder), tmp_path / folder).latest().authority
         assert "ca.key" not in before[secret_of(folder)]
     assert before[ACCOUNTS_SECRET].keys() == {
@@ -95,7 +95,7 @@ def test_two_at_once_leave_one_authority_whose_certificates_all_services_have(
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda _: run_job(), range(2)))
     authority = content(api, AUTHORITY_SECRET)["ca.crt"]
-    for folder in Deployment().identities():
+    for folder in Deployment(prometheus=True).identities():
         assert content(api, secret_of(folder))["ca.crt"] == authority
     passwords = {name: text for name, text in content(api, AUTHORITY_SECRET).items() if "password" in name}
     assert passwords.items() <= content(api, ACCOUNTS_SECRET).items()

@@ -1,5 +1,6 @@
 """What deploy/ puts into a cluster: by kustomize and by helm the same, as a real API server takes it."""
 
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -19,11 +20,21 @@ from waiting import wait_until
 from dispatcher.core.policy.checks import document_warnings
 from dispatcher.flags import parse_flags, read_config
 from dispatcher.policy.documents import parse_policy
+from hoss.config import load_document
 from hoss.redis_url import parse_redis_url
 from hoss.security.identity import CallerKind, Identity
 from hoss.security.transport import server_name
+from hoss.security.users import KIND as AUTHENTICATION
+from hoss.security.users import AuthenticationConfig
 from hossctl.commands import access
-from hossctl.local.deployment import ACCOUNTS_SECRET, AUTHORITY_SECRET, OPERATOR, Deployment, secret_of
+from hossctl.local.deployment import (
+    ACCOUNTS_SECRET,
+    AUTHORITY_SECRET,
+    OPERATOR,
+    PROMETHEUS,
+    Deployment,
+    secret_of,
+)
 from resolver import __main__ as resolver
 from scheduler_worker import __main__ as scheduler_worker
 from scheduler_worker.metrics import BUSY
@@ -41,8 +52,10 @@ OVERLAYS = (
     "ha",
     "monitored",
     "pools",
+    "service-accounts",
 )
 NAMESPACE = "hoss-system"
+POD_COMPONENT = "__meta_kubernetes_pod_label_app_kubernetes_io_component"
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -93,6 +106,7 @@ def test_the_chart_grants_each_account_the_verbs_that_kustomize_grants_it(overla
         "redis.url=redis://elsewhere:6379/0",
         "metrics.enabled=true",
         "guard.enabled=true,guard.failurePolicy=Fail",
+        "authentication.oidc[0].issuer=https://login.example.com,authentication.oidc[0].audience=hoss",
         "networkPolicies=false,dispatcher.replicas=1",
     ],
 )
@@ -170,9 +184,10 @@ def test_the_services_understand_their_flags_and_configuration(
     }
     objects = objects_of(renderers.kustomized(overlay))
     redis_urls = objects["ConfigMap", "hoss-redis"]["data"]
-    given = {"$(POD_IP)": "10.0.0.1", "/etc/hoss": str(tmp_path)}
-    for name, text in objects["ConfigMap", "hoss-dispatcher"]["data"].items():
-        (tmp_path / name).write_text(text)
+    given = {"$(POD_IP)": "10.0.0.1", "/etc/hoss-authentication": str(tmp_path), "/etc/hoss": str(tmp_path)}
+    for map_name in ("hoss-dispatcher", "hoss-authentication"):
+        for name, text in objects.get(("ConfigMap", map_name), {"data": {}})["data"].items():
+            (tmp_path / name).write_text(text)
     parse_policy((tmp_path / "policy.yaml").read_text())
     for name, _, container in workloads(objects):
         module, *flags = container["args"]
@@ -185,7 +200,10 @@ def test_the_services_understand_their_flags_and_configuration(
             assert parse_redis_url(url).hosts
         assert "$(" not in shlex.join(flags)
         monkeypatch.setattr("sys.argv", [module, *flags])
-        assert read[module](flags).listen.startswith("0.0.0.0:")
+        config = read[module](flags)
+        assert config.listen.startswith("0.0.0.0:")
+        if path := getattr(config, "authentication", None):
+            assert load_document(path, AUTHENTICATION, AuthenticationConfig).service_accounts
 
 
 def test_every_service_speaks_tls_with_its_own_secret_and_is_probed_so(overlay: str) -> None:
@@ -221,13 +239,14 @@ def test_the_job_that_makes_credentials_has_the_flags_it_is_started_with_and_rig
     again = objects["CronJob", "hoss-credentials"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     assert again == spec
     (_, rule) = objects["Role", "hoss-credentials"]["rules"]
-    made = {secret_of(folder) for folder in Deployment().identities()} | {AUTHORITY_SECRET, ACCOUNTS_SECRET}
+    identities = Deployment(prometheus=True).identities()
+    made = {secret_of(folder) for folder in identities} | {AUTHORITY_SECRET, ACCOUNTS_SECRET}
     assert set(rule["resourceNames"]) == made
 
 
 def test_cert_manager_is_asked_for_certificates_that_the_services_take() -> None:
     objects = objects_of(renderers.kustomized("cert-manager"))
-    for folder, identity in Deployment("hoss-worker-*").identities().items():
+    for folder, identity in Deployment("hoss-worker-*", prometheus=True).identities().items():
         spec = objects["Certificate", f"hoss-{folder}"]["spec"]
         assert spec["secretName"] == secret_of(folder)
         assert [Identity.from_uri(uri) for uri in spec["uris"]] == [identity]
@@ -243,7 +262,7 @@ def test_the_chart_takes_another_issuer_and_makes_no_authority_then() -> None:
     objects = objects_of(renderers.templated(*flags))
     assert not any(kind == "Issuer" for kind, _ in objects)
     issued = [found["spec"]["issuerRef"] for (kind, _), found in objects.items() if kind == "Certificate"]
-    assert issued == 4 * [{"name": "corporate", "kind": "ClusterIssuer"}]
+    assert issued == 5 * [{"name": "corporate", "kind": "ClusterIssuer"}]
 
 
 def test_the_chart_leaves_tls_out_only_where_the_value_says_so() -> None:
@@ -254,6 +273,41 @@ def test_the_chart_leaves_tls_out_only_where_the_value_says_so() -> None:
     assert "--aclfile" in text
     for _, _, container in workloads(objects_of(text)):
         assert "hoss.healthcheck" not in str(container)
+
+
+def test_tokens_of_service_accounts_are_asked_about_by_the_services_that_take_them_and_nobody_else() -> None:
+    objects = objects_of(renderers.kustomized("service-accounts"))
+    asking = {
+        name.removeprefix("hoss-")
+        for name, _, container in workloads(objects)
+        if any(flag.startswith("--authentication=") for flag in container["args"])
+    }
+    accounts = {right.account for right in rights_of(objects) if right.resource == "tokenreviews"}
+    assert accounts == {f"hoss-{name}" for name in asking} == {"hoss-dispatcher", "hoss-resolver"}
+    with pytest.raises(AssertionError, match=r"set tls\.enabled"):
+        renderers.templated("--set", "tls.enabled=false,authentication.rules[0].role=view")
+
+
+def test_prometheus_reads_every_service_with_a_certificate_of_its_own_and_knows_each_by_its_name() -> None:
+    objects = objects_of(renderers.kustomized("monitored"))
+    kinds = {
+        template["metadata"]["labels"]["app.kubernetes.io/component"]: container["name"]
+        for _, template, container in workloads(objects)
+        if container["name"] != "redis"
+    }
+    assert all("--metrics-tls" in c["args"] for _, _, c in workloads(objects) if c["name"] in kinds.values())
+    found = {}
+    for endpoint in objects["ServiceMonitor", "hoss"]["spec"]["endpoints"]:
+        tls, (kept,) = endpoint["tlsConfig"], endpoint["relabelings"]
+        secrets = {tls["ca"]["secret"]["name"], tls["cert"]["secret"]["name"], tls["keySecret"]["name"]}
+        assert (endpoint["scheme"], secrets) == ("https", {secret_of(PROMETHEUS)})
+        assert (kept["action"], kept["sourceLabels"]) == ("keep", [POD_COMPONENT])
+        found |= {each: tls["serverName"] for each in kinds if re.fullmatch(kept["regex"], each)}
+    assert found == {each: server_name(name) for each, name in kinds.items()}
+    plain = renderers.templated("--set", "tls.enabled=false,metrics.enabled=true")
+    assert "--metrics-listen" in plain
+    assert "--metrics-tls" not in plain
+    assert "scheme: https" not in plain
 
 
 def component_of(selector: Any) -> str:
@@ -360,6 +414,7 @@ def test_a_pool_of_the_chart_has_its_image_configuration_and_places(tmp_path: Pa
         ("dispatcher.kubernetes.lease_seconds=9", {"hoss-dispatcher"}),
         ("redis.url=redis://elsewhere:6379/0", {"hoss-dispatcher", "hoss-resolver"}),
         ("worker.config.alternates=3", {"hoss-worker"}),
+        ("authentication.rules[0].role=view", {"hoss-dispatcher", "hoss-resolver"}),
         ("policy=other", set()),  # it is read again while they run
     ],
 )

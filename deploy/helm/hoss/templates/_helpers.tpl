@@ -35,6 +35,13 @@ dashboard_hosts: [{{ . }}]
 {{- end }}
 {{- end }}
 
+{{- /* authentication.yaml, which dispatchers and resolvers read when they start. */ -}}
+{{- define "hoss.authentication" -}}
+apiVersion: hoss.dev/v1alpha1
+kind: AuthenticationConfig
+{{ toYaml .Values.authentication }}
+{{- end }}
+
 {{- /* All pools: the default one, which is `worker` and has no name, and `pools`. */ -}}
 {{- define "hoss.pools" -}}
 {{- $pools := .pools }}

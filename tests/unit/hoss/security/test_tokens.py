@@ -48,53 +48,55 @@ def a_token(authority: Authority, identity: Identity = RESEARCH, days: float = 3
     return authority.create_token(identity, now=NOW, lifetime=timedelta(days=days))
 
 
-def refused(verifier: TokenVerifier, token: str) -> str:
+async def refused(verifier: TokenVerifier, token: str) -> str:
     with pytest.raises(AccessDenied) as caught:
-        verifier.identify(token)
+        await verifier.identify(token)
     assert not token or token not in str(caught.value)
     return str(caught.value)
 
 
-def test_a_token_says_who_its_bearer_is(authority, verifier) -> None:
-    assert verifier.identify(a_token(authority)) == RESEARCH
+async def test_a_token_says_who_its_bearer_is(authority, verifier) -> None:
+    assert await verifier.identify(a_token(authority)) == RESEARCH
 
 
-def test_a_token_ends_with_its_lifetime_also_one_that_was_checked_before(authority, verifier, clock) -> None:
+async def test_a_token_ends_with_its_lifetime_also_one_that_was_checked_before(
+    authority, verifier, clock
+) -> None:
     token = a_token(authority, days=1)
     clock.seconds += 86_399
-    assert verifier.identify(token) == RESEARCH
+    assert await verifier.identify(token) == RESEARCH
     clock.seconds += 1
-    assert "expired" in refused(verifier, token)
+    assert "expired" in await refused(verifier, token)
 
 
-def test_a_token_of_tomorrow_is_not_valid_yet(authority, verifier, clock) -> None:
+async def test_a_token_of_tomorrow_is_not_valid_yet(authority, verifier, clock) -> None:
     clock.seconds -= 86_400
-    assert "not valid yet" in refused(verifier, a_token(authority))
+    assert "not valid yet" in await refused(verifier, a_token(authority))
 
 
-def test_a_revoked_token_is_refused_at_the_next_use_and_others_are_not(authority, verifier) -> None:
+async def test_a_revoked_token_is_refused_at_the_next_use_and_others_are_not(authority, verifier) -> None:
     token, other = a_token(authority), a_token(authority)
-    assert verifier.identify(token) == RESEARCH
+    assert await verifier.identify(token) == RESEARCH
     authority.revoke_token(authority.tokens()[0]["id"])
-    assert "revoked" in refused(verifier, token)
-    assert verifier.identify(other) == RESEARCH
+    assert "revoked" in await refused(verifier, token)
+    assert await verifier.identify(other) == RESEARCH
     assert [held["revoked"] for held in authority.tokens()] == ["yes", "no"]
 
 
-def test_a_token_of_another_platform_is_refused(tmp_path, verifier) -> None:
+async def test_a_token_of_another_platform_is_refused(tmp_path, verifier) -> None:
     other = Authority.create(tmp_path / "other", now=NOW)
-    assert "not signed by this platform" in refused(verifier, a_token(other))
+    assert "not signed by this platform" in await refused(verifier, a_token(other))
 
 
-def test_a_changed_token_is_refused(authority, verifier) -> None:
+async def test_a_changed_token_is_refused(authority, verifier) -> None:
     head, claims, signature = a_token(authority).split(".")
     read = json.loads(base64.urlsafe_b64decode(claims + "=="))
     changed = base64.urlsafe_b64encode(json.dumps({**read, "role": "admin", "tenant": ""}).encode()).decode()
-    assert "was changed" in refused(verifier, ".".join((head, changed.rstrip("="), signature)))
+    assert "was changed" in await refused(verifier, ".".join((head, changed.rstrip("="), signature)))
 
 
 @pytest.mark.parametrize("algorithm", ["none", "HS256"])
-def test_a_token_of_another_algorithm_is_refused_also_one_signed_with_the_public_key(
+async def test_a_token_of_another_algorithm_is_refused_also_one_signed_with_the_public_key(
     authority, verifier, algorithm
 ) -> None:
     claims = {"iss": "hoss", "sub": "eve", "role": "admin", "tenant": "", "jti": "1", "nbf": 0, "exp": 2**40}
@@ -107,37 +109,37 @@ def test_a_token_of_another_algorithm_is_refused_also_one_signed_with_the_public
         key = (authority.directory / PUBLIC_KEYS_FILE).read_bytes()
         digest = hmac.new(key, f"{head}.{body}".encode(), hashlib.sha256).digest()
         signature = base64.urlsafe_b64encode(digest).decode().rstrip("=")
-    assert "no token of HOSS" in refused(verifier, f"{head}.{body}.{signature}")
+    assert "no token of HOSS" in await refused(verifier, f"{head}.{body}.{signature}")
 
 
 @pytest.mark.parametrize(
     "change", [{"iss": "others"}, {"role": "root"}, {"sub": ""}, {"tenant": 7}, {"exp": None}]
 )
-def test_a_signed_token_with_other_claims_is_refused(authority, verifier, change) -> None:
+async def test_a_signed_token_with_other_claims_is_refused(authority, verifier, change) -> None:
     claims = {"iss": "hoss", "sub": "a", "role": "view", "tenant": "", "jti": "1", "nbf": 0, "exp": 2**40}
     given = {name: value for name, value in {**claims, **change}.items() if value is not None}
     key = (authority.directory / "token.key").read_text()
-    assert "refused" in refused(verifier, jwt.encode(given, key, algorithm="EdDSA"))
+    assert "refused" in await refused(verifier, jwt.encode(given, key, algorithm="EdDSA"))
 
 
 @pytest.mark.parametrize("text", ["", "x", "a.b.c", "é" * 10, "x" * 100_000])
-def test_what_is_no_token_is_refused(verifier, text) -> None:
-    refused(verifier, text)
+async def test_what_is_no_token_is_refused(verifier, text) -> None:
+    await refused(verifier, text)
 
 
-def test_without_keys_a_service_takes_no_tokens(tmp_path, clock, authority) -> None:
+async def test_without_keys_a_service_takes_no_tokens(tmp_path, clock, authority) -> None:
     verifier = TokenVerifier(tmp_path / "none", RevocationList(tmp_path / "none"), unix_clock=clock)
-    assert "takes no tokens" in refused(verifier, a_token(authority))
+    assert "takes no tokens" in await refused(verifier, a_token(authority))
 
 
-def test_keys_that_are_replaced_count_at_once(authority, verifier, tmp_path) -> None:
+async def test_keys_that_are_replaced_count_at_once(authority, verifier, tmp_path) -> None:
     token, other = a_token(authority), Authority.create(tmp_path / "other", now=NOW)
-    assert verifier.identify(token) == RESEARCH
+    assert await verifier.identify(token) == RESEARCH
     keys = authority.directory / PUBLIC_KEYS_FILE
     keys.write_bytes(keys.read_bytes() + (other.directory / PUBLIC_KEYS_FILE).read_bytes())
-    assert verifier.identify(token) == verifier.identify(a_token(other)) == RESEARCH
+    assert await verifier.identify(token) == await verifier.identify(a_token(other)) == RESEARCH
     keys.write_bytes((other.directory / PUBLIC_KEYS_FILE).read_bytes())
-    refused(verifier, token)
+    await refused(verifier, token)
 
 
 def test_a_role_for_the_whole_platform_is_not_limited_to_a_tenant() -> None:
@@ -157,14 +159,14 @@ def test_no_file_of_the_authority_holds_a_token(authority) -> None:
     assert not any(token in file.read_bytes() for file in authority.directory.rglob("*") if file.is_file())
 
 
-def test_a_known_token_costs_a_small_part_of_a_first_check(authority, verifier) -> None:
+async def test_a_known_token_costs_a_small_part_of_a_first_check(authority, verifier) -> None:
     token = a_token(authority)
     begun = time.perf_counter()
-    verifier.identify(token)
+    await verifier.identify(token)
     first = time.perf_counter() - begun
     costs = []
     for _ in range(200):
         begun = time.perf_counter()
-        verifier.identify(token)
+        await verifier.identify(token)
         costs.append(time.perf_counter() - begun)
     assert min(costs) < first / 5
