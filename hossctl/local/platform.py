@@ -244,6 +244,7 @@ class Starter:
         document.write_text(policy, encoding="utf-8")
         arguments = ["rebalance", "controller", "--file", str(document)]
         arguments += ["--dispatcher", self.state.dispatcher, "--resolver", ",".join(self.state.resolvers)]
+        arguments += self._metrics_flags()
         self._ready(self._process(CONTROLLER, "hossctl", arguments, _REBALANCER))
 
     def rebalancing(self) -> str:
@@ -400,17 +401,13 @@ class Starter:
         return self._service(options.process, "scheduler_worker", arguments, identity)
 
     def _service(self, name: str, module: str, arguments: list[str], identity: Identity) -> ServiceProcess:
-        arguments = [*arguments, "--reflection"]
+        arguments = [*arguments, "--reflection", *self._metrics_flags()]
         if self._options.trace_ratio is not None:
             arguments = [*arguments, "--trace-file", str(self.directory / TRACE_FILE)]
         return self._process(name, module, arguments, identity)
 
-    def _process(self, name: str, module: str, arguments: list[str], identity: Identity) -> ServiceProcess:
-        if tls_dir := self._tls_dir(identity):
-            arguments = [*arguments, "--tls-dir", tls_dir]
-        if self._options.metrics:
-            arguments = [*arguments, "--metrics-listen", "127.0.0.1:0"]
-        return self._process(name, module, arguments, identity)
+    def _metrics_flags(self) -> list[str]:
+        return ["--metrics-listen", "127.0.0.1:0"] if self._options.metrics else []
 
     def _process(self, name: str, module: str, arguments: list[str], identity: Identity) -> ServiceProcess:
         if tls_dir := self._tls_dir(identity):
