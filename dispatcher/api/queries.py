@@ -15,7 +15,6 @@ from dispatcher.core.workers.membership import Worker
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
-from hoss.errors import InvalidInput, quoted
 from hoss.manifests.selectors import parse_label_selector
 from hoss.model.quantity import whole_number
 from hoss.model.statistics import BOUNDS_SECONDS
@@ -24,6 +23,7 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U16, NONE_U32
 from hoss.wire.convert import template_to_proto
 from hoss.wire.convert_selectors import labels_to_proto
+from hoss.wire.pages import first_page, key_before, not_from_a_reply
 
 DEFAULT_PAGE_PODS = 500
 MAX_PAGE_PODS = 10_000
@@ -31,6 +31,8 @@ MAX_PAGE_PODS = 10_000
 # What entries of lists take, by estimate.
 _POD_MICROS = 15.0
 _JOB_MICROS = 10.0
+_WORKER_MICROS = 40.0
+_TENANT_MICROS = 20.0
 _ROW_MICROS = 0.001
 _HISTORY_MICROS = 2000.0
 
@@ -41,7 +43,7 @@ def _page_start(token: str) -> int:
     """Where a page begins; "" is the first one. Raises InvalidInput."""
     start = whole_number(token or "0")
     if start is None:
-        raise InvalidInput(f"{quoted(token)} is not from an earlier reply", where="page_token")
+        raise not_from_a_reply(token)
     return start
 
 
@@ -268,34 +270,47 @@ class Queries:
             ),
         )
 
-    def workers(self, request: pb.ListWorkersRequest) -> pb.ListWorkersReply:
-        """All workers, by name."""
-        reply = pb.ListWorkersReply()
-        for worker in sorted(self._machine.members, key=lambda worker: worker.name):
+    def workers(self, request: pb.ListWorkersRequest) -> Steps[pb.ListWorkersReply]:
+        """One page of the workers, by name. Raises InvalidInput."""
+        after = key_before(request.page_token)
+        left = [worker for worker in self._machine.members if after is None or worker.name > after]
+        left.sort(key=lambda worker: worker.name)
+        page, token = first_page(left, request.limit, lambda worker: worker.name)
+        reply = pb.ListWorkersReply(next_page_token=token)
+        for worker in page:
             reply.workers.append(self.worker(worker))
             if request.steps:
                 self._history.add_to_worker(worker, reply.workers[-1])
+                yield _HISTORY_MICROS
+            yield _WORKER_MICROS
         return reply
 
-    def tenants(self, view: TenantView | None = None) -> pb.ListTenantsReply:
-        """The tenants in a view that have pods, by name."""
-        holdings = self._machine.tenants.holdings(self._runtime.now())
-        return pb.ListTenantsReply(
-            tenants=[
-                pb.TenantInfo(
-                    name=held.name,
-                    weight=held.weight,
-                    share=held.share,
-                    resource=held.resource,
-                    queued=held.phases[Phase.QUEUED] + held.phases[Phase.BACKOFF],
-                    scheduling=held.phases[Phase.SCHEDULING],
-                    bound=held.phases[Phase.BOUND],
-                    unschedulable=held.phases[Phase.UNSCHEDULABLE],
-                )
-                for held in sorted(holdings, key=lambda held: held.name)
-                if view is None or view.has_tenant(held.name)
-            ]
-        )
+    def tenants(
+        self, request: pb.ListTenantsRequest, view: TenantView | None = None
+    ) -> Steps[pb.ListTenantsReply]:
+        """One page of the tenants in a view that have pods, by name. Raises InvalidInput."""
+        after = key_before(request.page_token)
+        left = [
+            held
+            for held in self._machine.tenants.holdings(self._runtime.now())
+            if (after is None or held.name > after) and (view is None or view.has_tenant(held.name))
+        ]
+        left.sort(key=lambda held: held.name)
+        page, token = first_page(left, request.limit, lambda held: held.name)
+        reply = pb.ListTenantsReply(next_page_token=token)
+        for held in page:
+            reply.tenants.add(
+                name=held.name,
+                weight=held.weight,
+                share=held.share,
+                resource=held.resource,
+                queued=held.phases[Phase.QUEUED] + held.phases[Phase.BACKOFF],
+                scheduling=held.phases[Phase.SCHEDULING],
+                bound=held.phases[Phase.BOUND],
+                unschedulable=held.phases[Phase.UNSCHEDULABLE],
+            )
+            yield _TENANT_MICROS
+        return reply
 
     def status(self, version: str) -> pb.DispatcherStatus:
         """Counters and problems."""

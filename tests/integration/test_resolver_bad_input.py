@@ -166,7 +166,9 @@ WRONG_CALLS = [
     (
         "UpsertNodes",
         pb.UpsertNodesRequest(
-            nodes=[common_pb2.NodeSpec(name="n9", labels=[common_pb2.Label(key="zone", value=v) for v in "ab"])]
+            nodes=[
+                common_pb2.NodeSpec(name="n9", labels=[common_pb2.Label(key="zone", value=v) for v in "ab"])
+            ]
         ),
         "node 'n9' labels: the label 'zone' is named twice",
     ),

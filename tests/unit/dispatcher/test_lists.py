@@ -1,4 +1,4 @@
-"""Lists of jobs and pods: in pages, and in slices between which others get their turn."""
+"""Lists of jobs, pods, workers and tenants: in pages, and in slices between which others get their turn."""
 
 import asyncio
 
@@ -11,6 +11,7 @@ from dispatcher.core.slices import finished
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime, in_turns
 from hoss.errors import InvalidInput
+from hoss.model.pod import PodSpec
 from hoss.v1 import dispatcher_pb2 as pb
 
 JOBS = 2500
@@ -96,3 +97,39 @@ async def test_while_a_page_of_pods_is_made_others_get_their_turn_and_rows_may_c
     names = [pod.name for pod in (await listing).pods]
     assert 0 < len(names) < 3000
     assert all(name.startswith("large-") for name in names)
+
+
+def all_pages(ask, request):
+    """The names of the entries, page by page."""
+    found = []
+    while True:
+        reply = finished(ask(request))
+        entries = reply.workers if isinstance(reply, pb.ListWorkersReply) else reply.tenants
+        found.append([entry.name for entry in entries])
+        if not reply.next_page_token:
+            return found
+        request.page_token = reply.next_page_token
+
+
+def test_pages_of_workers_hold_each_once_by_name(bench, queries):
+    for name in ("w3", "w1", "w2"):
+        bench.join(name)
+    assert all_pages(queries.workers, pb.ListWorkersRequest(limit=2)) == [["w1", "w2"], ["w3"]]
+    assert all_pages(queries.workers, pb.ListWorkersRequest(limit=1, steps=True)) == [["w1"], ["w2"], ["w3"]]
+    assert all_pages(queries.workers, pb.ListWorkersRequest()) == [["w1", "w2", "w3"]]
+
+
+def test_pages_of_tenants_hold_each_once_by_name(bench, queries):
+    for namespace in ("c", "a", "b"):
+        bench.job("job", 2, spec=PodSpec(namespace=namespace))
+    assert all_pages(queries.tenants, pb.ListTenantsRequest(limit=2)) == [["a", "b"], ["c"]]
+    assert all_pages(queries.tenants, pb.ListTenantsRequest()) == [["a", "b", "c"]]
+
+
+async def test_while_workers_are_listed_others_get_their_turn(bench, queries):
+    for number in range(1000):
+        bench.join(f"w{number}")
+    listing = asyncio.ensure_future(in_turns(queries.workers(pb.ListWorkersRequest())))
+    await asyncio.sleep(0)
+    assert not listing.done()
+    assert len((await listing).workers) == 1000

@@ -20,8 +20,11 @@ def test_absent_fields_of_messages_mean_kubernetes_defaults():
 
 def test_a_label_that_one_message_names_twice_is_refused():
     labels = [common_pb2.Label(key=key, value=value) for key, value in ("a1", "b1", "a2")]
-    with pytest.raises(InvalidInput, match="^labels: the label 'a' is named twice$"):
+    with pytest.raises(InvalidInput, match=r"^labels: the label 'a' is named twice$"):
         convert.pod_spec_from_proto(common_pb2.PodSpec(labels=labels))
-    with pytest.raises(InvalidInput, match="^node_selector: the label 'a' is named twice$"):
+    with pytest.raises(InvalidInput, match=r"^node_selector: the label 'a' is named twice$"):
         convert.pod_spec_from_proto(common_pb2.PodSpec(node_selector=labels))
-    assert convert.pod_spec_from_proto(common_pb2.PodSpec(labels=labels[:2])).labels == (("a", "1"), ("b", "1"))
+    assert convert.pod_spec_from_proto(common_pb2.PodSpec(labels=labels[:2])).labels == (
+        ("a", "1"),
+        ("b", "1"),
+    )
