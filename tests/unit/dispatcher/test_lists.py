@@ -133,3 +133,50 @@ async def test_while_workers_are_listed_others_get_their_turn(bench, queries):
     await asyncio.sleep(0)
     assert not listing.done()
     assert len((await listing).workers) == 1000
+
+
+def pod_pages(queries, **request):
+    found = []
+    while True:
+        reply = finished(queries.list_pods(pb.ListPodsRequest(**request)))
+        found.append([pod.name for pod in reply.pods])
+        if not reply.next_page_token:
+            return found
+        request["page_token"] = reply.next_page_token
+
+
+def test_pages_of_pods_hold_each_once_also_over_the_ends_of_slices(bench, queries):
+    bench.job("large", 250_000)
+    rows = bench.job("few", 5)
+    bench.handle(m.Deleted(rows[1:2]))
+    assert pod_pages(queries, job="few", limit=3) == [["few-0", "few-2", "few-3"], ["few-4"]]
+    names = pod_pages(queries, job="large", limit=10_000)
+    assert [len(page) for page in names] == [10_000] * 25
+    assert [name for page in names for name in page] == [f"large-{n}" for n in range(250_000)]
+
+
+def test_pods_of_phases_that_there_are_not_are_none(bench, queries):
+    bench.job("job", 2)
+    assert pod_pages(queries, phases=[77]) == [[]]
+    assert pod_pages(queries, phases=[77, pb.QUEUED]) == [["job-0", "job-1"]]
+
+
+def test_pods_are_found_by_namespace_and_label(bench, queries):
+    for name, labels in (("web", (("app", "web"),)), ("db", (("app", "db"),))):
+        for namespace in ("a", "b"):
+            bench.pods(f"{name}-{namespace}", spec=PodSpec(namespace=namespace, labels=labels))
+    assert pod_pages(queries, namespace="a") == [["web-a", "db-a"]]
+    assert pod_pages(queries, label_selector="app=web") == [["web-a", "web-b"]]
+    assert pod_pages(queries, namespace="b", label_selector="app!=web") == [["db-b"]]
+
+
+async def test_while_pods_are_looked_for_others_get_their_turn(bench, queries):
+    bench.job("large", 1_500_000)
+    bench.pods("last")
+    looking = asyncio.ensure_future(in_turns(queries.list_pods(pb.ListPodsRequest(phases=[pb.BOUND]))))
+    turns = 0
+    while not looking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert not (await looking).pods
+    assert turns >= 3
