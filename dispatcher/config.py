@@ -26,8 +26,8 @@ class OverlapControlSection(Document):
     """Overlap control: the answer to conflicts (docs/adr/0019-steering-by-conflicts.md,
     docs/adr/0076-a-partition-before-a-bulk.md)."""
 
-    # shared, shuffled or soft-partition; auto: a soft partition for a bulk of pods, else the one that costs least,
-    # by measurements.
+    # shared, shuffled or soft-partition; auto: a soft partition for a bulk of pods, else the one that costs
+    # least, by measurements.
     overlap: Literal["auto", "shared", "shuffled", "soft-partition"] = "auto"
 
     # How many workers of a rule get work at once; auto: all, or fewer while conflicts waste more than further

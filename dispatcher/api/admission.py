@@ -143,16 +143,16 @@ class Admission:
             return len(rows)
 
     async def _live(self, rows: Rows) -> Rows:
-        """Those of these rows whose pods exist and are not deleted. Rows of deleted pods may be given to others
-        in between: those of sets that came after the call are not meant."""
+        """Those of these rows whose pods exist and are not deleted. Others may get rows of deleted pods in
+        between: pods of sets that came after the call are not meant."""
         pods, newest = self._registry.pods, self._registry.directory.newest
         parts = [rows[:0]]
         for start in range(0, len(rows), _SLICE_ROWS):
+            await asyncio.sleep(0)
             part = rows[start : start + _SLICE_ROWS]
             phase = pods.phase[part]
             live = (phase != Phase.DELETED) & (phase != Phase.ABSENT) & (pods.pod_set[part] <= newest)
             parts.append(part[live])
-            await asyncio.sleep(0)
         found = np.concatenate(parts)
         await asyncio.sleep(0)  # copying nine million takes a slice of its own
         return found

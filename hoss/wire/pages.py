@@ -1,8 +1,8 @@
 """Lists that come in pages: what a server puts into one, and how a client reads on.
 
-A request has `limit` (entries of a page, 0: all in one reply) and `page_token`, a reply `next_page_token`, which is
-empty after the last page. Where a list is in order of keys, the token is the last key of the page. So an entry
-that comes or goes between two pages neither hides another one nor shows it twice."""
+A request has `limit` (entries of a page, 0: all in one reply) and `page_token`, a reply `next_page_token`,
+which is empty after the last page. Where a list is in order of keys, the token is the last key of the page.
+So an entry that comes or goes between two pages neither hides another one nor shows it twice."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar

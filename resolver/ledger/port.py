@@ -150,7 +150,7 @@ class Ledger(Protocol):
         `incomplete`: also of a ledger that waits to be rebuilt."""
 
     async def node_names(self, shard: int) -> list[str]:
-        """The names of the shard's nodes, in no order; those of nodes that are being removed may be among them."""
+        """The names of the shard's nodes, in no order. A node that is being removed may be among them."""
 
     async def snapshot_of(self, shard: int, names: Sequence[str]) -> Snapshot:
         """Those of these nodes that exist, at one moment; without groups and prepared commits."""

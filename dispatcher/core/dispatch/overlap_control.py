@@ -1,11 +1,11 @@
 """Overlap control: how much workers' node preferences overlap, and how many workers get work at once, chosen
 by what conflicts cost.
 
-Both together are the *setting*. A bulk of pods has a soft partition from its first pod to its last ones. Besides,
-while refusals exceed a tenth of the proposals, the next tighter setting is tried: first a soft partition, then
-fewer workers. A step is evaluated by the pods bound per second. A step without gain is taken back, and not tried
-again for a time that doubles. After a calm time the next looser setting is tried and evaluated likewise. Only
-time with outstanding work is measured.
+Both together are the *setting*. A bulk of pods has a soft partition from its first pod on. Besides, while
+refusals exceed a tenth of the proposals, the next tighter setting is tried: first a soft partition, then
+fewer workers. A step is evaluated by the pods bound per second. A step without gain is taken back, and not
+tried again for a time that doubles. After a calm time the next looser setting is tried and evaluated
+likewise. Only time with outstanding work is measured.
 
 ConflictCounters sums the conflicts that workers report, by pair of workers and verdict, by node, and by age
 of the view. OverlapEnforcer puts the setting into force: routing gives work to so many workers, and every

@@ -76,7 +76,7 @@ async def test_a_deletion_whose_client_leaves_is_not_left_half_done(bench, admis
 async def test_pods_that_got_rows_of_deleted_ones_while_a_deletion_looks_at_its_rows_are_not_deleted(
     bench, admission
 ):
-    gone, rows = bench.job("gone", PODS), bench.job("large", PODS)
+    rows, gone = bench.job("large", PODS), bench.job("gone", PODS)
     bench.handle(m.Deleted(gone))
     named = asyncio.Event()
 
