@@ -23,17 +23,20 @@ _ANY_HOST = ("", "0.0.0.0", "[::]")  # noqa: S104 - recognised here, not listene
 
 
 class OverlapControlSection(Document):
-    """Overlap control: the answer to conflicts (docs/adr/0019-steering-by-conflicts.md)."""
+    """Overlap control: the answer to conflicts (docs/adr/0019-steering-by-conflicts.md,
+    docs/adr/0076-a-partition-before-a-bulk.md)."""
 
-    # shared, shuffled or soft-partition; auto: the one that costs least, by measurements.
+    # shared, shuffled or soft-partition; auto: a soft partition for a bulk of pods, else the one that costs
+    # least, by measurements.
     overlap: Literal["auto", "shared", "shuffled", "soft-partition"] = "auto"
 
     # How many workers of a rule get work at once; auto: all, or fewer while conflicts waste more than further
     # workers add.
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=10_000)] = "auto"
 
-    # Seconds of work by which a step is measured. Heartbeats carry the figures, so it takes several of them.
-    # Below ten, because a longer window would miss conflicts that come and go in seconds.
+    # Seconds of work by which a step is measured, and seconds with little work after which a bulk is over.
+    # Heartbeats carry the figures, so it takes several of them. Below ten, because a longer window would miss
+    # conflicts that come and go in seconds.
     window_seconds: float = Field(default=3.0, ge=0.5, le=600)
 
     # Seconds without conflicts before a looser setting is tried. Long compared with the window: trying costs

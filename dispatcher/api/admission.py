@@ -135,16 +135,27 @@ class Admission:
     async def _delete(self, find: Callable[[], Rows]) -> int:
         # One at a time, because bitmaps are written as a whole.
         async with self._deleting:
-            pods = self._registry.pods
-            # In one step: rows of deleted pods may be given to others at any time.
-            rows = pods.distinct(find())
-            phase = pods.phase[rows]
-            rows = rows[(phase != Phase.DELETED) & (phase != Phase.ABSENT)]
+            rows = await self._live(self._registry.pods.distinct(find()))
             if not len(rows):
                 return 0
             await self._runtime.journal.delete(await self._bitmaps(rows))
             await self._handle_in_slices(rows, m.Deleted)
             return len(rows)
+
+    async def _live(self, rows: Rows) -> Rows:
+        """Those of these rows whose pods exist and are not deleted. Others may get rows of deleted pods in
+        between: pods of sets that came after the call are not meant."""
+        pods, newest = self._registry.pods, self._registry.directory.newest
+        parts = [rows[:0]]
+        for start in range(0, len(rows), _SLICE_ROWS):
+            await asyncio.sleep(0)
+            part = rows[start : start + _SLICE_ROWS]
+            phase = pods.phase[part]
+            live = (phase != Phase.DELETED) & (phase != Phase.ABSENT) & (pods.pod_set[part] <= newest)
+            parts.append(part[live])
+        found = np.concatenate(parts)
+        await asyncio.sleep(0)  # copying nine million takes a slice of its own
+        return found
 
     async def remove_gates(self, find: Callable[[], Rows], gates: frozenset[str]) -> tuple[int, int]:
         """Remove gates (all if none are named) from the pods that `find` returns. Returns how many had one,

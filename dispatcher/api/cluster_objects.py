@@ -2,17 +2,24 @@
 acknowledged."""
 
 import asyncio
+from dataclasses import fields
 from typing import NoReturn
 
 from dispatcher.core import messages as m
 from dispatcher.core.bound.disruption_budgets import PodCounts
 from dispatcher.core.cluster.objects import Applied
+from dispatcher.core.slices import Steps
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput
 from hoss.manifests.fields import check_name, check_namespace
 from hoss.model.cluster import ClusterObject, ObjectKey, PodDisruptionBudget, PriorityClass, key_of
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.convert_objects import object_from_proto, object_to_proto
+from hoss.wire.pages import first_page, key_before, not_from_a_reply
+
+# What entries of lists take, by estimate.
+_OBJECT_MICROS = 30.0
+_TEMPLATE_MICROS = 5.0  # and of a budget, each template that pods may have
 
 
 class ClusterObjectStore:
@@ -60,33 +67,36 @@ class ClusterObjectStore:
         ]
         return pb.DeleteObjectsReply(not_found=missing)
 
-    def listed(self, request: pb.ListObjectsRequest) -> pb.ListObjectsReply:
-        """The objects of a kind and namespace, or all; disruption budgets with their present status."""
-        found = [
+    def listed(self, request: pb.ListObjectsRequest) -> Steps[pb.ListObjectsReply]:
+        """One page of the objects of a kind and namespace, or of all; disruption budgets with their present
+        status. Raises InvalidInput."""
+        after = _key_before(request.page_token)
+        left = [
             item
             for item in self._known
             if request.kind in ("", key_of(item).kind)
             and (not key_of(item).namespace or request.namespace in ("", key_of(item).namespace))
+            and (after is None or key_of(item) > after)
         ]
-        budgets = [item for item in found if isinstance(item, PodDisruptionBudget)]
-        return pb.ListObjectsReply(
-            objects=map(object_to_proto, found), budgets=self._budget_statuses(budgets)
-        )
-
-    def _budget_statuses(self, budgets: list[PodDisruptionBudget]) -> list[pb.BudgetStatus]:
-        if not budgets:
-            return []
-        machine = self._runtime.machine
-        counts = PodCounts(machine.registry, machine.taint_eviction.leaving())
-        return [
-            pb.BudgetStatus(
-                expected_pods=status.expected,
-                current_healthy=status.healthy,
-                desired_healthy=status.desired,
-                disruptions_allowed=status.allowed,
-            )
-            for status in (counts.status(budget, budget.covers) for budget in budgets)
-        ]
+        page, token = first_page(left, request.limit, _page_key)
+        reply = pb.ListObjectsReply(next_page_token=token)
+        counts: PodCounts | None = None
+        for item in page:
+            reply.objects.append(object_to_proto(item))
+            if isinstance(item, PodDisruptionBudget):
+                if counts is None:
+                    machine = self._runtime.machine
+                    counts = PodCounts(machine.registry, machine.taint_eviction.leaving())
+                status = counts.status(item, item.covers)
+                reply.budgets.add(
+                    expected_pods=status.expected,
+                    current_healthy=status.healthy,
+                    desired_healthy=status.desired,
+                    disruptions_allowed=status.allowed,
+                )
+                yield counts.templates * _TEMPLATE_MICROS
+            yield _OBJECT_MICROS
+        return reply
 
     def resolve_priorities(self, message: pb.SubmitRequest) -> None:
         """Set every template's priority to that of its class, in place. Raises InvalidInput for a template
@@ -101,6 +111,21 @@ class ClusterObjectStore:
                 _give(template, named, number)
             elif default is not None and not template.priority_class_name and not template.spec.priority:
                 _give(template, default, number)
+
+
+def _page_key(item: ClusterObject) -> str:
+    key = key_of(item)
+    return f"{key.kind}/{key.namespace}/{key.name}"
+
+
+def _key_before(page_token: str) -> ObjectKey | None:
+    after = key_before(page_token)
+    if after is None:
+        return None
+    parts = after.split("/")
+    if len(parts) != len(fields(ObjectKey)):
+        raise not_from_a_reply(page_token)
+    return ObjectKey(*parts)
 
 
 def _give(template: pb.PodTemplate, priority_class: PriorityClass, number: int) -> None:

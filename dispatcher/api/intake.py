@@ -23,6 +23,7 @@ from hoss.model.resources import MAX_AMOUNT
 from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import U32, decode, decode_uids
+from hoss.wire.convert_selectors import labels_from_proto
 
 MAX_REPLICAS = 10_000_000
 
@@ -91,6 +92,7 @@ def _template(
         )
     if not (0 <= spec.nonzero_cpu_milli <= MAX_AMOUNT and 0 <= spec.nonzero_memory_bytes <= MAX_AMOUNT):
         raise InvalidInput("an amount is not from 0 to 2^53", where=f"templates[{number}].spec.nonzero_*")
+    _check_maps(spec, number)
     parts = (
         spec.namespace,
         message.scheduler_name,
@@ -113,6 +115,14 @@ def _template(
         spec.ClearField("scheduling_gates")
     rules = spec.host_ports or spec.spread or spec.HasField("pod_affinity") or spec.HasField("volumes")
     return NewTemplate(spec.SerializeToString(deterministic=True), kind, spec.priority, bool(rules))
+
+
+def _check_maps(spec: common_pb2.PodSpec, number: int) -> None:
+    """What would be refused where the class is decoded must not be accepted."""
+    for field in ("labels", "node_selector"):
+        entries = getattr(spec, field)
+        if len(entries) > 1:
+            labels_from_proto(entries, f"templates[{number}].spec.{field}")
 
 
 def _check_terms(spec: common_pb2.PodSpec, most: int, number: int) -> None:

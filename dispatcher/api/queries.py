@@ -1,7 +1,7 @@
 """Answers to clients' queries about pods, jobs, workers and tenants, read from the machine's columns. Changes
 nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,16 @@ from dispatcher.core.workers.membership import Worker
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
-from hoss.errors import InvalidInput, quoted
 from hoss.manifests.selectors import parse_label_selector
 from hoss.model.quantity import whole_number
+from hoss.model.selectors import Requirement
 from hoss.model.statistics import BOUNDS_SECONDS
 from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U16, NONE_U32
 from hoss.wire.convert import template_to_proto
 from hoss.wire.convert_selectors import labels_to_proto
+from hoss.wire.pages import first_page, key_before, not_from_a_reply
 
 DEFAULT_PAGE_PODS = 500
 MAX_PAGE_PODS = 10_000
@@ -31,7 +32,11 @@ MAX_PAGE_PODS = 10_000
 # What entries of lists take, by estimate.
 _POD_MICROS = 15.0
 _JOB_MICROS = 10.0
+_WORKER_MICROS = 40.0
+_TENANT_MICROS = 20.0
 _ROW_MICROS = 0.001
+_LOOK_MICROS = 0.02  # at a row, whether it matches
+_SLICE_ROWS = 100_000
 _HISTORY_MICROS = 2000.0
 
 _QUEUES = {Phase.QUEUED: "active", Phase.BACKOFF: "backoff", Phase.UNSCHEDULABLE: "unschedulable"}
@@ -41,7 +46,7 @@ def _page_start(token: str) -> int:
     """Where a page begins; "" is the first one. Raises InvalidInput."""
     start = whole_number(token or "0")
     if start is None:
-        raise InvalidInput(f"{quoted(token)} is not from an earlier reply", where="page_token")
+        raise not_from_a_reply(token)
     return start
 
 
@@ -101,8 +106,7 @@ class HistoryQueries:
 
     def add_to_job(self, job: PodSet, info: pb.JobInfo) -> None:
         """The known transitions of the job's pods, counted; without pods that are forgotten."""
-        rows = self._machine.registry.rows_of(job)
-        passages = self._history.transition_counts(rows, job.submission.first_transition)
+        passages = self._history.transition_counts(job.index, job.submission.first_transition)
         for (phase, event), passage in passages.items():
             info.steps.add(
                 phase=pb.PodPhase.Name(phase),
@@ -199,12 +203,15 @@ class Queries:
     ) -> Steps[pb.ListPodsReply]:
         """One page, by row, of the pods in a view. Deleted pods are listed only if the request names their
         phase. Raises InvalidInput."""
-        rows = self.matching(request)
-        rows = rows if view is None else view.of_rows(rows)
-        if request.page_token:
-            rows = rows[np.searchsorted(rows, _page_start(request.page_token)) :]
         limit = min(request.limit or DEFAULT_PAGE_PODS, MAX_PAGE_PODS)
+        rows = np.empty(0, np.uint32)
+        for part in self._matching(request, _page_start(request.page_token)):
+            rows = np.concatenate([rows, part if view is None else view.of_rows(part)])
+            if len(rows) > limit:
+                break
+            yield _SLICE_ROWS * _LOOK_MICROS
         reply = pb.ListPodsReply(next_page_token=str(rows[limit]) if len(rows) > limit else "")
+        # Between slices a pod may go, or be in another phase than it was found in.
         uids = self._registry.pods.uid[rows[:limit]]
         for row, uid in zip(rows[:limit].tolist(), uids, strict=True):
             if (self._registry.pods.uid[row] == uid).all():  # else the row was given to another pod meanwhile
@@ -268,34 +275,47 @@ class Queries:
             ),
         )
 
-    def workers(self, request: pb.ListWorkersRequest) -> pb.ListWorkersReply:
-        """All workers, by name."""
-        reply = pb.ListWorkersReply()
-        for worker in sorted(self._machine.members, key=lambda worker: worker.name):
+    def workers(self, request: pb.ListWorkersRequest) -> Steps[pb.ListWorkersReply]:
+        """One page of the workers, by name. Raises InvalidInput."""
+        after = key_before(request.page_token)
+        left = [worker for worker in self._machine.members if after is None or worker.name > after]
+        left.sort(key=lambda worker: worker.name)
+        page, token = first_page(left, request.limit, lambda worker: worker.name)
+        reply = pb.ListWorkersReply(next_page_token=token)
+        for worker in page:
             reply.workers.append(self.worker(worker))
             if request.steps:
                 self._history.add_to_worker(worker, reply.workers[-1])
+                yield _HISTORY_MICROS
+            yield _WORKER_MICROS
         return reply
 
-    def tenants(self, view: TenantView | None = None) -> pb.ListTenantsReply:
-        """The tenants in a view that have pods, by name."""
-        holdings = self._machine.tenants.holdings(self._runtime.now())
-        return pb.ListTenantsReply(
-            tenants=[
-                pb.TenantInfo(
-                    name=held.name,
-                    weight=held.weight,
-                    share=held.share,
-                    resource=held.resource,
-                    queued=held.phases[Phase.QUEUED] + held.phases[Phase.BACKOFF],
-                    scheduling=held.phases[Phase.SCHEDULING],
-                    bound=held.phases[Phase.BOUND],
-                    unschedulable=held.phases[Phase.UNSCHEDULABLE],
-                )
-                for held in sorted(holdings, key=lambda held: held.name)
-                if view is None or view.has_tenant(held.name)
-            ]
-        )
+    def tenants(
+        self, request: pb.ListTenantsRequest, view: TenantView | None = None
+    ) -> Steps[pb.ListTenantsReply]:
+        """One page of the tenants in a view that have pods, by name. Raises InvalidInput."""
+        after = key_before(request.page_token)
+        left = [
+            held
+            for held in self._machine.tenants.holdings(self._runtime.now())
+            if (after is None or held.name > after) and (view is None or view.has_tenant(held.name))
+        ]
+        left.sort(key=lambda held: held.name)
+        page, token = first_page(left, request.limit, lambda held: held.name)
+        reply = pb.ListTenantsReply(next_page_token=token)
+        for held in page:
+            reply.tenants.add(
+                name=held.name,
+                weight=held.weight,
+                share=held.share,
+                resource=held.resource,
+                queued=held.phases[Phase.QUEUED] + held.phases[Phase.BACKOFF],
+                scheduling=held.phases[Phase.SCHEDULING],
+                bound=held.phases[Phase.BOUND],
+                unschedulable=held.phases[Phase.UNSCHEDULABLE],
+            )
+            yield _TENANT_MICROS
+        return reply
 
     def status(self, version: str) -> pb.DispatcherStatus:
         """Counters and problems."""
@@ -333,32 +353,41 @@ class Queries:
 
     def matching(self, request: pb.ListPodsRequest) -> Rows:
         """The rows that match a request. Raises InvalidInput."""
-        pods, size = self._registry.pods, self._registry.pods.size
-        hidden = {Phase.ABSENT, Phase.DELETED}
-        phases = [int(phase) for phase in request.phases] or [int(p) for p in Phase if p not in hidden]
-        matches: NDArray[np.bool_] = np.isin(pods.phase[:size], phases) & (pods.phase[:size] != Phase.ABSENT)
-        if request.node:
-            index = self._nodes.index_of(request.node)
-            matches &= pods.node[:size] == (NONE_U32 if index is None else index)
-            matches &= pods.phase[:size] == Phase.BOUND
-        if request.job:
-            of_job = np.zeros(size, np.bool_)
-            for job in self._jobs_named(request.namespace, request.job):
-                of_job[self._registry.rows_of(job)] = True
-            matches &= of_job
+        return np.concatenate([np.empty(0, np.uint32), *self._matching(request)])
+
+    def _matching(self, request: pb.ListPodsRequest, first: int = 0) -> Iterator[Rows]:
+        """The rows from `first` on that match a request, part by part. The pods of sets that came since the
+        first part are not among them. Raises InvalidInput."""
+        registry, pods = self._registry, self._registry.pods
+        newest = registry.directory.newest
+        shown = set(request.phases) or set(Phase) - {Phase.DELETED}
+        phases = np.array([phase in shown and phase is not Phase.ABSENT for phase in Phase], np.bool_)
+        index = self._nodes.index_of(request.node) if request.node else None
+        jobs = [job.index for job in self._jobs_named(request.namespace, request.job)] if request.job else []
         selector = parse_label_selector(request.label_selector, where="label_selector")
-        if request.namespace or selector:
-            templates = np.unique(pods.template[:size][matches]).tolist()
-            chosen = [
-                i for i in templates if request.namespace in {"", self._registry.templates.kind(i).namespace}
-            ]
-            if selector:
-                labels = {i: dict(self._registry.templates.template(i).spec.labels) for i in chosen}
-                chosen = [
-                    i for i in chosen if all(requirement.matches(labels[i]) for requirement in selector)
-                ]
-            matches &= np.isin(pods.template[:size], chosen)
-        return np.flatnonzero(matches).astype(np.uint32)
+        wanted: dict[int, bool] = {}  # templates that were looked at
+        for start in range(first, pods.size, _SLICE_ROWS):
+            part = slice(start, min(start + _SLICE_ROWS, pods.size))
+            matches: NDArray[np.bool_] = phases[pods.phase[part]] & (pods.pod_set[part] <= newest)
+            if request.node:
+                matches &= pods.node[part] == (NONE_U32 if index is None else index)
+                matches &= pods.phase[part] == Phase.BOUND
+            if request.job:
+                matches &= np.isin(pods.pod_set[part], jobs)
+            if request.namespace or selector:
+                used = np.flatnonzero(np.bincount(pods.template[part][matches])).tolist()
+                for number in used:
+                    if number not in wanted:
+                        wanted[number] = self._template_matches(number, request.namespace, selector)
+                matches &= np.isin(pods.template[part], [number for number in used if wanted[number]])
+            yield (np.flatnonzero(matches) + start).astype(np.uint32)
+
+    def _template_matches(self, number: int, namespace: str, selector: Sequence[Requirement]) -> bool:
+        templates = self._registry.templates
+        if namespace not in {"", templates.kind(number).namespace}:
+            return False
+        labels = dict(templates.template(number).spec.labels) if selector else {}
+        return all(requirement.matches(labels) for requirement in selector)
 
     def _jobs_named(self, namespace: str, name: str) -> Iterable[PodSet]:
         return (
@@ -389,9 +418,8 @@ class Queries:
         return broken
 
     def _job(self, job: PodSet) -> pb.JobInfo:
-        pods, rows = self._registry.pods, self._registry.rows_of(job)
-        gang = self._registry.gangs.numbered(int(pods.gang[rows[0]]))
-        counts = np.bincount(pods.phase[rows], minlength=len(Phase)).tolist()
+        gang = self._registry.gangs.numbered(int(self._registry.pods.gang[self._registry.first_row(job)]))
+        counts = self._registry.count_by_phase(job).tolist()
         return pb.JobInfo(
             namespace=job.namespace,
             name=job.name,

@@ -154,7 +154,7 @@ class DispatcherService(DispatcherServicer):
         return await _answer(self._remove_gates(request), context)
 
     async def ListTenants(self, request: pb.ListTenantsRequest, context: Context) -> pb.ListTenantsReply:
-        return self._queries.tenants(self._view())
+        return await _answer(in_turns(self._queries.tenants(request, self._view())), context)
 
     async def Retry(self, request: pb.RetryRequest, context: Context) -> pb.RetryReply:
         return await _answer(self._retry(request), context)
@@ -168,10 +168,10 @@ class DispatcherService(DispatcherServicer):
         return await _answer(self._objects.remove(request), context)
 
     async def ListObjects(self, request: pb.ListObjectsRequest, context: Context) -> pb.ListObjectsReply:
-        return self._objects.listed(request)
+        return await _answer(in_turns(self._objects.listed(request)), context)
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersReply:
-        return self._queries.workers(request)
+        return await _answer(in_turns(self._queries.workers(request)), context)
 
     async def SetWorkerState(
         self, request: pb.SetWorkerStateRequest, context: Context

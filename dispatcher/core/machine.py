@@ -139,7 +139,14 @@ class Machine:
         )
         self.stealing = Stealing(self.registry, self.routing, self.members, self.estimates, settings.stealing)
         self.pressure = Pressure(settings.limits, self.registry, self.counters)
-        self.overlap = OverlapEnforcer(settings.overlap_control, self.members, self.routing, self.counters)
+        self.overlap = OverlapEnforcer(
+            settings.overlap_control,
+            self.members,
+            self.routing,
+            self.queues,
+            nodes=self.nodes,
+            counters=self.counters,
+        )
         self._ticked_at: float | None = None
         self._forgot_at = float("-inf")
         self._forget_workers_at = float("-inf")
@@ -302,7 +309,7 @@ class Machine:
                 self.queues.incoming["gated", POD_ADD] += int(gated.sum())
                 rows = rows[~gated]  # noqa: PLW2901 - the others
             self.queues.admit(rows, now)
-        return out
+        return out + self.overlap.pods_queued(now)
 
     def _deleted(self, event: m.Deleted, now: float) -> list[m.Instruction]:
         pods = self.registry.pods

@@ -35,6 +35,8 @@ _PERIOD_SECONDS = 2.0
 _SLICE_ROWS = 2000  # of the table; the ledger sends parts of about that size
 _SETTLED_MS = 10_000  # a pod that is bound for less may still be on its way
 _SUSPECTS_KEPT = 100_000
+# UID, shard and seq of a reservation -> passes in a row that found no pod for it.
+Suspects = dict[tuple[bytes, int, int], int]
 _WITH_A_WORKER = (Phase.SCHEDULING, Phase.BOUND)
 
 
@@ -54,7 +56,7 @@ class Reconciler:
         self._period_seconds = period_seconds
         self._settled_ms = settled_ms
         self._next_row = 0
-        self._suspects: set[tuple[bytes, int, int]] = set()  # UID, shard, seq; of the last whole pass
+        self._suspects: Suspects = {}  # of the last whole pass
 
     def jobs(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """They look the table's bound pods up in the ledger, slice after slice, and compare the ledger's
@@ -102,32 +104,35 @@ class Reconciler:
 
     async def check_reservations(self) -> None:
         """One pass over all reservations, with a pause after each part."""
-        suspects: set[tuple[bytes, int, int]] = set()
+        suspects: Suspects = {}
         async with aclosing(self._runtime.ledger.reservations()) as parts:
             async for part in parts:
                 await self._check_part(part, suspects)
                 await asyncio.sleep(self._period_seconds)
         self._suspects = suspects
 
-    async def _check_part(self, part: ReservationColumns, suspects: set[tuple[bytes, int, int]]) -> None:
+    async def _check_part(self, part: ReservationColumns, suspects: Suspects) -> None:
         stray, unknown = self._unwanted(part, await self._runtime.ledger.shard_count())
-        again = np.zeros(len(part.uids), np.bool_)
+        earlier = np.zeros(len(part.uids), np.int64)  # passes that found it before
         for row in np.flatnonzero(stray).tolist():
             suspect = part.uids[row].tobytes(), int(part.shards[row]), int(part.seqs[row])
-            again[row] = suspect in self._suspects
+            earlier[row] = self._suspects.get(suspect, 0)
             if len(suspects) < _SUSPECTS_KEPT:
-                suspects.add(suspect)
+                suspects[suspect] = int(earlier[row]) + 1
+        again = earlier > 0
         if not again.any():
             return
         over = self._every_pod_known | self._runtime.ledger.granted_in_term(part.epochs)
         released = again & (~unknown | over)
-        self._count("reservations_without_pod", int(again.sum()))
-        logger().warning(
-            "reservations_without_pod",
-            pods=int(again.sum()),
-            released=int(released.sum()),
-            first=uid_text(part.uids[again][0].tobytes()),
-        )
+        told = earlier == 1  # once each, however long it stays
+        if told.any():
+            self._count("reservations_without_pod", int(told.sum()))
+            logger().warning(
+                "reservations_without_pod",
+                pods=int(told.sum()),
+                released=int((told & released).sum()),
+                first=uid_text(part.uids[told][0].tobytes()),
+            )
         if released.any():
             as_of = self._runtime.ledger.known()
             await self._runtime.ledger.release(part.uids[released], part.nodes[released], as_of)

@@ -8,8 +8,9 @@ import asyncio
 import random
 import struct
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -27,6 +28,7 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
 from hoss.wire.convert import template_to_proto
 from hoss.wire.convert_objects import object_from_proto, object_to_proto
+from hoss.wire.pages import PAGE_ENTRIES, pages
 from hoss.wire.uids import random_uid_text, uid_from_text
 
 if TYPE_CHECKING:
@@ -49,9 +51,6 @@ _REPEATABLE = [
 
 RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
-
-# Jobs asked for in one call.
-_PAGE_JOBS = 2000
 
 
 class DispatcherClient:
@@ -155,7 +154,7 @@ class DispatcherClient:
         phases: Iterable[pb.PodPhase] = (),
         node: str = "",
         label_selector: str = "",
-        page_pods: int = 1000,
+        page_pods: int = PAGE_ENTRIES,
         templates: bool = False,
     ) -> AsyncIterator[pb.PodInfo]:
         """Every pod that matches, page by page. An empty namespace means all. `templates`: with templates."""
@@ -168,27 +167,17 @@ class DispatcherClient:
             limit=page_pods,
             templates=templates,
         )
-        while True:
-            page = await self._call(self.stub.ListPods, request)
+        async for page in self._pages(self.stub.ListPods, request):
             for pod in page.pods:
                 yield pod
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
 
     async def list_jobs(
         self, namespace: str = "", name: str = "", *, steps: bool = False
     ) -> list[pb.JobInfo]:
         """Jobs with their counts by phase, in order of submission. An empty namespace or name means all.
         `steps`: with their history."""
-        request = pb.ListJobsRequest(namespace=namespace, name=name, steps=steps, limit=_PAGE_JOBS)
-        found: list[pb.JobInfo] = []
-        while True:
-            page = await self._call(self.stub.ListJobs, request)
-            found.extend(page.jobs)
-            if not page.next_page_token:
-                return found
-            request.page_token = page.next_page_token
+        request = pb.ListJobsRequest(namespace=namespace, name=name, steps=steps, limit=PAGE_ENTRIES)
+        return [job async for page in self._pages(self.stub.ListJobs, request) for job in page.jobs]
 
     async def watch(self, since_revision: int = 0, *, states: bool = False) -> AsyncIterator[pb.WatchBatch]:
         """Events after a revision (0: from now), for as long as the caller iterates.
@@ -229,8 +218,9 @@ class DispatcherClient:
 
     async def list_tenants(self) -> list[pb.TenantInfo]:
         """The tenants that have pods, by name."""
-        reply = await self._call(self.stub.ListTenants, pb.ListTenantsRequest())
-        return list(reply.tenants)
+        request = pb.ListTenantsRequest(limit=PAGE_ENTRIES)
+        replies = self._pages(self.stub.ListTenants, request)
+        return [tenant async for page in replies for tenant in page.tenants]
 
     async def retry(
         self, namespace: str = "", *, pods: Iterable[str] = (), jobs: Iterable[str] = (), every: bool = False
@@ -254,23 +244,27 @@ class DispatcherClient:
 
     async def list_objects(self, kind: str = "", namespace: str = "") -> list[ClusterObject]:
         """Objects of a kind and namespace, by name. Empty means all."""
-        request = pb.ListObjectsRequest(kind=kind, namespace=namespace)
-        reply = await self._call(self.stub.ListObjects, request)
-        return [object_from_proto(message) for message in reply.objects]
+        request = pb.ListObjectsRequest(kind=kind, namespace=namespace, limit=PAGE_ENTRIES)
+        replies = self._pages(self.stub.ListObjects, request)
+        return [object_from_proto(message) async for page in replies for message in page.objects]
 
     async def list_budgets(self, namespace: str = "") -> list[tuple[PodDisruptionBudget, pb.BudgetStatus]]:
         """Disruption budgets of a namespace (empty: of all) by name, with their present status."""
-        request = pb.ListObjectsRequest(kind=PodDisruptionBudget.__name__, namespace=namespace)
-        reply = await self._call(self.stub.ListObjects, request)
-        found = [
-            item for item in map(object_from_proto, reply.objects) if isinstance(item, PodDisruptionBudget)
-        ]
-        return list(zip(found, reply.budgets, strict=True))
+        request = pb.ListObjectsRequest(
+            kind=PodDisruptionBudget.__name__, namespace=namespace, limit=PAGE_ENTRIES
+        )
+        found: list[tuple[PodDisruptionBudget, pb.BudgetStatus]] = []
+        async for page in self._pages(self.stub.ListObjects, request):
+            items = map(object_from_proto, page.objects)
+            budgets = [item for item in items if isinstance(item, PodDisruptionBudget)]
+            found += zip(budgets, page.budgets, strict=True)
+        return found
 
     async def list_workers(self, *, steps: bool = False) -> list[pb.WorkerInfo]:
         """Registered and lost workers. `steps`: with their recent history."""
-        request = pb.ListWorkersRequest(steps=steps)
-        return list((await self._call(self.stub.ListWorkers, request)).workers)
+        request = pb.ListWorkersRequest(steps=steps, limit=PAGE_ENTRIES)
+        replies = self._pages(self.stub.ListWorkers, request)
+        return [worker async for page in replies for worker in page.workers]
 
     async def set_worker_state(self, name: str, state: str) -> pb.WorkerInfo:
         """Cordon ("Cordoned"), drain ("Draining") or reopen ("Ready") a worker."""
@@ -325,6 +319,12 @@ class DispatcherClient:
         """Set a missing id. A repetition without an id would be another submission."""
         if not request.request_id:
             request.request_id = random_uid_text(self._rng)
+
+    def _pages(
+        self, method: "grpc.aio.UnaryUnaryMultiCallable[Any, ReplyT]", request: Any
+    ) -> AsyncIterator[ReplyT]:
+        """Every page of a list."""
+        return pages(partial(self._call, method), request)
 
     async def _call(
         self,

@@ -20,6 +20,7 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverStub
 from hoss.wire.columns import U32, U64, Uids, decode, encode
 from hoss.wire.convert import node_to_proto
+from hoss.wire.pages import PAGE_ENTRIES, pages
 
 if TYPE_CHECKING:
     from hoss.v1.resolver_pb2_grpc import ResolverAsyncStub
@@ -151,8 +152,12 @@ class ResolverClient:
 
     async def list_nodes(self, names: Sequence[str] = (), label_selector: str = "") -> list[pb.NodeInfo]:
         """Nodes with their requested amounts, by name. Without names: all."""
-        request = pb.ListNodesRequest(names=names, label_selector=label_selector)
-        return list((await self._call(self.stub.ListNodes, request, _LONG_CALL_SECONDS)).nodes)
+        request = pb.ListNodesRequest(names=names, label_selector=label_selector, limit=PAGE_ENTRIES)
+
+        async def page(wanted: pb.ListNodesRequest) -> pb.ListNodesReply:
+            return await self._call(self.stub.ListNodes, wanted, _LONG_CALL_SECONDS)
+
+        return [node async for reply in pages(page, request) for node in reply.nodes]
 
     def reservations(self, *, details: bool = False) -> AsyncIterator[pb.ReservationChunk]:
         """Every reservation as columns, shard by shard. `details`: with leases and names of workers.

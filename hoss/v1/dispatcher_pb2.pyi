@@ -482,20 +482,26 @@ class DeleteObjectsReply(_message.Message):
     def __init__(self, not_found: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ...) -> None: ...
 
 class ListObjectsRequest(_message.Message):
-    __slots__ = ("kind", "namespace")
+    __slots__ = ("kind", "namespace", "limit", "page_token")
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     kind: str
     namespace: str
-    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+    limit: int
+    page_token: str
+    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListObjectsReply(_message.Message):
-    __slots__ = ("objects", "budgets")
+    __slots__ = ("objects", "next_page_token", "budgets")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     BUDGETS_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ClusterObject]
+    next_page_token: str
     budgets: _containers.RepeatedCompositeFieldContainer[BudgetStatus]
-    def __init__(self, objects: _Optional[_Iterable[_Union[_objects_pb2.ClusterObject, _Mapping]]] = ..., budgets: _Optional[_Iterable[_Union[BudgetStatus, _Mapping]]] = ...) -> None: ...
+    def __init__(self, objects: _Optional[_Iterable[_Union[_objects_pb2.ClusterObject, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., budgets: _Optional[_Iterable[_Union[BudgetStatus, _Mapping]]] = ...) -> None: ...
 
 class BudgetStatus(_message.Message):
     __slots__ = ("expected_pods", "current_healthy", "desired_healthy", "disruptions_allowed")
@@ -584,26 +590,38 @@ class TenantInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., share: _Optional[float] = ..., resource: _Optional[str] = ..., queued: _Optional[int] = ..., scheduling: _Optional[int] = ..., bound: _Optional[int] = ..., unschedulable: _Optional[int] = ...) -> None: ...
 
 class ListTenantsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("limit", "page_token")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    page_token: str
+    def __init__(self, limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListTenantsReply(_message.Message):
-    __slots__ = ("tenants",)
+    __slots__ = ("tenants", "next_page_token")
     TENANTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     tenants: _containers.RepeatedCompositeFieldContainer[TenantInfo]
-    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantInfo, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
-    __slots__ = ("steps",)
+    __slots__ = ("steps", "limit", "page_token")
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     steps: bool
-    def __init__(self, steps: bool = ...) -> None: ...
+    limit: int
+    page_token: str
+    def __init__(self, steps: bool = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListWorkersReply(_message.Message):
-    __slots__ = ("workers",)
+    __slots__ = ("workers", "next_page_token")
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
-    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class SetWorkerStateRequest(_message.Message):
     __slots__ = ("name", "state")

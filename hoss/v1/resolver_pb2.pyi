@@ -389,12 +389,16 @@ class CordonNodeReply(_message.Message):
     def __init__(self, node: _Optional[_Union[_common_pb2.NodeSpec, _Mapping]] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
-    __slots__ = ("names", "label_selector")
+    __slots__ = ("names", "label_selector", "limit", "page_token")
     NAMES_FIELD_NUMBER: _ClassVar[int]
     LABEL_SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     label_selector: str
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., label_selector: _Optional[str] = ...) -> None: ...
+    limit: int
+    page_token: str
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., label_selector: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
     __slots__ = ("index", "spec", "requested", "cards_used_milli", "quarantine")
@@ -421,10 +425,12 @@ class Quarantine(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., since_unix_ms: _Optional[int] = ..., until_unix_ms: _Optional[int] = ...) -> None: ...
 
 class ListNodesReply(_message.Message):
-    __slots__ = ("nodes",)
+    __slots__ = ("nodes", "next_page_token")
     NODES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[NodeInfo]
-    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GrantEpochRequest(_message.Message):
     __slots__ = ("worker", "term", "ledger_epoch", "journal_write")

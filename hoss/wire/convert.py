@@ -62,7 +62,7 @@ def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
         nonzero_cpu_milli=message.nonzero_cpu_milli,
         nonzero_memory_bytes=message.nonzero_memory_bytes,
         node_name=message.node_name,
-        node_selector=labels_from_proto(message.node_selector),
+        node_selector=labels_from_proto(message.node_selector, "node_selector"),
         required_node_affinity=optional(
             message,
             "required_node_affinity",

@@ -1,9 +1,11 @@
 """Between the model and protobuf messages: labels, selectors of labels and of nodes, and fields that may be
 unset."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from hoss.errors import InvalidInput, quoted
 from hoss.model.selectors import LabelSelector, NodeSelectorTerm, Requirement
 from hoss.v1 import common_pb2 as pb
 
@@ -19,8 +21,14 @@ def labels_to_proto(labels: Sequence[tuple[str, str]]) -> list[pb.Label]:
     return [pb.Label(key=k, value=v) for k, v in labels]
 
 
-def labels_from_proto(labels: Iterable[pb.Label]) -> tuple[tuple[str, str], ...]:
-    return tuple((label.key, label.value) for label in labels)
+def labels_from_proto(labels: Iterable[pb.Label], where: str = "labels") -> tuple[tuple[str, str], ...]:
+    """Labels, or what else is a map by key, in order. Raises InvalidInput for a key that is there twice: one
+    reader would go by its first value, and another by its last."""
+    found = tuple((label.key, label.value) for label in labels)
+    if len(dict(found)) < len(found):
+        ((key, _),) = Counter(key for key, _ in found).most_common(1)
+        raise InvalidInput(f"the label {quoted(key)} is named twice", where=where)
+    return found
 
 
 def requirement_to_proto(requirement: Requirement) -> pb.Requirement:

@@ -1,17 +1,19 @@
 """The service's node calls: upsert, remove, cordon and list, shard by shard."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, quoted
 from hoss.manifests.selectors import parse_label_selector
+from hoss.model.selectors import Requirement
 from hoss.security.identity import CallerKind, caller
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARD_CLOSED, CARDS, MAX_RESOURCES, NO_CARD, U32, account_dtype
+from hoss.wire.pages import first_page, key_before
 from resolver.api.quarantine import Quarantine
 from resolver.core.values import AccountRows, Writer
 from resolver.ledger.port import Ledger
@@ -112,33 +114,59 @@ class NodeChanges:
         return index, common_pb2.NodeSpec.FromString(spec)
 
 
-async def list_nodes(ledger: Ledger, names: Collection[str], label_selector: str) -> pb.ListNodesReply:
-    """Nodes with these names (none: all) that match the selector. Raises InvalidInput for a bad selector."""
-    requirements = parse_label_selector(label_selector, where="label_selector")
-    selected = set(names)
+async def list_nodes(ledger: Ledger, request: pb.ListNodesRequest) -> pb.ListNodesReply:
+    """One page of the nodes with these names (none: all) that match the selector, by name. Nodes of one page
+    and shard are as at one moment. Raises InvalidInput for a bad selector or token."""
+    requirements = parse_label_selector(request.label_selector, where="label_selector")
+    after = key_before(request.page_token)
+    names = set(request.names)
+    if not names:
+        for shard in range(ledger.shards):
+            names.update(await ledger.node_names(shard))
+    left = sorted(name for name in names if after is None or name > after)
     schema = await ledger.schema()
     found: list[pb.NodeInfo] = []
-    for shard in range(ledger.shards):
-        snapshot = await ledger.snapshot(shard)
+    while left and (not request.limit or len(found) <= request.limit):
+        # One more than the page has, for the token; more where the selector may pass over many.
+        count = max(request.limit + 1 - len(found), _SLICE_NODES) if request.limit else len(left)
+        infos = [info async for info in _infos(ledger, schema, left[:count], requirements)]
+        found += sorted(infos, key=_name)
+        left = left[count:]
+    page, token = first_page(found, request.limit, _name)
+    return pb.ListNodesReply(nodes=page, next_page_token=token)
+
+
+def _name(info: pb.NodeInfo) -> str:
+    return info.spec.name
+
+
+async def _infos(
+    ledger: Ledger, schema: Sequence[str], names: Sequence[str], requirements: Sequence[Requirement]
+) -> AsyncIterator[pb.NodeInfo]:
+    """Those of these nodes that exist and match, shard by shard."""
+    wanted = set(names)
+    shards = [shard_of(name, ledger.shards) for name in names]
+    for shard in sorted(set(shards)):
+        here = [name for name, its_shard in zip(names, shards, strict=True) if its_shard == shard]
+        snapshot = await ledger.snapshot_of(shard, here)
         requested = _by_index(snapshot.accounts)
         async for index, node in decoded(snapshot.specs):
             labels = {label.key: label.value for label in node.labels}
-            if (not selected or node.name in selected) and all(r.matches(labels) for r in requirements):
+            # Between the look-up of a name and the read, its index may have become another node's.
+            if node.name not in wanted or index not in requested:
+                continue
+            if all(requirement.matches(labels) for requirement in requirements):
                 amounts, cards = requested[index]
-                found.append(
-                    pb.NodeInfo(
-                        index=index,
-                        spec=node,
-                        requested=[
-                            common_pb2.Amount(resource=schema[i], amount=amount)
-                            for i, amount in enumerate(amounts)
-                            if amount
-                        ],
-                        cards_used_milli=cards,
-                    )
+                yield pb.NodeInfo(
+                    index=index,
+                    spec=node,
+                    requested=[
+                        common_pb2.Amount(resource=schema[i], amount=amount)
+                        for i, amount in enumerate(amounts)
+                        if amount
+                    ],
+                    cards_used_milli=cards,
                 )
-    found.sort(key=lambda info: info.spec.name)
-    return pb.ListNodesReply(nodes=found)
 
 
 async def decoded(specs: Mapping[int, bytes]) -> AsyncIterator[tuple[int, common_pb2.NodeSpec]]:

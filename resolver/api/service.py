@@ -301,7 +301,7 @@ class ResolverService(ResolverServicer):
 
     @_answering
     async def ListNodes(self, request: pb.ListNodesRequest, context: Any) -> pb.ListNodesReply:
-        reply = await list_nodes(self._ledger, request.names, request.label_selector)
+        reply = await list_nodes(self._ledger, request)
         await add_quarantine(self._quarantine, self._ledger.shards, reply.nodes)
         return reply
 

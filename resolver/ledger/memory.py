@@ -378,6 +378,16 @@ class MemoryLedger:
         prepared = arbiter.prepared.under_way()
         return Snapshot(arbiter.seq, rows, dict(arbiter.specs), runs, prepared, arbiter.nonce)
 
+    async def node_names(self, shard: int) -> list[str]:
+        return list(self._read(shard).names)
+
+    async def snapshot_of(self, shard: int, names: Sequence[str]) -> Snapshot:
+        arbiter = self._read(shard)
+        nodes = {arbiter.names[name] for name in names if name in arbiter.names}
+        live = sorted(node for node in nodes if not arbiter.accounts[node].has(FLAG_GONE))
+        specs = {node: arbiter.specs[node] for node in live}
+        return Snapshot(arbiter.seq, self._rows(shard, live), specs, nonce=arbiter.nonce)
+
     async def nodes_named(self, shard: int, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
         arbiter = self._read(shard)
         known = {name: arbiter.names[name] for name in names if name in arbiter.names}

@@ -149,6 +149,12 @@ class Ledger(Protocol):
         """The shard's nodes at one moment. `groups`: also where the pods of each group are, which costs more.
         `incomplete`: also of a ledger that waits to be rebuilt."""
 
+    async def node_names(self, shard: int) -> list[str]:
+        """The names of the shard's nodes, in no order. A node that is being removed may be among them."""
+
+    async def snapshot_of(self, shard: int, names: Sequence[str]) -> Snapshot:
+        """Those of these nodes that exist, at one moment; without groups and prepared commits."""
+
     async def nodes_named(self, shard: int, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
         """Index and spec of the nodes that exist."""
 

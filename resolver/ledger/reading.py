@@ -228,8 +228,20 @@ class LedgerReading:
             runs = stored.runs_of_reservations(
                 records, {stored.number(key): text for key, text in pods[1].items()}
             )
-        live = {i: a for i, a in accounts.items() if not a[16] & FLAG_GONE}
-        return replace(_snapshot(position, live, cards, specs), runs=runs, prepared=prepared)
+        return replace(_snapshot(position, _live(accounts), cards, specs), runs=runs, prepared=prepared)
+
+    async def node_names(self, shard: int) -> list[str]:
+        _, (names,) = await self._read(shard, ("hkeys", self._keys[shard][4]))
+        return [name.decode() for name in names]
+
+    async def snapshot_of(self, shard: int, names: Sequence[str]) -> Snapshot:
+        keys = self._keys[shard]
+        _, (found,) = await self._read(shard, ("hmget", keys[4], list(names)))
+        nodes = [index for index in found if index is not None]
+        commands = [("hmget", keys[key], nodes) for key in (1, 2, 3)] if nodes else []
+        position, columns = await self._read(shard, *commands)
+        accounts, cards, specs = [_present(nodes, column) for column in columns] or ({}, {}, {})
+        return _snapshot(position, _live(accounts), cards, specs)
 
     async def nodes_named(self, shard: int, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
         keys = self._keys[shard]
@@ -396,6 +408,15 @@ def _position_of(entries: Any) -> Position | None:
         return None
     entry_id, fields = entries[0]
     return Position(int(entry_id.split(b"-")[0]), fields.get(b"o", b"").decode())
+
+
+def _present(fields: list[bytes], values: list[bytes | None]) -> dict[bytes, bytes]:
+    """The fields of a hash that have a value."""
+    return {field: value for field, value in zip(fields, values, strict=True) if value is not None}
+
+
+def _live(accounts: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    return {index: account for index, account in accounts.items() if not account[16] & FLAG_GONE}
 
 
 def _snapshot(

@@ -8,6 +8,7 @@ from hoss.model.node import NO_EXECUTE
 from hoss.model.resources import DEVICE_RESOURCE, MAX_AMOUNT
 from hoss.v1 import common_pb2
 from hoss.wire.columns import CARD_SLOTS, MAX_RESOURCES
+from hoss.wire.convert_selectors import labels_from_proto
 from resolver.core.values import LedgerNodeChange
 
 _MAX_NAME = 253  # as in Kubernetes, as are those of resources: a prefix, a slash and a name
@@ -35,6 +36,7 @@ def check_nodes(nodes: Iterable[common_pb2.NodeSpec], seen: set[str]) -> None:
         if node.name in seen:
             raise InvalidInput("is named twice in one request", where=where)
         seen.add(node.name)
+        labels_from_proto(node.labels, f"{where} labels")
         for amount in node.allocatable:
             if not amount.resource:
                 raise InvalidInput("offers a resource without a name", where=where)

@@ -67,6 +67,17 @@ class Demand:
         return self.spec.namespace != ""
 
     @cached_property
+    def prefers_by_pods(self) -> bool:
+        """Whether it prefers nodes by which pods are there: to spread (also by default), or near or far from
+        others."""
+        spec = self.spec
+        spreads = spec.default_spread is not None or any(
+            not constraint.required for constraint in spec.spread
+        )
+        affinity = spec.pod_affinity
+        return spreads or (affinity is not None and bool(affinity.preferred or affinity.anti_preferred))
+
+    @cached_property
     def plain(self) -> bool:
         """Whether it requests cpu and memory, and nothing but amounts."""
         cpu, memory = self.cpu_and_memory

@@ -200,6 +200,21 @@ async def test_nodes_are_found_by_name_while_they_are_there(placed, make_node):
     assert await ledger.nodes_named(0, ["nobody"]) == {}
 
 
+@pytest.mark.topologies
+async def test_a_snapshot_of_named_nodes_is_their_part_of_the_whole_one(placed):
+    ledger, _, _ = placed
+    assert sorted(await ledger.node_names(0)) == ["a", "b"]
+    assert await ledger.node_names(1) == []
+    part, whole = await ledger.snapshot_of(0, ["b", "nobody"]), await ledger.snapshot(0)
+    assert (part.seq, part.nonce, part.specs) == (whole.seq, whole.nonce, {2: whole.specs[2]})
+    rows = np.frombuffer(part.accounts.records, account_dtype(part.accounts.resources))
+    assert rows["amounts"][:, 0, 1].tolist() == [300], "what pod 3 has"
+    assert await ledger.snapshot_of(0, ["a", "b"]) == whole
+    assert (await ledger.snapshot_of(0, ["nobody"])).specs == {}
+    await ledger.remove_nodes(0, ["a"])
+    assert list((await ledger.snapshot_of(0, ["a", "b"])).specs) == [2]
+
+
 async def test_a_name_that_comes_back_gets_its_index_and_is_born_anew(placed, make_node):
     ledger, _, _ = placed
     born = (await account_of(ledger, 0))["born"]

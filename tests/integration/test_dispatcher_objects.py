@@ -14,7 +14,9 @@ from integration.test_dispatcher_process import (  # noqa: F401 - fixtures
 from hoss.errors import InvalidInput
 from hoss.model.cluster import Namespace, ObjectKey, PodDisruptionBudget, PriorityClass, Service, Threshold
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1 import workerlink_pb2
+from hoss.wire.pages import PAGE_ENTRIES
 
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
 OBJECTS = [
@@ -43,6 +45,22 @@ async def test_objects_survive_kill_9_of_the_dispatcher_and_workers_hear_of_them
     assert await client.list_objects("Service", "else") == []
     await client.apply_objects([Namespace("shop")])
     assert await worker.hears_of("shop") == {}
+
+
+async def test_objects_come_in_pages_with_the_statuses_of_their_budgets(platform: Platform):  # noqa: F811
+    client = await platform.start()
+    budgets = [
+        PodDisruptionBudget("default", f"b{number:04}", WEB, min_available=Threshold(number))
+        for number in range(PAGE_ENTRIES + 50)
+    ]
+    await client.apply_objects([*budgets, *OBJECTS])
+    listed = await client.list_objects()
+    assert listed == [Namespace("default"), OBJECTS[0], *budgets, *OBJECTS[1:]]
+    assert [
+        (budget.name, status.desired_healthy) for budget, status in await client.list_budgets("default")
+    ] == [(f"b{number:04}", number) for number in range(PAGE_ENTRIES + 50)]
+    with pytest.raises(InvalidInput, match="page_token: '/Service/web' is not from an earlier reply"):
+        await client._call(client.stub.ListObjects, pb.ListObjectsRequest(page_token="/Service/web"))
 
 
 async def test_a_budget_allows_as_many_disruptions_as_more_pods_are_bound_than_it_desires(platform: Platform):  # noqa: F811

@@ -183,6 +183,20 @@ async def test_a_reservation_that_an_earlier_term_has_left_of_an_unknown_pod_is_
     assert term.counters["reservations_released"] == every_pod_known
 
 
+async def test_an_orphan_that_stays_is_told_and_counted_once_and_a_later_one_by_itself(term):
+    await term.reserve(numbered_uids(b"nobody knows", 0, 1), term.on_shard(1))
+    reconciler = Reconciler(term.runtime, every_pod_known=False, period_seconds=0.0)
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(4):
+            await reconciler.check_reservations()
+        assert term.counters["reservations_without_pod"] == 1
+        await term.reserve(numbered_uids(b"another pod.", 0, 2), term.on_shard(1))
+        for _ in range(4):
+            await reconciler.check_reservations()
+    assert term.counters["reservations_without_pod"] == 3
+    assert [line["pods"] for line in lines if line["event"] == "reservations_without_pod"] == [1, 2]
+
+
 async def test_a_reservation_that_a_worker_of_this_term_made_is_released_when_nobody_knows_its_pod_any_more(
     term,
 ):

@@ -163,6 +163,15 @@ WRONG_CALLS = [
         pb.UpsertNodesRequest(nodes=[amount("", 1)]),
         "node 'n9': offers a resource without a name",
     ),
+    (
+        "UpsertNodes",
+        pb.UpsertNodesRequest(
+            nodes=[
+                common_pb2.NodeSpec(name="n9", labels=[common_pb2.Label(key="zone", value=v) for v in "ab"])
+            ]
+        ),
+        "node 'n9' labels: the label 'zone' is named twice",
+    ),
     ("ListNodes", pb.ListNodesRequest(label_selector="a b c"), "label_selector"),
     ("Lookup", pb.LookupRequest(uids=bytes(16 * TOO_MANY)), f"uids: {TOO_MANY} rows; max_request_rows"),
     ("Release", pb.ReleaseRequest(uids=bytes(16 * TOO_MANY)), f"uids: {TOO_MANY} rows; max_request_rows"),

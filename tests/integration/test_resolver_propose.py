@@ -15,7 +15,9 @@ from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput, NotFound
 from hoss.model.node import NodeSpec
 from hoss.model.resources import CPU
+from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import numbered_uids
+from hoss.wire.pages import PAGE_ENTRIES
 from hossctl.local.redis_server import RedisServer
 from resolver.core.values import CONFLICT, Verdict
 
@@ -205,6 +207,22 @@ async def test_nodes_are_listed_by_name_and_label_with_what_is_requested(resolve
     assert {amount.resource: amount.amount for amount in node.requested} == {"cpu": 250, "pods": 1}
     with pytest.raises(InvalidInput, match="label_selector"):
         await resolver.list_nodes(label_selector="a b c")
+
+
+async def test_nodes_come_in_pages_by_name_and_the_client_reads_on(resolver):
+    names = [f"m{number:04}" for number in range(PAGE_ENTRIES + 300)]
+    await resolver.upsert_nodes([NodeSpec(name, labels=(("odd", str(int(name[1:]) % 2)),)) for name in names])
+    assert [node.spec.name for node in await resolver.list_nodes()] == sorted(
+        [*names, "n0", "n1", "n2", "n3"]
+    )
+    odd = await resolver.list_nodes(label_selector="odd=1")
+    assert [node.spec.name for node in odd] == names[1::2]
+    request = pb.ListNodesRequest(names=["n2", "m0001", "nobody", "n0"], limit=2)
+    first = await resolver.stub.ListNodes(request)
+    assert [node.spec.name for node in first.nodes] == ["m0001", "n0"]
+    request.page_token = first.next_page_token
+    last = await resolver.stub.ListNodes(request)
+    assert ([node.spec.name for node in last.nodes], last.next_page_token) == (["n2"], "")
 
 
 async def test_cordon_closes_a_node_and_names_one_that_is_not_there(resolver):

@@ -48,6 +48,11 @@ class PodCounts:
         self._healthy = np.bincount(template[phase == Phase.BOUND], minlength=count)
         self._healthy -= np.bincount(template[leaving], minlength=count)
 
+    @property
+    def templates(self) -> int:
+        """How many `status` looks through."""
+        return len(self._templates.live_ids())
+
     def status(self, budget: PodDisruptionBudget, selects: Callable[[PodSpec], bool]) -> BudgetStatus:
         """The status of a budget, whose pods are those that `selects` accepts."""
         templates = self._templates

@@ -25,9 +25,12 @@ class KnownNodes:
     def __contains__(self, index: int) -> bool:
         return index in self._nodes
 
+    def __len__(self) -> int:
+        return len(self._nodes)
+
     def table_sizes(self) -> dict[str, int]:
         """The entries of each table."""
-        return {"nodes": len(self._nodes), "removed_nodes": len(self._removed)}
+        return {"nodes": len(self), "removed_nodes": len(self._removed)}
 
     def get(self, index: int) -> KnownNode | None:
         """The node; None if it is removed or not reported yet."""

@@ -1,24 +1,27 @@
 """Overlap control: how much workers' node preferences overlap, and how many workers get work at once, chosen
 by what conflicts cost.
 
-Both together are the *setting*. While refusals exceed a tenth of the proposals, the next tighter setting is
-tried: first a soft partition, then fewer workers. A step is evaluated by the pods bound per second. A step
-without gain is taken back, and not tried again for a time that doubles. After a calm time the next looser
-setting is tried and evaluated likewise. Only time with outstanding work is measured.
+Both together are the *setting*. A bulk of pods has a soft partition from its first pod on. Besides, while
+refusals exceed a tenth of the proposals, the next tighter setting is tried: first a soft partition, then
+fewer workers. A step is evaluated by the pods bound per second. A step without gain is taken back, and not
+tried again for a time that doubles. After a calm time the next looser setting is tried and evaluated
+likewise. Only time with outstanding work is measured.
 
 ConflictCounters sums the conflicts that workers report, by pair of workers and verdict, by node, and by age
 of the view. OverlapEnforcer puts the setting into force: routing gives work to so many workers, and every
 worker gets its preference for nodes of equal score."""
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Sized
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dispatcher.core.dispatch.routing import Routing
+from dispatcher.core.dispatch.routing import Routing, workers_taking_work
 from dispatcher.core.messages import Handlers, Instruction, Note, OverlapRequested, SendPreference
+from dispatcher.core.queue.queues import Queues
 from dispatcher.core.workers.membership import Membership, Worker
 from dispatcher.core.workers.reports import AGE_STEPS, NO_HEARTBEAT, ConflictReport, Heartbeat
 from hoss.model.conflicts import Overlap, Preference
@@ -46,6 +49,9 @@ class OverlapControlRules:
 DEFAULT_OVERLAP_RULES = OverlapControlRules()
 
 _FEW_PODS = 100  # proposed per window: fewer give no reliable share
+# In hand at once, a bulk is as many pods as there are nodes, and so many. It is over below the second number.
+_BULK_PODS, _FEW_IN_HAND = 1000, 100
+_NODES_A_SHARE = 100
 _GAIN = 1.03  # this much more throughput is an improvement and not noise
 _LOSS = 0.97
 _MAX_DOUBLINGS = 30  # of a wait: far beyond any longest one, and far below what a float can hold
@@ -69,6 +75,24 @@ class Totals(NamedTuple):
     bound: int
     loaded: bool  # some worker has outstanding pods
     workers: int  # eligible for work
+
+
+class Backlog(NamedTuple):
+    """What is in hand, and where it may go."""
+
+    pods: int  # queued, or with a worker
+    nodes: int
+    workers: int  # that get work
+
+    @property
+    def bulk(self) -> bool:
+        """Whether the workers are to part the nodes at once. With fewer pods they meet rarely. And a share of
+        few nodes would be filled by one batch, while the others are empty."""
+        enough_nodes = self.nodes >= self.workers * _NODES_A_SHARE
+        return self.workers > 1 and enough_nodes and self.pods >= max(_BULK_PODS, self.nodes)
+
+    def __str__(self) -> str:
+        return f"{self.pods:,} pods for {self.nodes:,} nodes are in hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +154,8 @@ class OverlapControl:
     _calm: MeasuredWindow | None = None  # the last one measured in this calm time
     _taken_back: Counter[_Direction] = field(default_factory=Counter)  # in a row
     _not_before: dict[_Direction, float] = field(default_factory=dict)
+    _by_bulk: bool = False  # the partition in force began with a bulk
+    _few_since: float = 0.0
 
     def __post_init__(self) -> None:
         self.setting = self._within_rules(OverlapSetting())
@@ -163,6 +189,29 @@ class OverlapControl:
         if now - self._calm_since >= self._calm_needed:
             return self._relax(totals, now)
         return None
+
+    def foresee(self, backlog: Backlog, now: float) -> OverlapStep | None:
+        """Begin a partition before a bulk is sent, and end that partition once little has been in hand for a
+        while (docs/adr/0076). One that begins when conflicts show comes too late."""
+        if backlog.pods >= _FEW_IN_HAND:
+            self._few_since = now
+        if self._by_bulk:
+            # By hand, or undone by a step on trial: it is no longer this one.
+            self._by_bulk = self.rules.overlap is None and self.setting.overlap is Overlap.SOFT_PARTITION
+            if not self._by_bulk or now - self._few_since < self.rules.window_seconds:
+                return None
+            self._by_bulk, self._trial, self._calm_since = False, None, now
+            setting = self._within_rules(OverlapSetting(workers=self.setting.workers))
+            return self._step(setting, f"fewer than {_FEW_IN_HAND} pods are in hand", now)
+        if not (self._may_foresee(now) and backlog.bulk):
+            return None
+        self._by_bulk = True
+        return self._step(self.setting._replace(overlap=Overlap.SOFT_PARTITION), str(backlog), now)
+
+    def _may_foresee(self, now: float) -> bool:
+        """Not against a setting by hand, during a trial, or soon after a partition was taken back."""
+        free = self.rules.overlap is None and self.setting.overlap is Overlap.SHUFFLED
+        return free and self._trial is None and now >= self._not_before.get(_Direction.TIGHTER, now)
 
     @property
     def _free(self) -> bool:
@@ -251,7 +300,7 @@ class OverlapControl:
         if self.rules.workers is None and self.setting.workers:
             more = self.setting.workers + max(1, self.setting.workers // 3)
             return self.setting._replace(workers=0 if more >= workers else more)
-        if self.rules.overlap is None and self.setting.overlap is not Overlap.SHUFFLED:
+        if self.rules.overlap is None and self.setting.overlap is not Overlap.SHUFFLED and not self._by_bulk:
             return self.setting._replace(overlap=Overlap.SHUFFLED)
         return None
 
@@ -320,9 +369,18 @@ class OverlapEnforcer:
     """Takes the conflicts that workers report, and puts the chosen setting into force."""
 
     def __init__(
-        self, rules: OverlapControlRules, members: Membership, routing: Routing, counters: Counter[str]
+        self,
+        rules: OverlapControlRules,
+        members: Membership,
+        routing: Routing,
+        queues: Queues,
+        *,
+        nodes: Sized,
+        counters: Counter[str],
     ) -> None:
         self._members = members
+        self._queues = queues
+        self._nodes = nodes
         self._routing = routing
         self._counters = counters
         self._begun = False
@@ -353,7 +411,20 @@ class OverlapEnforcer:
         loaded = any(worker.outstanding for worker in working)
         totals = Totals(counters["proposed"], counters["refused"], counters["bound"], loaded, len(working))
         step = self.control.observe(totals, now)
-        return [*([] if step is None else [_note(step)]), *self._send_preferences()]
+        noted = [] if step is None else [_note(step)]
+        return [*noted, *self.pods_queued(now), *self._send_preferences()]
+
+    def pods_queued(self, now: float) -> list[Instruction]:
+        """Workers' preferences for what is in hand, if it needs others. To be sent before the work."""
+        if not self._begun:
+            return []
+        active, routing = self._queues.active, self._routing
+        # Pods that no worker may have can wait for ever.
+        in_hand = sum(active.count(n) for n in active.sub_queues() if routing.destination(n).workers)
+        in_hand += sum(worker.outstanding for worker in self._members)
+        working = workers_taking_work(self._members, routing.worker_limit)
+        step = self.control.foresee(Backlog(in_hand, len(self._nodes), len(working)), now)
+        return [] if step is None else [_note(step), *self._send_preferences()]
 
     def _send_preferences(self) -> list[Instruction]:
         overlap, worker_limit = self.control.setting

@@ -298,13 +298,11 @@ class PodHistory:
             )
         return transitions
 
-    def transition_counts(self, rows: Rows, after: int = 0) -> dict[tuple[Phase, str], TransitionCount]:
-        """Counts of the transitions of these rows after entry `after`, by kind, in order of first occurrence.
-        Scans all entries."""
+    def transition_counts(self, pod_set: int, after: int = 0) -> dict[tuple[Phase, str], TransitionCount]:
+        """Counts of the transitions of a set's pods after entry `after`, by kind, in order of first
+        occurrence. Scans all entries."""
         found: dict[tuple[Phase, str], TransitionCount] = {}
-        chosen = np.zeros(len(self._pods.phase), np.bool_)
-        chosen[rows] = True
-        for entry, at in self._parts(after, lambda at: chosen[at]):
+        for entry, at in self._parts(after, lambda at: self._pods.pod_set[at] == pod_set):
             count = found.setdefault((entry.phase, entry.event), TransitionCount(0, entry.at_ms, entry.at_ms))
             count.pods += len(at)
             count.last_ms = entry.at_ms

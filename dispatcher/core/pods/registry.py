@@ -25,7 +25,7 @@ from dispatcher.core.pods.sets import (
     request_key,
     uid_prefix,
 )
-from dispatcher.core.pods.table import Phase, PodTable, Reasons, Rows
+from dispatcher.core.pods.table import Phase, PodTable, Reasons, Rows, count_by_phase
 from dispatcher.core.pods.templates import TemplateTable
 from dispatcher.core.policy.rules import ClassFacts
 from dispatcher.core.slices import Steps, finished
@@ -45,6 +45,7 @@ _SLICE_NAMES = 3_000
 LEAST_FREED_ROWS = 16
 _LOOKED_THROUGH_PART = 8
 _MOST_RANGES = 1000  # freed in one step
+LOOKED_AT_ONCE = 1 << 20  # rows of a set: some ten milliseconds
 
 
 class PodRegistry:
@@ -107,21 +108,22 @@ class PodRegistry:
 
     def admit(self, submission: Submission, now_ms: int, most: int | None = None) -> list[Rows]:
         """The submission is durable: its pods are QUEUED from now on, or the next `most` of them. Returns
-        their rows, set by set."""
+        their rows by set, without those that are something else already."""
         submission.durable = True
         admitted = []
-        left = sum(pod_set.held for pod_set in submission.sets) if most is None else most
+        left = sum(pod_set.count for pod_set in submission.sets) if most is None else most
         for pod_set in submission.sets:
             if not left:
                 break
+            first = pod_set.admitted
+            pod_set.admitted = min(pod_set.count, first + left)
+            rows = self._held(pod_set, first, pod_set.admitted)
             # Recovery may have found some bound or deleted.
-            rows = self.rows_of(pod_set)
-            absent = self.pods.phase[rows] == Phase.ABSENT
-            start = int(absent.argmax()) if len(absent) else 0
-            rows = rows[start : start + left][absent[start : start + left]]
-            self.pods.move(rows, Phase.QUEUED, now_ms)
-            admitted.append(rows)
-            left -= len(rows)
+            rows = rows[self.pods.phase[rows] == Phase.ABSENT]
+            if len(rows):
+                self.pods.move(rows, Phase.QUEUED, now_ms)
+                admitted.append(rows)
+            left -= pod_set.admitted - first
         return admitted
 
     def abandon(self, submission: Submission) -> None:
@@ -141,7 +143,7 @@ class PodRegistry:
         forgotten = []
         for pod_set in list(self._to_forget.values()):
             least = max(LEAST_FREED_ROWS, pod_set.held // _LOOKED_THROUGH_PART) if pod_set.live else 0
-            if not pod_set.submission.durable or pod_set.to_forget < least:
+            if not pod_set.submission.durable or (pod_set.to_forget < least and not pod_set.looked_at):
                 continue
             self._forget_deleted_of(pod_set)
             if not pod_set.held and not any(s.held for s in pod_set.submission.sets):
@@ -150,18 +152,23 @@ class PodRegistry:
         return forgotten
 
     def _forget_deleted_of(self, pod_set: PodSet) -> None:
-        pods, rows = self.pods, self.rows_of(pod_set)
+        """Look through the next rows of a set. `to_forget` is counted anew from the first ones on."""
+        first, stop = pod_set.looked_at, min(pod_set.count, pod_set.looked_at + LOOKED_AT_ONCE)
+        if not first:
+            pod_set.to_forget = 0
+        pods, rows = self.pods, self._held(pod_set, first, stop)
         deleted = pods.phase[rows] == Phase.DELETED
         unused = deleted & (pods.node[rows] == NONE_U32) & (pods.batch[rows] == 0) & ~pods.in_queue[rows]
         used = int(np.count_nonzero(deleted) - np.count_nonzero(unused))
         ranges = _ranges(rows[unused])
         if pod_set.live or used:
-            ranges = [(first, length) for first, length in ranges if length >= LEAST_FREED_ROWS]
+            ranges = [(start, length) for start, length in ranges if length >= LEAST_FREED_ROWS]
         left = sum(length for _, length in ranges[_MOST_RANGES:])
         if ranges:
             self._free(pod_set, ranges[:_MOST_RANGES])
-        pod_set.to_forget = used + left
-        if not pod_set.to_forget:
+        pod_set.to_forget += used + left
+        pod_set.looked_at = 0 if stop == pod_set.count else stop
+        if not pod_set.held or not (pod_set.to_forget or pod_set.looked_at):
             del self._to_forget[pod_set.index]
 
     def _free(self, pod_set: PodSet, ranges: list[tuple[int, int]]) -> None:
@@ -244,9 +251,24 @@ class PodRegistry:
 
     def rows_of(self, pod_set: PodSet) -> Rows:
         """The rows of a set, ascending, without those of its deleted pods that are forgotten."""
+        return self._held(pod_set, 0, pod_set.count)
+
+    def _held(self, pod_set: PodSet, first: int, stop: int) -> Rows:
+        """`rows_of`, for these ordinals."""
         if pod_set.held == pod_set.count:
-            return np.arange(pod_set.first, pod_set.first + pod_set.count, dtype=np.uint32)
-        return self.pods.held(pod_set.first, pod_set.count, pod_set.index)
+            return np.arange(pod_set.first + first, pod_set.first + stop, dtype=np.uint32)
+        return self.pods.held(pod_set.first + first, stop - first, pod_set.index)
+
+    def first_row(self, pod_set: PodSet) -> int:
+        """The first of `rows_of`."""
+        return pod_set.first + int((self.pods.pod_set[pod_set.range] == pod_set.index).argmax())
+
+    def count_by_phase(self, pod_set: PodSet) -> NDArray[np.int64]:
+        """By number of the phase, how many pods of a set are in it; none that is forgotten."""
+        phase = self.pods.phase[pod_set.range]
+        if pod_set.held < pod_set.count:
+            phase = phase[self.pods.pod_set[pod_set.range] == pod_set.index]
+        return count_by_phase(phase)
 
     def deleted(self, pod_set: PodSet) -> NDArray[np.bool_]:
         """Which of a set's pods are deleted, by ordinal: (count,)."""

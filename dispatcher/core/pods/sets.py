@@ -135,7 +135,9 @@ class PodSet:
     given_uids: bool = False
     live: int = 0  # pods not deleted
     held: int = 0  # rows not freed
+    admitted: int = 0  # its pods with lower ordinals exist
     to_forget: int = 0  # deleted pods that `forget_deleted` has not looked at, or found in use
+    looked_at: int = 0  # ordinals below were looked at, where it is half through
     ungated: dict[str, NDArray[np.bool_]] = field(default_factory=dict)  # gate -> pods that lost it
     # Whether the ledger ever refused it: per pod of a list, one value for a job.
     refused: NDArray[np.bool_] | None = None
@@ -184,6 +186,11 @@ class Directory:
         self._ordinals: dict[tuple[str, str], set[int]] = {}  # listed pods named like pods of a job
         self._prefixes: dict[bytes, PodSet] = {}
         self._given_uids: dict[bytes, int] = {}  # UID -> row
+
+    @property
+    def newest(self) -> int:
+        """The index of the set that was added last. Later sets have higher ones."""
+        return self._next_index - 1
 
     def table_sizes(self) -> dict[str, int]:
         """The entries of each table."""

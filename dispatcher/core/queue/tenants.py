@@ -21,6 +21,9 @@ PODS = "pods"
 
 _LIVE: tuple[Phase, ...] = tuple(phase for phase in Phase if phase not in (Phase.ABSENT, Phase.DELETED))
 
+# As many fit the processor's cache: all at once takes nearly twice as long.
+_ROWS_AT_ONCE = 1 << 17
+
 # A count reads two columns of all pods, 7 ms for a million. It may take a hundredth of the time at most.
 COUNT_SECONDS = 1.0
 COUNT_SECONDS_PER_POD = 1e-6
@@ -172,12 +175,13 @@ class Tenants:
         self._count()
         self._counted_at = now
         self._uncounted.clear()
-        size, phases = self._pods.size, len(Phase)
-        keys = (
-            self._templates.tenant[self._pods.template[:size]].astype(np.int64) * phases
-            + self._pods.phase[:size]
-        )
-        counts = np.bincount(keys, minlength=len(self._names) * phases).reshape(-1, phases)
+        phases = len(Phase)
+        flat = np.zeros(len(self._names) * phases, np.int64)
+        for start in range(0, self._pods.size, _ROWS_AT_ONCE):
+            part = slice(start, min(start + _ROWS_AT_ONCE, self._pods.size))
+            keys = self._templates.tenant[self._pods.template[part]] * phases + self._pods.phase[part]
+            flat += np.bincount(keys, minlength=len(flat))
+        counts = flat.reshape(-1, phases)
         parts = self._held / self._allocatable
         found = []
         for number, name in enumerate(self._names):

@@ -100,7 +100,7 @@ class Ranking:
         keys = score.astype(np.int64)
         keys += self._static_total
         keys <<= SCORE_SHIFT
-        keys += self._ties.bits[: len(keys)]
+        keys += self._ties.bits_for(self.demand)[: len(keys)]
         np.copyto(keys, INFEASIBLE, where=~feasible)
         self.keys = keys
 
@@ -122,7 +122,7 @@ class Ranking:
             if score is not None:
                 static = self._static_total
                 total = score + (static if isinstance(static, int) else int(static[node]))
-                key = (total << SCORE_SHIFT) + int(self._ties.bits[node])
+                key = (total << SCORE_SHIFT) + int(self._ties.bits_for(self.demand)[node])
         self.keys[node] = key
         return bool((before < 0) != (key < 0))
 
@@ -136,7 +136,7 @@ class Ranking:
         keys = score.astype(np.int64)
         keys += static if isinstance(static, int) else static[nodes]
         keys <<= SCORE_SHIFT
-        keys += self._ties.bits[nodes]
+        keys += self._ties.bits_for(self.demand)[nodes]
         keys[~feasible] = INFEASIBLE
         return keys
 
@@ -264,7 +264,7 @@ class PodRanking(Ranking):
     def _bound_run(self, pods: int, bounds: Bounds) -> BoundRun | None:
         keys = self._scores + self._static_total
         keys <<= SCORE_SHIFT
-        keys += self._ties.bits[: len(keys)]
+        keys += self._ties.bits_for(self.demand)[: len(keys)]
         at = np.flatnonzero(self._room & self.static.mask & bounds.passed)
         nodes = candidates(at, keys[at], pods, bounds.skew)
         if nodes is None or not len(nodes):
@@ -283,6 +283,6 @@ class PodRanking(Ranking):
         keys = self._scores + self._static_total
         self.plugin_state.add_scores(keys, feasible)
         keys <<= SCORE_SHIFT
-        keys += self._ties.bits[: len(keys)]
+        keys += self._ties.bits_for(self.demand)[: len(keys)]
         np.copyto(keys, INFEASIBLE, where=~feasible)
         self.keys = keys

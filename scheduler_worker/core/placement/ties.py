@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hoss.errors import InvariantViolation
 from hoss.model.conflicts import DEFAULT_PREFERENCE, Overlap, Preference
+from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.nodes import NodeIndexes
 
 INFEASIBLE = -1
@@ -45,7 +46,9 @@ class TieOrder:
         self._near_points = near_points
         self._preference = DEFAULT_PREFERENCE
         self.version = 0
-        self.bits: Keys = np.zeros(0, np.int64)  # (nodes,): tie << 12, and near points; to be added to keys
+        # (nodes,) each, to be added to keys: tie << 12 alone, and with near points.
+        self._alone: Keys = np.zeros(0, np.int64)
+        self.bits: Keys = self._alone
         self._nodes: NodeIndexes = np.zeros(0, np.intp)  # tie -> node
 
     def cover(self, size: int) -> None:
@@ -67,12 +70,18 @@ class TieOrder:
         # A shared order must not depend on when a worker learnt of which nodes, so the indexes determine it.
         shared = preference.overlap is Overlap.SHARED
         self._nodes = np.argsort(scattered) if shared else self._rng.permutation(size)
-        self.bits = np.empty(size, np.int64)
-        self.bits[self._nodes] = np.arange(size, dtype=np.int64) << SLACK_BITS
+        self._alone = np.empty(size, np.int64)
+        self._alone[self._nodes] = np.arange(size, dtype=np.int64) << SLACK_BITS
+        self.bits = self._alone
         if preference.overlap is Overlap.SOFT_PARTITION and preference.shares > 1:
             own = scattered * preference.shares >> 32 == preference.number
-            self.bits[own] += self._near_points << SCORE_SHIFT
+            self.bits = self._alone + (own * self._near_points << SCORE_SHIFT)
         self.version += 1
+
+    def bits_for(self, demand: Demand) -> Keys:
+        """What is added to keys of this demand, (nodes,). Pods that prefer nodes by the pods there are not kept
+        to the worker's share: they would crowd in it, though they want to be apart."""
+        return self._alone if demand.prefers_by_pods else self.bits
 
     def draw(self, keys: Keys) -> int:
         """The index of a key of the highest score, each as likely as any other; of any if all are

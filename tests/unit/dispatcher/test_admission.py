@@ -15,6 +15,7 @@ from dispatcher.core.pods.table import Phase
 from dispatcher.journal.memory import MemoryJournal
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput
+from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 
 PODS = 350_000  # several slices
@@ -70,6 +71,44 @@ async def test_a_deletion_whose_client_leaves_is_not_left_half_done(bench, admis
     another = bench.job("small", 3)
     assert await admission.delete(lambda: another) == 3  # after the large one
     assert bench.all_are(rows, Phase.DELETED)
+
+
+async def test_pods_that_got_rows_of_deleted_ones_while_a_deletion_looks_at_its_rows_are_not_deleted(
+    bench, admission
+):
+    rows, gone = bench.job("large", PODS), bench.job("gone", PODS)
+    bench.handle(m.Deleted(gone))
+    named = asyncio.Event()
+
+    def find():
+        named.set()
+        return np.concatenate([rows, gone])
+
+    deleting = asyncio.ensure_future(admission.delete(find))
+    await named.wait()
+    for _ in range(5):
+        bench.pass_time(40)
+    others = bench.job("others", 1000)
+    assert np.isin(others, gone).all(), "they have other rows"
+    assert not deleting.done()
+    assert await deleting == PODS
+    assert bench.all_are(rows, Phase.DELETED)
+    assert not {Phase.DELETED, Phase.ABSENT} & set(bench.phases(others))
+
+
+async def test_a_large_job_comes_in_slices_and_each_of_its_pods_once(bench, admission):
+    spec = common_pb2.PodSpec(namespace="default")
+    job = pb.Job(name="large", replicas=PODS)
+    submitting = asyncio.ensure_future(
+        admission.submit(pb.SubmitRequest(templates=[pb.PodTemplate(spec=spec)], jobs=[job]))
+    )
+    seen = set()
+    while not submitting.done():
+        await asyncio.sleep(0)
+        seen.add(bench.machine.counters["accepted"])
+    assert {100_000, 200_000, 300_000} <= seen
+    assert bench.machine.counters["accepted"] == PODS
+    assert bench.machine.queues.active.count(0) == PODS
 
 
 async def test_rows_that_are_named_twice_are_deleted_once(bench, admission):

@@ -145,7 +145,7 @@ def submit(**changes):
     template = pb.PodTemplate(spec=common_pb2.PodSpec(namespace="default"))
     request = pb.SubmitRequest(templates=[template])
     for name, value in changes.items():
-        if name in {"amount", "namespace", "qos", "asked", "movable"}:
+        if name in {"amount", "namespace", "qos", "asked", "movable", "twice"}:
             continue
         getattr(request, name).MergeFrom(value) if name != "jobs" else request.jobs.extend(value)
     if "amount" in changes:
@@ -153,6 +153,10 @@ def submit(**changes):
         template.spec.requests.add(resource="cpu", amount=changes["amount"])
     if "namespace" in changes:
         request.templates[0].spec.namespace = changes["namespace"]
+    for field in ("labels", "node_selector"):
+        if changes.get("twice") == field:
+            for value in ("a", "b"):
+                getattr(request.templates[0].spec, field).add(key="zone", value=value)
     if "qos" in changes:
         request.templates[0].qos_class = changes["qos"]
     request.templates[0].required_during_execution = changes.get("asked", "")
@@ -176,6 +180,14 @@ JOB = [pb.Job(name="a", template=0, replicas=1)]
         (submit(jobs=[pb.Job(name="", replicas=1)]), "jobs[0].name: '' is no valid name"),
         (submit(jobs=JOB, amount=2**53 + 1), "templates[0].spec.requests: 9007199254740993 of 'cpu'"),
         (submit(jobs=JOB, amount=-1), "templates[0].spec.requests: -1 of 'cpu' is not from 0 to 2^53"),
+        (
+            submit(jobs=JOB, twice="labels"),
+            "templates[0].spec.labels: the label 'zone' is named twice",
+        ),
+        (
+            submit(jobs=JOB, twice="node_selector"),
+            "templates[0].spec.node_selector: the label 'zone' is named twice",
+        ),
         (submit(jobs=JOB, namespace=""), "templates[0].spec.namespace: '' is no valid namespace"),
         (submit(jobs=JOB, qos="Better"), "templates[0].qos_class: 'Better' is none of BestEffort"),
         (

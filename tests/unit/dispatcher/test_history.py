@@ -89,7 +89,7 @@ def test_the_history_of_a_job_counts_its_pods_transitions_with_their_times(bench
     while bench.in_hand("w1"):
         bench.pass_time(1.0)
         bench.answer("w1", m.OutcomeCode.BOUND)
-    transition_counts = registry.history.transition_counts(registry.rows_of(registry.set_of(int(rows[0]))))
+    transition_counts = registry.history.transition_counts(registry.set_of(int(rows[0])).index)
     given, bound = transition_counts[Phase.SCHEDULING, ""], transition_counts[Phase.BOUND, ""]
     assert (given.pods, bound.pods) == (15, 15)
     assert given.first_ms < bound.first_ms < bound.last_ms

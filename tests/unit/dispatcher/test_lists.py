@@ -1,4 +1,4 @@
-"""Lists of jobs and pods: in pages, and in slices between which others get their turn."""
+"""Lists of jobs, pods, workers and tenants: in pages, and in slices between which others get their turn."""
 
 import asyncio
 
@@ -11,6 +11,7 @@ from dispatcher.core.slices import finished
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime, in_turns
 from hoss.errors import InvalidInput
+from hoss.model.pod import PodSpec
 from hoss.v1 import dispatcher_pb2 as pb
 
 JOBS = 2500
@@ -96,3 +97,86 @@ async def test_while_a_page_of_pods_is_made_others_get_their_turn_and_rows_may_c
     names = [pod.name for pod in (await listing).pods]
     assert 0 < len(names) < 3000
     assert all(name.startswith("large-") for name in names)
+
+
+def all_pages(ask, request):
+    """The names of the entries, page by page."""
+    found = []
+    while True:
+        reply = finished(ask(request))
+        entries = reply.workers if isinstance(reply, pb.ListWorkersReply) else reply.tenants
+        found.append([entry.name for entry in entries])
+        if not reply.next_page_token:
+            return found
+        request.page_token = reply.next_page_token
+
+
+def test_pages_of_workers_hold_each_once_by_name(bench, queries):
+    for name in ("w3", "w1", "w2"):
+        bench.join(name)
+    assert all_pages(queries.workers, pb.ListWorkersRequest(limit=2)) == [["w1", "w2"], ["w3"]]
+    assert all_pages(queries.workers, pb.ListWorkersRequest(limit=1, steps=True)) == [["w1"], ["w2"], ["w3"]]
+    assert all_pages(queries.workers, pb.ListWorkersRequest()) == [["w1", "w2", "w3"]]
+
+
+def test_pages_of_tenants_hold_each_once_by_name(bench, queries):
+    for namespace in ("c", "a", "b"):
+        bench.job("job", 2, spec=PodSpec(namespace=namespace))
+    assert all_pages(queries.tenants, pb.ListTenantsRequest(limit=2)) == [["a", "b"], ["c"]]
+    assert all_pages(queries.tenants, pb.ListTenantsRequest()) == [["a", "b", "c"]]
+
+
+async def test_while_workers_are_listed_others_get_their_turn(bench, queries):
+    for number in range(1000):
+        bench.join(f"w{number}")
+    listing = asyncio.ensure_future(in_turns(queries.workers(pb.ListWorkersRequest())))
+    await asyncio.sleep(0)
+    assert not listing.done()
+    assert len((await listing).workers) == 1000
+
+
+def pod_pages(queries, **request):
+    found = []
+    while True:
+        reply = finished(queries.list_pods(pb.ListPodsRequest(**request)))
+        found.append([pod.name for pod in reply.pods])
+        if not reply.next_page_token:
+            return found
+        request["page_token"] = reply.next_page_token
+
+
+def test_pages_of_pods_hold_each_once_also_over_the_ends_of_slices(bench, queries):
+    bench.job("large", 250_000)
+    rows = bench.job("few", 5)
+    bench.handle(m.Deleted(rows[1:2]))
+    assert pod_pages(queries, job="few", limit=3) == [["few-0", "few-2", "few-3"], ["few-4"]]
+    names = pod_pages(queries, job="large", limit=10_000)
+    assert [len(page) for page in names] == [10_000] * 25
+    assert [name for page in names for name in page] == [f"large-{n}" for n in range(250_000)]
+
+
+def test_pods_of_phases_that_there_are_not_are_none(bench, queries):
+    bench.job("job", 2)
+    assert pod_pages(queries, phases=[77]) == [[]]
+    assert pod_pages(queries, phases=[77, pb.QUEUED]) == [["job-0", "job-1"]]
+
+
+def test_pods_are_found_by_namespace_and_label(bench, queries):
+    for name, labels in (("web", (("app", "web"),)), ("db", (("app", "db"),))):
+        for namespace in ("a", "b"):
+            bench.pods(f"{name}-{namespace}", spec=PodSpec(namespace=namespace, labels=labels))
+    assert pod_pages(queries, namespace="a") == [["web-a", "db-a"]]
+    assert pod_pages(queries, label_selector="app=web") == [["web-a", "web-b"]]
+    assert pod_pages(queries, namespace="b", label_selector="app!=web") == [["db-b"]]
+
+
+async def test_while_pods_are_looked_for_others_get_their_turn(bench, queries):
+    bench.job("large", 1_500_000)
+    bench.pods("last")
+    looking = asyncio.ensure_future(in_turns(queries.list_pods(pb.ListPodsRequest(phases=[pb.BOUND]))))
+    turns = 0
+    while not looking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert not (await looking).pods
+    assert turns >= 3

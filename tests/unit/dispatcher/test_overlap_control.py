@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from dispatcher.core.dispatch.overlap_control import (
+    Backlog,
     OverlapControl,
     OverlapControlRules,
     OverlapSetting,
@@ -210,3 +211,33 @@ def test_only_the_latest_steps_are_kept():
     for _ in range(50):
         cluster.control.fix(SHUFFLED, 0, cluster.now)
     assert len(cluster.control.steps) == 20
+
+
+BULK, LITTLE = Backlog(5000, 1000, 4), Backlog(50, 1000, 4)
+
+
+def test_a_partition_that_was_taken_back_is_not_begun_for_a_bulk_until_it_may_be_tried_again():
+    load = Contention({SHUFFLED: 0.2, SOFT: 0.2})
+    load.run(12)
+    assert load.control.setting == OverlapSetting(SHUFFLED, 0)
+    assert load.control.foresee(BULK, load.now) is None
+    assert load.control.foresee(BULK, load.now + 30) is not None
+
+
+def test_during_a_bulk_calm_does_not_end_its_partition_and_conflicts_still_take_workers_from_it():
+    load = Contention({SHUFFLED: 0.3, SOFT: 0.0})
+    load.control.foresee(BULK, load.now)
+    load.run(100)
+    assert load.control.setting == OverlapSetting(SOFT, 0)
+    load.share[SOFT] = 0.3
+    assert any("conflicts are above 10%" in reason for reason in load.run(5))
+    assert load.control.setting == OverlapSetting(SOFT, 3)
+
+
+def test_a_partition_that_conflicts_had_brought_before_is_not_ended_with_a_bulk():
+    load = Contention({SHUFFLED: 0.3, SOFT: 0.0})
+    load.run(12)
+    assert load.control.setting == OverlapSetting(SOFT, 0)
+    assert load.control.foresee(BULK, load.now) is None
+    assert load.control.foresee(LITTLE, load.now + 100) is None
+    assert load.control.setting == OverlapSetting(SOFT, 0)

@@ -8,13 +8,16 @@ from dispatcher.config import DispatcherConfig
 from dispatcher.core import messages as m
 from dispatcher.core.dispatch.overlap_control import OverlapControlRules, OverlapSetting, Pair
 from dispatcher.core.machine import Settings
+from dispatcher.core.pods.sets import NewJob, NewTemplate, Order
+from dispatcher.core.pods.table import Phase
+from dispatcher.core.pods.templates import TemplateKind
 from dispatcher.core.policy.rules import Match, Policy, Rule, Selector
 from dispatcher.core.workers.reports import AGE_STEPS, ConflictReport, Heartbeat
 from dispatcher.workers.link import read_heartbeat
 from dispatcher.workers.overlap_control import conflicts_message, read_overlap, read_workers
 from hoss.errors import ColumnError, InvalidInput
 from hoss.model.conflicts import Overlap, Preference
-from hoss.model.pod import PodSpec
+from hoss.model.pod import PodSpec, QosClass
 from hoss.model.selectors import Requirement
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.wire.columns import U8, U32, U64, encode
@@ -182,6 +185,94 @@ def test_sums_stay_bounded_and_the_largest_stay(three):
     assert len(conflicts.pairs) <= 4096
     assert len(conflicts.nodes) <= 1024
     assert conflicts.pairs[Pair("w1", "epoch 20000", RESOURCE)] == 20_000
+
+
+@pytest.fixture
+def wide(three):
+    """Three workers, and as many nodes as a bulk needs."""
+    three.handle(m.NodesSeen({index: m.KnownNode(f"n{index}", {}) for index in range(300)}))
+    three.pass_time(0.1)
+    return three
+
+
+def bind_all(bench):
+    """Workers bind whatever they have and get."""
+    while any(bench.sent.values()):
+        for name, batches in list(bench.sent.items()):
+            if batches:
+                bench.answer(name, m.OutcomeCode.BOUND)
+
+
+def reasons(bench):
+    return [step.reason for step in bench.machine.overlap.control.steps]
+
+
+def test_workers_part_the_nodes_before_the_first_pod_of_a_bulk_is_sent(wide):
+    template = NewTemplate(b"", TemplateKind("default", "hoss", "", QosClass.BURSTABLE, "Job"), 0)
+    submission = wide.accept(Order("bulk", (template,), (NewJob("bulk", 0, 1000),), None))
+    out = wide.machine.handle(m.Admitted(submission), wide.now)
+    told = [type(i) for i in out if isinstance(i, (m.SendPreference, m.SendWork))]
+    assert told == [m.SendPreference] * 3 + [m.SendWork] * 3
+    assert [i.preference for i in out[1:4]] == [Preference(SOFT, n, 3) for n in range(3)]
+    assert reasons(wide)[-1] == "1,000 pods for 300 nodes are in hand"
+
+
+def test_a_bulk_may_come_in_many_messages(wide):
+    for number in range(20):
+        wide.job(f"job-{number}", 50)
+    assert set(preferences(wide).values()) == {Preference(SOFT, n, 3) for n in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pods", "workers"), [(300, 999, 3), (2000, 1999, 3), (299, 5000, 3), (300, 5000, 1)]
+)
+def test_few_pods_few_nodes_and_one_worker_have_no_partition(bench, nodes, pods, workers):
+    for number in range(workers):
+        bench.join(f"w{number + 1}")
+    bench.handle(m.NodesSeen({index: m.KnownNode(f"n{index}", {}) for index in range(nodes)}))
+    bench.pass_time(0.1)
+    bench.job("many", pods)
+    bench.pass_time(1)
+    assert preferences(bench) == {}
+
+
+def test_pods_that_no_worker_may_have_are_no_bulk(new_bench):
+    gpu = Rule("gpu", Match(), Selector((Requirement("tier", "In", ("gpu",)),)))
+    bench = new_bench(Policy((gpu,)))
+    for name in ("w1", "w2"):
+        bench.join(name, tier="cpu")
+    bench.handle(m.NodesSeen({index: m.KnownNode(f"n{index}", {}) for index in range(300)}))
+    bench.pass_time(0.1)
+    bench.job("waits", 5000)
+    assert preferences(bench) == {}
+
+
+def test_the_partition_of_a_bulk_ends_once_little_has_been_in_hand_for_a_while(wide):
+    rows = wide.job("bulk", 2000)
+    wide.handle(m.Deleted(rows[1000:]))
+    bind_all(wide)
+    assert wide.all_are(rows[:1000], Phase.BOUND)
+    wide.pass_time(2.5)
+    assert set(preferences(wide).values()) == {Preference(SOFT, n, 3) for n in range(3)}
+    wide.job("small", 50)
+    wide.pass_time(1)
+    assert set(preferences(wide).values()) == {Preference(Overlap.SHUFFLED, 0, 1)}
+    assert reasons(wide)[-1] == "fewer than 100 pods are in hand"
+
+
+def test_a_bulk_changes_nothing_that_is_fixed_by_hand(wide):
+    wide.handle(m.OverlapRequested(Overlap.SHARED, None))
+    wide.job("bulk", 3000)
+    wide.pass_time(10)
+    assert set(preferences(wide).values()) == {Preference(Overlap.SHARED, 0, 1)}
+
+
+def test_what_is_fixed_during_a_bulk_outlives_it(wide):
+    wide.job("bulk", 1000)
+    wide.handle(m.OverlapRequested(SOFT, None))
+    bind_all(wide)
+    wide.pass_time(10)
+    assert set(preferences(wide).values()) == {Preference(SOFT, n, 3) for n in range(3)}
 
 
 def heartbeat(**columns):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dispatcher.core.pods.registry import LEAST_FREED_ROWS, PodRegistry
+from dispatcher.core.pods.registry import LOOKED_AT_ONCE as PART
 from dispatcher.core.pods.sets import AlreadyExists, NewJob, NewPods, NewTemplate, Order, uid_prefix
 from dispatcher.core.pods.table import Phase, PodTable, Reasons
 from dispatcher.core.pods.templates import TemplateKind
@@ -200,3 +201,41 @@ def test_reasons_that_no_pod_has_any_more_are_dropped_when_there_are_many():
     reasons.compact(table)
     assert reasons.texts == ["", f"0/{Reasons.LEAST + 9} nodes are available"]
     assert table.reason[:3].tolist() == [0, 1, 0]
+
+
+def deleted_job(registry, pods):
+    """A job whose pods are all deleted, and in nobody's hands."""
+    submission = registry.accept(order("large", jobs=[("large", pods)]), 0)
+    (rows,) = registry.admit(submission, 0)
+    registry.pods.in_queue[rows] = False
+    registry.mark_deleted(rows, 0)
+    return submission, rows
+
+
+def test_a_large_set_is_looked_through_part_by_part_and_forgotten_with_the_last(registry):
+    submission, _ = deleted_job(registry, 3 * PART)
+    found = [registry.forget_deleted() for _ in range(3)]
+    assert found == [[], [], [submission]]
+    assert (registry.pods.in_use, registry.any_to_forget) == (0, False)
+
+
+def test_what_is_still_used_of_a_part_is_looked_at_again_after_the_other_parts(registry):
+    submission, rows = deleted_job(registry, 2 * PART)
+    registry.pods.in_queue[rows[5]] = True
+    assert [registry.forget_deleted() for _ in range(2)] == [[], []]
+    assert registry.pods.in_use == 1 + 5, "the five before it are too few to be freed by themselves"
+    assert registry.any_to_forget
+    registry.pods.in_queue[rows[5]] = False
+    assert [registry.forget_deleted() for _ in range(2)] == [[submission], []]
+
+
+def test_pods_that_are_deleted_behind_the_part_that_is_looked_at_are_forgotten_by_the_next_pass(registry):
+    submission = registry.accept(order("large", jobs=[("large", 2 * PART)]), 0)
+    (rows,) = registry.admit(submission, 0)
+    registry.pods.in_queue[rows] = False
+    registry.mark_deleted(rows[PART:], 0)
+    registry.forget_deleted()
+    registry.mark_deleted(rows[:PART], 0)
+    for _ in range(3):
+        registry.forget_deleted()
+    assert (registry.pods.in_use, registry.any_to_forget) == (0, False)

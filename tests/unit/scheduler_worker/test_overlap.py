@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from hoss.model.conflicts import Overlap, Preference
-from hoss.model.selectors import NodeSelectorTerm, PreferredTerm, Requirement
+from hoss.model.pod import PodAffinity, PodAffinityTerm, SpreadConstraint, WeightedPodTerm
+from hoss.model.selectors import LabelSelector, NodeSelectorTerm, PreferredTerm, Requirement
 from hoss.v1 import workerlink_pb2
 from scheduler_worker import messages
 from scheduler_worker.core.placement.ties import MAX_LEVELS, SCORE_SHIFT, TieOrder
@@ -129,6 +130,27 @@ def test_what_somebody_wrote_down_outweighs_the_share(harness_of, make_ledger, m
     harness.scheduler.set_preference(Preference(SOFT, 0, 4))
     wish = PreferredTerm(100, NodeSelectorTerm((Requirement("disk", "In", ("ssd",)),)))
     assert placed_on(harness, make_pod(preferred_node_affinity=(wish,)), 1) == [outside]
+
+
+@pytest.mark.parametrize("rule", ["spread", "default_spread", "pod_affinity"])
+def test_pods_that_want_to_be_apart_do_not_crowd_in_the_share(harness_of, make_ledger, make_pod, rule):
+    ledger = make_ledger()
+    for index in range(40):
+        ledger.add(index, labels=(("kubernetes.io/hostname", f"n{index}"),))
+    harness = harness_of(ledger)
+    own = LabelSelector((Requirement("app", "In", ("web",)),))
+    term = PodAffinityTerm("kubernetes.io/hostname", own, ("default",))
+    rules = {
+        "spread": (SpreadConstraint(1, "kubernetes.io/hostname", own, required=False),),
+        "default_spread": own,
+        "pod_affinity": PodAffinity(anti_preferred=(WeightedPodTerm(1, term),)),
+    }
+    harness.scheduler.set_preference(Preference(SOFT, 0, 4))
+    alike = {"namespace": "default", "labels": (("app", "web"),)}
+    # With these, one pod more or less on another node is a small part of a score.
+    placed_on(harness, make_pod(100, 2**27, node_selector=(("kubernetes.io/hostname", "n0"),), **alike), 10)
+    pod = make_pod(100, 2**27, **alike, **{rule: rules[rule]})
+    assert len(set(placed_on(harness, pod, 39))) == 39
 
 
 def test_no_pod_is_unschedulable_for_its_worker_s_share(even, large, modest):
