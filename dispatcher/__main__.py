@@ -149,7 +149,7 @@ class _Dispatcher:
         self._resolver = ResolverClient(config.resolvers, open_channel=host.channel)
         self._api = None
         if config.kubernetes is not None:
-            self._api = config.kubernetes.api("hoss-dispatcher", clock=host.monotonic, rng=host.rng)
+            self._api = host.kube_api(config.kubernetes, "hoss-dispatcher")
         self._router = RequestRouter(SERVICES)
         self._limits = CallerLimits(config.limits, clock=host.monotonic)
         self.server = host.server((CallInterceptor(self._limits, RESUMABLE),))
@@ -324,7 +324,7 @@ def _lease(config: DispatcherConfig, host: Host) -> Lease:
     from dispatcher.leader.kubernetes_lease import KubernetesLease  # noqa: PLC0415 - only in Kubernetes mode
 
     # Its own connections: a renewal does not wait behind bindings and patches.
-    api = cluster.api("hoss-dispatcher-lease", clock=host.monotonic, rng=host.rng)
+    api = host.kube_api(cluster, "hoss-dispatcher-lease")
     return KubernetesLease(
         api,
         cluster.lease,

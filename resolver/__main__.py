@@ -107,7 +107,7 @@ async def serve(
     # First, so that a wrong path is reported at once, however long the ledger takes to come.
     api = None
     if config.kubernetes is not None:
-        api = config.kubernetes.api("hoss-resolver", clock=host.monotonic, rng=host.rng)
+        api = host.kube_api(config.kubernetes, "hoss-resolver")
     ledger = RedisLedger(
         config.redis_url,
         lease_ms=round(config.reservation_lease_seconds * 1000),
@@ -171,6 +171,8 @@ async def serve(
             clock=host.monotonic,
             utc_now=host.utc_now,
             rng=host.rng,
+            name=host.process_name(),
+            review_server=host.review_server(),
             insecure=config.insecure,
         )
 
