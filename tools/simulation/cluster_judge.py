@@ -44,6 +44,10 @@ class ClusterJudge:
         elif change.kind == "Pod":
             self._see_pod(change.before, change.after, binds_checked=binds_checked)
 
+    def is_there(self, uid: str, node: str) -> bool:
+        """Whether the pod is on the node."""
+        return uid in self._pods and self._pods[uid].node == node
+
     def _see_node(self, node: Object) -> None:
         name, (cpu, pods) = node["metadata"]["name"], _room_of(node)
         most_cpu, most_pods = self._most.get(name, (0, 0))

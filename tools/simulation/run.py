@@ -103,11 +103,12 @@ class _Simulation:
         self._over_at = 0.0  # when the last fault was over
         self._loses = any(act.what in p.LOSSES for act in plan.acts)
         self._history = History(world.loop.time, source="simulation", sees=["clients", "reservations"])
-        self._ledger = LedgerHistory(world.redis, self._history, plan.shards)
+        self.clients, self._cluster = _clients(plan, world, self._history)
+        is_there = _nowhere if self._cluster is None else self._cluster.judge.is_there
+        self._ledger = LedgerHistory(world.redis, self._history, plan.shards, is_there=is_there)
         self._comparison = LedgerComparison(world.redis, plan.shards) if compare else None
         world.redis.shadow = self._comparison
         world.on_command = self._ledger.look
-        self.clients, self._cluster = _clients(plan, world, self._history)
         self._faults = Faults(world, self._ledger)
 
     async def story(self) -> None:
@@ -212,6 +213,11 @@ class _Simulation:
             result.complaints += self._cluster.judge.problems
             result.reached += self._cluster.reached
         result.steps, result.seconds = world.loop.steps, world.loop.time()
+
+
+def _nowhere(_uid: str, _node: str) -> bool:
+    """No pod is on a node but by the ledger."""
+    return False
 
 
 def _clients(plan: Plan, world: World, history: History) -> tuple[SimulatedClients, Cluster | None]:
