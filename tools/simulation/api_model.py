@@ -236,7 +236,10 @@ class ApiModel:
 
     def _patched(self, target: Target, body: Object, subresource: str) -> Reply:
         before = self._existing(target)
-        _check_preconditions(target, before, body.get("metadata", {}))
+        wanted = body.get("metadata", {})
+        if wanted.get("uid", before["metadata"]["uid"]) != before["metadata"]["uid"]:
+            raise Refusal(422, f'{target.kind} "{target.name}" is invalid: metadata.uid: field is immutable')
+        _check_preconditions(target, before, {"resourceVersion": wanted.get("resourceVersion")})
         writable = {"status": ("metadata", "status"), "resize": ("spec",)}.get(subresource, ("metadata", "spec"))
         changes = {name: value for name, value in body.items() if name in writable}
         changes["metadata"] = {
@@ -257,14 +260,13 @@ class ApiModel:
         seconds = _GRACE_SECONDS if grace is None else int(grace)
         if not before["spec"].get("nodeName") or _ended(before):
             seconds = 0  # nobody is there to end it
+        leaving = before
+        if "deletionTimestamp" not in before["metadata"]:
+            times = {"deletionTimestamp": self._now(), "deletionGracePeriodSeconds": seconds}
+            leaving = self._write(POD, before, {**before, "metadata": {**before["metadata"], **times}})
         if not seconds:
-            self._write(POD, before, None)
-            return _reply(before)
-        if "deletionTimestamp" in before["metadata"]:
-            return _reply(before)
-        times = {"deletionTimestamp": self._now(), "deletionGracePeriodSeconds": seconds}
-        after = {**before, "metadata": {**before["metadata"], **times}}
-        return _reply(self._write(POD, before, after))
+            self._write(POD, leaving, None)
+        return _reply(leaving)
 
     def _subresource(self, method: str, target: Target, body: Object) -> Reply:
         if target.subresource == "binding" and method == "POST":

@@ -62,8 +62,6 @@ def _loads(rng: random.Random, plan: Plan, seconds: float) -> list[Act]:
             options["scheduler"] = OTHER
         elif kind < 0.6:
             options["node"] = f"n{rng.randrange(plan.nodes)}"
-        if rng.random() < 0.15:
-            options["priority"] = rng.choice((10, 100))
         acts.append(Act(at, p.SUBMIT, name, options=options))
         if "gate" in options and rng.random() < 0.8:
             acts.append(Act(at + rng.uniform(0.01, 3.0), p.UNGATE, name))
