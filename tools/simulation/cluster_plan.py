@@ -38,10 +38,13 @@ def draw_kubernetes(seed: int) -> Plan:
             page=rng.choice((3, 10, 1000)),
         ),
     )
+    scene = rng.choice(_SCENES) if rng.random() < 0.5 else None
+    if scene is _late_bindings_on_full_nodes:  # which means nothing where nobody is asked, or leases are long
+        plan = replace(plan, lease_seconds=4.0, cluster=replace(plan.cluster or ClusterPlan(), webhook=True))
     seconds = rng.uniform(4.0, 8.0)
     acts = [*_loads(rng, plan, seconds), *p.node_changes(rng, plan, seconds), *_faults(rng, plan, seconds)]
-    if rng.random() < 0.5:
-        acts += rng.choice(_SCENES)(rng, plan, rng.uniform(0.3, seconds))
+    if scene is not None:
+        acts += scene(rng, plan, rng.uniform(0.3, seconds))
     return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)))
 
 

@@ -24,7 +24,7 @@ _OF_REQUESTS: dict[str, dict[str, Any]] = {
     p.WATCHES_LAG: {"cache_seconds": 1.5},
     p.WEBHOOK_AWAY: {"webhook_away": True},
     p.WEBHOOK_LATE: {"late_reviews": 0.5},
-    p.BINDINGS_LATE: {"late_bindings": 0.6, "late_seconds": 9.0},
+    p.BINDINGS_LATE: {"late_bindings": 0.8, "late_seconds": 9.0},
     p.BINDINGS_ABANDONED: {"abandoned_bindings": 0.5},
 }
 
