@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     import grpc.aio
 
-    from hoss.kube.api import KubeApi
-    from hoss.kube.config import KubernetesConfig
     from hoss.redis_access import RedisAccess
     from hoss.serving import Server
 
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
 ReviewServer = Callable[[Callable[[bytes], Awaitable[tuple[int, bytes]]]], AbstractAsyncContextManager[None]]
 
 ResultT = TypeVar("ResultT")
+ApiT = TypeVar("ApiT")
 
 # The imports in the methods keep each process small: a worker has no Redis client, a client no server.
 
@@ -82,9 +81,9 @@ class Host:
 
         return reach(url, timeout_seconds=timeout_seconds, connections=connections)
 
-    def kube_api(self, config: "KubernetesConfig", user_agent: str) -> "KubeApi":
-        """A client of the API server. Raises ConfigError."""
-        return config.api(user_agent, clock=self.monotonic, rng=self.rng)
+    def kube_api(self, connect: Callable[[], ApiT]) -> ApiT:
+        """The client of the API server. `connect` makes one of the real API server, and may raise ConfigError."""
+        return connect()
 
     def review_server(self) -> ReviewServer | None:
         """How the API server reaches the binding webhook; None: by HTTPS, so the webhook needs a certificate."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,7 +108,9 @@ async def serve(
     # First, so that a wrong path is reported at once, however long the ledger takes to come.
     api = None
     if config.kubernetes is not None:
-        api = host.kube_api(config.kubernetes, "hoss-resolver")
+        api = host.kube_api(
+            partial(config.kubernetes.api, "hoss-resolver", clock=host.monotonic, rng=host.rng)
+        )
     ledger = RedisLedger(
         config.redis_url,
         lease_ms=round(config.reservation_lease_seconds * 1000),

@@ -143,7 +143,9 @@ def test_a_binding_beyond_what_a_node_ever_had_is_found(story):
     for name in ("one", "other"):
         story.pod(name, "600m")
         story.bind(name, "n1")
-    assert [problem.partition(":")[0] for problem in story.judge.problems] == ["overcommitted at the API server"]
+    assert [problem.partition(":")[0] for problem in story.judge.problems] == [
+        "overcommitted at the API server"
+    ]
 
 
 def test_two_pods_with_one_host_port_on_a_node_are_found(story):
@@ -188,7 +190,11 @@ def test_a_pod_on_a_node_without_a_reservation_and_a_reservation_without_a_pod_a
 def test_a_pod_waits_only_with_a_reason_that_is_true(story):
     story.pod("large", "2")
     assert story.at_rest() == ["pod large waits and says no reason, but ''"]
-    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient cpu."}
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "message": "0/1 nodes are available: 1 Insufficient cpu.",
+    }
     told = {"status": {"conditions": [condition]}}
     story.patch(f"{PODS}/large/status", told)
     assert story.at_rest() == []

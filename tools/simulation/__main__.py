@@ -114,7 +114,9 @@ def _show(result: Result, out: Path | None) -> bool:
     names = f"{plan.nodes} nodes, {plan.shards} shards, {', '.join(plan.names)}"
     for line in (names, *map(str, plan.acts), *result.problems()):
         _print(line)
-    struck = ", ".join(f"{what} {result.reached[what]}" for what in (*_FAULTS, *p.OF_CLUSTERS) if result.reached[what])
+    struck = ", ".join(
+        f"{what} {result.reached[what]}" for what in (*_FAULTS, *p.OF_CLUSTERS) if result.reached[what]
+    )
     _print(f"faults that struck: {struck or 'none'}")
     _print(f"{result.steps} steps, {result.seconds:.2f} s of virtual time, {len(result.history)} events")
     if out is not None:

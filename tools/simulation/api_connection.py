@@ -233,7 +233,9 @@ class SimulatedApiServer:
         self._watchers[watcher] = None
         in_server = self._process.context.copy()
         self._loop.call_later(int(params["timeoutSeconds"]), self._time_out, watcher, context=in_server)
-        self._loop.call_later(self._rng.uniform(*_BOOKMARK_SECONDS), self._bookmark, watcher, context=in_server)
+        self._loop.call_later(
+            self._rng.uniform(*_BOOKMARK_SECONDS), self._bookmark, watcher, context=in_server
+        )
         return watcher
 
     def end_watch(self, watcher: _Watcher) -> None:
@@ -270,7 +272,7 @@ class SimulatedApiServer:
 
     async def _served(self, request: _Request) -> Reply:
         await self._trip()
-        while self._is_away(request.client) == "silent":
+        while self._is_away(request.client) == "silent":  # noqa: ASYNC110 - it is what a network does
             # It waits in the network, and may arrive after the client has given up.
             await asyncio.sleep(self._rng.uniform(0.2, 1.0))
         self._reach(request.client)
@@ -331,7 +333,6 @@ class SimulatedApiServer:
         if self.faults.webhook_away:
             self.faults.reached["webhook not reached"] += 1
             return None
-        assert request.body is not None
         review = {
             "apiVersion": "admission.k8s.io/v1",
             "kind": "AdmissionReview",

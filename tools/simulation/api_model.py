@@ -4,11 +4,10 @@ It has no time and no faults: a request is carried out at once, by the rules tha
 tests/e2e/kubernetes/test_api_model.py holds the model and a real API server to one contract. How the model is
 reached, with delays and faults, is in `api_connection`.
 
-Invariant: every change of an object has a version of its own, in one order for all kinds, and is in `changes`
-until the history is compacted."""
+Invariant: every change of an object has a version of its own, in one order for all kinds, and is told at once."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -54,20 +53,14 @@ _REASONS = {
 
 
 class Change(NamedTuple):
-    """A change of an object. `before`: None where it was made; `after`: None where it is gone. The object of a
-    change is never modified."""
+    """A change of an object, which is never modified. `before`: None where it was made; `after`: None where it is
+    gone. `object`: as it is or, where it is gone, as it was, with the version of its end."""
 
     version: int
     kind: str
     before: Object | None
     after: Object | None
-
-    @property
-    def object(self) -> Object:
-        """The object as it is or, where it is gone, as it was."""
-        found = self.after or self.before
-        assert found is not None
-        return found
+    object: Object
 
 
 class Target(NamedTuple):
@@ -125,11 +118,14 @@ class ApiModel:
     """The objects of one cluster. `now` gives the time as objects have it."""
 
     def __init__(
-        self, rng: random.Random, now: Callable[[], str] = lambda: "2026-01-01T00:00:00Z", *, page: int = 10**6
+        self,
+        rng: random.Random,
+        now: Callable[[], str] = lambda: "2026-01-01T00:00:00Z",
+        *,
+        page: int = 10**6,
     ) -> None:
         """`page`: the most objects in one page of a list, whatever is asked for."""
         self.version = 1
-        self.changes: list[Change] = []
         self.compacted = 0  # version up to which the history is forgotten
         self.on_change: Callable[[Change], None] = lambda _change: None
         self._rng = rng
@@ -149,17 +145,9 @@ class ApiModel:
         """One object."""
         return self._objects.get(kind, {}).get((namespace, name))
 
-    def since(self, version: int) -> Iterator[Change]:
-        """The changes after a version, which must not be compacted."""
-        at = len(self.changes)
-        while at and self.changes[at - 1].version > version:
-            at -= 1
-        yield from self.changes[at:]
-
     def compact(self) -> None:
         """Forget the history: watches and pages of old versions get 410."""
         self.compacted = self.version
-        self.changes.clear()
         self._pages.clear()
 
     # -- requests
@@ -170,28 +158,21 @@ class ApiModel:
             target = target_of(path)
             if target.subresource:
                 return self._subresource(method, target, body or {})
+            if method == "DELETE":
+                return self._delete(target, body or {}, params)
             if method == "GET":
                 return self._get(target, params)
-            if method == "POST" and not target.name:
-                return self._create(target, body or {})
-            if method == "PUT":
-                return self._replace(target, body or {})
-            if method == "PATCH":
-                return self._patched(target, body or {}, "")
-            if method == "DELETE" and target.name:
-                return self._delete(target, body or {}, params)
+            verbs = {"POST": self._create, "PUT": self._replace, "PATCH": self._patched}
+            return verbs[method](target, body or {})
         except Refusal as refusal:
             return refusal.reply
-        return refused(405, f"{method} is not for {path}")
 
     def _get(self, target: Target, params: Mapping[str, str]) -> Reply:
         if target.name:
             return _reply(self._existing(target))
         return self.listed(target, params, self.objects(target.kind), self.version)
 
-    def listed(
-        self, target: Target, params: Mapping[str, str], objects: list[Object], version: int
-    ) -> Reply:
+    def listed(self, target: Target, params: Mapping[str, str], objects: list[Object], version: int) -> Reply:
         """A list of the selected objects, in pages, as of a version."""
         if token := params.get("continue", ""):
             if token not in self._pages:
@@ -234,13 +215,15 @@ class ApiModel:
         }
         return _reply(self._write(target.kind, before, {**body, "metadata": metadata}))
 
-    def _patched(self, target: Target, body: Object, subresource: str) -> Reply:
+    def _patched(self, target: Target, body: Object, subresource: str = "") -> Reply:
         before = self._existing(target)
         wanted = body.get("metadata", {})
         if wanted.get("uid", before["metadata"]["uid"]) != before["metadata"]["uid"]:
             raise Refusal(422, f'{target.kind} "{target.name}" is invalid: metadata.uid: field is immutable')
         _check_preconditions(target, before, {"resourceVersion": wanted.get("resourceVersion")})
-        writable = {"status": ("metadata", "status"), "resize": ("spec",)}.get(subresource, ("metadata", "spec"))
+        writable = {"status": ("metadata", "status"), "resize": ("spec",)}.get(
+            subresource, ("metadata", "spec")
+        )
         changes = {name: value for name, value in body.items() if name in writable}
         changes["metadata"] = {
             name: value
@@ -254,7 +237,7 @@ class ApiModel:
         wanted = body.get("preconditions", {})
         _check_preconditions(target, before, wanted)
         if target.kind != POD:
-            self._write(target.kind, before, None)
+            self._remove(target.kind, before)
             return _reply({"kind": "Status", "status": "Success", "code": 200})
         grace = body.get("gracePeriodSeconds", params.get("gracePeriodSeconds"))
         seconds = _GRACE_SECONDS if grace is None else int(grace)
@@ -265,7 +248,7 @@ class ApiModel:
             times = {"deletionTimestamp": self._now(), "deletionGracePeriodSeconds": seconds}
             leaving = self._write(POD, before, {**before, "metadata": {**before["metadata"], **times}})
         if not seconds:
-            self._write(POD, leaving, None)
+            self._remove(POD, leaving)
         return _reply(leaving)
 
     def _subresource(self, method: str, target: Target, body: Object) -> Reply:
@@ -307,27 +290,27 @@ class ApiModel:
             raise Refusal(404, f'{target.kind} "{target.name}" not found')
         return found
 
-    def _write(self, kind: str, before: Object | None, after: Object | None) -> Object:
+    def _write(self, kind: str, before: Object | None, after: Object) -> Object:
         """The object as it is now. A write that changes nothing makes no version."""
-        if after is not None and before is not None and _same(before, after):
+        if before is not None and _same(before, after):
             return before
-        self.version += 1
-        named = after or before
-        assert named is not None
-        metadata = {**named["metadata"], "resourceVersion": str(self.version)}
-        current = {**named, "metadata": metadata}
-        key = metadata.get("namespace", ""), metadata["name"]
-        objects = self._objects.setdefault(kind, {})
-        if after is None:
-            del objects[key]
-            # A watch tells the last state, with the version of the deletion.
-            change = Change(self.version, kind, current, None)
-        else:
-            objects[key] = current
-            change = Change(self.version, kind, before, current)
-        self.changes.append(change)
-        self.on_change(change)
+        current = self._versioned(after)
+        metadata = current["metadata"]
+        self._objects.setdefault(kind, {})[metadata.get("namespace", ""), metadata["name"]] = current
+        self._tell(Change(self.version, kind, before, current, current))
         return current
+
+    def _remove(self, kind: str, before: Object) -> None:
+        last = self._versioned(before)
+        del self._objects[kind][last["metadata"].get("namespace", ""), last["metadata"]["name"]]
+        self._tell(Change(self.version, kind, last, None, last))
+
+    def _versioned(self, item: Object) -> Object:
+        self.version += 1
+        return {**item, "metadata": {**item["metadata"], "resourceVersion": str(self.version)}}
+
+    def _tell(self, change: Change) -> None:
+        self.on_change(change)
 
 
 def target_of(path: str) -> Target:
@@ -396,7 +379,11 @@ def _merged_lists(before: list[Object], changes: list[Object], by: str) -> list[
 
 def _defaulted(pod: Object) -> Object:
     """As admission leaves a new pod."""
-    spec = {"schedulerName": "default-scheduler", "terminationGracePeriodSeconds": _GRACE_SECONDS, **pod["spec"]}
+    spec = {
+        "schedulerName": "default-scheduler",
+        "terminationGracePeriodSeconds": _GRACE_SECONDS,
+        **pod["spec"],
+    }
     status: Object = {"phase": "Pending"}
     if spec.get("schedulingGates"):
         gated = "Scheduling is blocked due to non-empty scheduling gates"

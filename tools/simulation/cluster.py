@@ -158,7 +158,9 @@ class ClusterClients(SimulatedClients):
             return
         before, after = change.before, change.after
         uid = change.object["metadata"]["uid"]
-        if change.object["spec"]["schedulerName"] != OURS or (before is None and after is not None and node_of(after)):
+        if change.object["spec"]["schedulerName"] != OURS or (
+            before is None and after is not None and node_of(after)
+        ):
             if before is None:
                 self._history.append("foreign", by=_USER, uids=[uid])
             elif after is None or is_over(after):

@@ -62,7 +62,9 @@ class ClusterJudge:
         node = node_of(after)
         if known is None:
             name = after["metadata"]["name"]
-            known = self._pods[uid] = _Pod(name, node, cpu_of(after), tuple(ports_of(after)), is_checked=False)
+            known = self._pods[uid] = _Pod(
+                name, node, cpu_of(after), tuple(ports_of(after)), is_checked=False
+            )
             return
         known.cpu = min(known.cpu, cpu_of(after))
         if node == known.node:
@@ -96,8 +98,10 @@ class ClusterJudge:
             if reserved.get(uid) != node_of(pod):
                 where = reserved.get(uid, "nowhere")
                 found.append(f"pod {_name(pod)} ({uid}) is on {node_of(pod)} and reserved {where}")
-        for uid in reserved.keys() - on_nodes.keys():
-            found.append(f"room is reserved on {reserved[uid]} for {uid}, which is on no node")
+        found += [
+            f"room is reserved on {reserved[uid]} for {uid}, which is on no node"
+            for uid in reserved.keys() - on_nodes.keys()
+        ]
         rooms = [_Room(node, on_nodes.values()) for node in nodes]
         for pod in living:
             if not node_of(pod) and pod["spec"]["schedulerName"] == "hoss":

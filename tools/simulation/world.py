@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import structlog
 
@@ -20,7 +20,7 @@ import dispatcher.__main__
 import resolver.__main__
 import scheduler_worker.__main__
 from dispatcher.config import ClusterSection, DispatcherConfig
-from hoss.host import Host, ReviewServer
+from hoss.host import ApiT, Host, ReviewServer
 from hoss.kube.config import KubernetesConfig
 from resolver.config import ResolverConfig, WebhookConfig
 from scheduler_worker.config import WorkerConfig, chosen_profile
@@ -36,7 +36,6 @@ from tools.simulation.redis_backend import DrivenRedis
 if TYPE_CHECKING:
     import grpc.aio
 
-    from hoss.kube.api import KubeApi
     from hoss.redis_access import RedisAccess
     from hoss.serving import Server
 
@@ -105,8 +104,9 @@ class SimulatedHost(Host):
         opened = self._world.redis.opener(self._process.name)
         return opened(url, timeout_seconds=timeout_seconds, connections=connections)
 
-    def kube_api(self, config: KubernetesConfig, user_agent: str) -> "KubeApi":  # noqa: ARG002 - there is one cluster
-        return self._world.required_api().client(self._process, self.monotonic, self.rng)
+    def kube_api(self, connect: Callable[[], ApiT]) -> ApiT:  # noqa: ARG002 - there is one cluster
+        api = self._world.required_api().client(self._process, self.monotonic, self.rng)
+        return cast("ApiT", api)
 
     def review_server(self) -> ReviewServer | None:
         return partial(self._world.required_api().reviewed_by, self._process)
@@ -195,7 +195,8 @@ class World:
 
     def required_api(self) -> SimulatedApiServer:
         """The API server, for those whom only Kubernetes mode has."""
-        assert self.api is not None, "this world has no API server"
+        if self.api is None:
+            raise LookupError("this world has no API server")
         return self.api
 
     # -- processes

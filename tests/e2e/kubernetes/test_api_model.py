@@ -78,7 +78,11 @@ async def create_node(api: KubeApi) -> dict[str, str]:
 
 
 async def bind(api: KubeApi, made: dict[str, Any], node: str, uid: str = "") -> Reply:
-    metadata = {"name": made["metadata"]["name"], "namespace": "default", "uid": uid or made["metadata"]["uid"]}
+    metadata = {
+        "name": made["metadata"]["name"],
+        "namespace": "default",
+        "uid": uid or made["metadata"]["uid"],
+    }
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
     return await api.send("POST", f"{PODS}/{metadata['name']}/binding", binding)
@@ -312,7 +316,10 @@ def test_a_watch_from_a_lists_version_has_every_later_change_in_order(hold):
         await create(api, "two")
         await delete(api, "two")
         found = await watched(api, {"resourceVersion": version}, 7)
-        of_pods = [kind for kind, name, _ in found if name == "one"], [kind for kind, name, _ in found if name == "two"]
+        of_pods = (
+            [kind for kind, name, _ in found if name == "one"],
+            [kind for kind, name, _ in found if name == "two"],
+        )
         # That it is being deleted is a change of its own, also where nobody waits for it.
         assert of_pods == (["ADDED", "MODIFIED", "MODIFIED", "DELETED"], ["ADDED", "MODIFIED", "DELETED"])
         versions = [event[2] for event in found]
