@@ -268,7 +268,7 @@ FAULTS = {
                 "if False and verdict in",
             ),
         ),
-        seeds=(0,),
+        seeds=(0, 4, 9),
         in_kubernetes=True,
     ),
 }
