@@ -7,6 +7,7 @@ own through the API server, with all the server's faults, and knows nothing of w
 import asyncio
 import random
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from hoss.errors import TransportError
@@ -241,7 +242,10 @@ class OtherScheduler:
                 if nodes and uid not in self._busy and _waits_for_other(pod):
                     self._busy.add(uid)
                     task = asyncio.ensure_future(self._bind(pod, self._rng.choice(nodes)))
-                    task.add_done_callback(lambda _task, uid=uid: self._busy.discard(uid))
+                    task.add_done_callback(partial(self._over, uid))
+
+    def _over(self, uid: str, _task: "asyncio.Task[None]") -> None:
+        self._busy.discard(uid)
 
     async def _bind(self, pod: Object, node: str) -> None:
         metadata = pod["metadata"]

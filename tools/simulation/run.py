@@ -127,6 +127,8 @@ class _Simulation:
         self._over_at = self._world.loop.time()
         settled = await self._settle()
         for task in (watching, *others):
+            if task.done() and not task.cancelled():
+                task.result()  # raises what ended it: nothing should have
             task.cancel()
         if settled:
             self._history.append("quiet", by="plan")
