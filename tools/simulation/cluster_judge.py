@@ -35,6 +35,7 @@ class ClusterJudge:
         self.problems: list[str] = []
         self.reached: Counter[str] = Counter()
         self._pods: dict[str, _Pod] = {}  # by UID, those that are not over
+        self._nodes_of: dict[str, str] = {}  # of every pod that ever was on one, by UID
         self._most: dict[str, tuple[int, int]] = {}  # most millicores and pods that a node of this name had
 
     def see(self, change: Any, *, binds_checked: bool) -> None:
@@ -45,8 +46,8 @@ class ClusterJudge:
             self._see_pod(change.before, change.after, binds_checked=binds_checked)
 
     def is_there(self, uid: str, node: str) -> bool:
-        """Whether the pod is on the node."""
-        return uid in self._pods and self._pods[uid].node == node
+        """Whether the pod is, or was, on the node: the ledger may hear of it when it is gone already."""
+        return self._nodes_of.get(uid) == node
 
     def _see_node(self, node: Object) -> None:
         name, (cpu, pods) = node["metadata"]["name"], _room_of(node)
@@ -59,7 +60,8 @@ class ClusterJudge:
             self._pods.pop(uid, None)
             return
         known = self._pods.get(uid)
-        node = node_of(after)
+        if node := node_of(after):
+            self._nodes_of[uid] = node
         if known is None:
             name = after["metadata"]["name"]
             known = self._pods[uid] = _Pod(

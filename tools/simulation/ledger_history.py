@@ -53,7 +53,7 @@ class LedgerHistory:
         *,
         is_there: Callable[[str, str], bool],
     ) -> None:
-        """`is_there`: whether the API server has a pod on a node, so that its reservation cannot be refused."""
+        """`is_there`: whether the API server has, or had, a pod on a node, so that its reservation cannot be refused."""
         self._redis = redis
         self._is_there = is_there
         self._history = history
