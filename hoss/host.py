@@ -1,5 +1,5 @@
-"""What a service gets from the machine it runs on: clocks, randomness, gRPC, Redis, the API
-server, and the request to stop.
+"""What a service gets from the machine it runs on: clocks, randomness, gRPC, Redis, the API server,
+and the request to stop.
 
 A composition root takes a Host and hands on to each part what the part needs. So a service also runs on
 another host, such as a simulated one whose time is virtual and whose randomness comes from a seed.

@@ -16,7 +16,7 @@ from tools.simulation import plan as p
 from tools.simulation.api_connection import SimulatedApiServer
 from tools.simulation.api_model import NODE, POD, Change, Object
 from tools.simulation.clients import GATE, MEMORY_BYTES, NODE_PODS, SimulatedClients
-from tools.simulation.cluster_judge import ClusterJudge, cpu_of, is_over, node_of, ports_of
+from tools.simulation.cluster_judge import ClusterJudge, cpu_of, is_over, ports_of
 from tools.simulation.plan import Act
 from tools.simulation.world import RESOLVER, World
 
@@ -113,7 +113,7 @@ class ClusterClients(SimulatedClients):
             spec["schedulingGates"] = [{"name": options["gate"]}]
         if "priority" in options:
             spec["priority"] = options["priority"]
-        if "node" in options:  # as a DaemonSet of old, or a static pod
+        if "node" in options:  # as a static pod
             spec["nodeName"] = options["node"]
         self._do("POST", PODS_PATH, {"metadata": {"name": name, "labels": {}}, "spec": spec})
 
@@ -159,9 +159,7 @@ class ClusterClients(SimulatedClients):
             return
         before, after = change.before, change.after
         uid = change.object["metadata"]["uid"]
-        if change.object["spec"]["schedulerName"] != OURS or (
-            before is None and after is not None and node_of(after)
-        ):
+        if change.object["spec"]["schedulerName"] != OURS:
             if before is None:
                 self._history.append("foreign", by=_USER, uids=[uid])
             elif after is None or is_over(after):

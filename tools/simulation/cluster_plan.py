@@ -64,7 +64,7 @@ def _loads(rng: random.Random, plan: Plan, seconds: float) -> list[Act]:
         elif kind < 0.55:
             options["scheduler"] = OTHER
         elif kind < 0.6:
-            options["node"] = f"n{rng.randrange(plan.nodes)}"
+            options |= {"scheduler": OTHER, "node": f"n{rng.randrange(plan.nodes)}"}
         acts.append(Act(at, p.SUBMIT, name, options=options))
         if "gate" in options and rng.random() < 0.8:
             acts.append(Act(at + rng.uniform(0.01, 3.0), p.UNGATE, name))

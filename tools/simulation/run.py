@@ -25,10 +25,10 @@ from tools.simulation.plan import Act, Plan
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.world import Entry, World
 
-# After this time a resolver gives back the room of a binding that it allowed and that came to nothing: 90 s.
-CLUSTER_SETTLE_SECONDS = 180.0
 # Virtual, after the last fault: a lease of a commit lasts 30 s, a back-off at most 10 s.
 SETTLE_SECONDS = 90.0
+# A resolver gives back the room of a binding that it allowed and that came to nothing after 90 s.
+CLUSTER_SETTLE_SECONDS = 180.0
 _LOOK_SECONDS = 0.25
 _CALM_LOOKS = 3  # so often in a row nothing moved
 _MOVING = ("Queued", "Scheduling", "Backoff")
