@@ -66,6 +66,14 @@ def test_a_seed_replays_byte_for_byte(server):
     assert once() == once()
 
 
+def test_two_processes_replay_a_seed_alike(tmp_path):
+    for name in ("one", "other"):
+        done = simulate("--kubernetes", "--seed", 4, "--as-drawn", "--out", tmp_path / name)
+        assert done.returncode == 0, done.stdout
+    for file in ("timeline.txt", "history.jsonl"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "other" / file).read_bytes()
+
+
 def test_a_plan_of_kubernetes_mode_that_was_written_down_is_the_same_plan():
     plan = draw_kubernetes(3)
     assert Plan.from_json(orjson.loads(orjson.dumps(plan.as_json()))) == plan
