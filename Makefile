@@ -42,8 +42,8 @@ test-all: $(VENV)/.dev  ## everything but Kubernetes: also the long loads, all s
 soak: $(VENV)/.dev  ## property tests with new random examples, for MINUTES=60 or as many as told
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),60) $(TESTS)
 
-simulate: $(VENV)/.dev  ## whole platforms in one process with faults by seed; SEEDS=200 or as many as told, FIRST=0
-	$(BIN)/python -m tools.simulation --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0)
+simulate: $(VENV)/.dev  ## whole platforms in one process with faults by seed; SEEDS=200 or as many as told, FIRST=0; KUBERNETES=1
+	$(BIN)/python -m tools.simulation --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) $(if $(KUBERNETES),--kubernetes)
 
 faults: $(VENV)/.dev  ## real faults on platforms of real processes (all take half an hour); RUNS=5 of each, FAULT="--fault NAME" for one
 	$(BIN)/python -m tools.faults --runs $(or $(RUNS),5) $(FAULT)

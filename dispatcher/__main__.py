@@ -4,6 +4,7 @@ import contextlib
 import random
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -11,7 +12,7 @@ import grpc.aio
 
 from dispatcher.api.request_router import RequestRouter, Services
 from dispatcher.api.service import DispatcherService
-from dispatcher.config import DispatcherConfig
+from dispatcher.config import ClusterSection, DispatcherConfig
 from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.policy.rules import Policy
 from dispatcher.core.queue.tenants import shares_of_cards
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from dispatcher.dashboard.server import Dashboard
     from dispatcher.kubernetes.mode import KubernetesMode
     from dispatcher.tracing import DispatcherTraces
+    from hoss.kube.api import KubeApi
     from hoss.telemetry.tracing import Tracer
 
 # Revisions of a term start at its number shifted by this. So those of earlier terms are lower, and a watcher
@@ -150,7 +152,7 @@ class _Dispatcher:
         self._resolver = ResolverClient(config.resolvers, open_channel=host.channel)
         self._api = None
         if config.kubernetes is not None:
-            self._api = config.kubernetes.api("hoss-dispatcher", clock=host.monotonic, rng=host.rng)
+            self._api = _kube_api(config.kubernetes, "hoss-dispatcher", host)
         self._reviews = service_accounts_reviewed(config.kubernetes, "hoss-dispatcher", host=host)
         self._router = RequestRouter(SERVICES)
         self._limits = CallerLimits(config.limits, clock=host.monotonic)
@@ -327,7 +329,7 @@ def _lease(config: DispatcherConfig, host: Host) -> Lease:
     from dispatcher.leader.kubernetes_lease import KubernetesLease  # noqa: PLC0415 - only in Kubernetes mode
 
     # Its own connections: a renewal does not wait behind bindings and patches.
-    api = cluster.api("hoss-dispatcher-lease", clock=host.monotonic, rng=host.rng)
+    api = _kube_api(cluster, "hoss-dispatcher-lease", host)
     return KubernetesLease(
         api,
         cluster.lease,
@@ -336,6 +338,10 @@ def _lease(config: DispatcherConfig, host: Host) -> Lease:
         clock=host.monotonic,
         utc_now=host.utc_now,
     )
+
+
+def _kube_api(cluster: ClusterSection, user_agent: str, host: Host) -> "KubeApi":
+    return host.kube_api(partial(cluster.api, user_agent, clock=host.monotonic, rng=host.rng))
 
 
 def _dashboard(config: DispatcherConfig, host: Host) -> "Dashboard | None":

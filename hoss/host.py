@@ -1,4 +1,5 @@
-"""What a service gets from the machine it runs on: clocks, randomness, gRPC, Redis, and the request to stop.
+"""What a service gets from the machine it runs on: clocks, randomness, gRPC, Redis, the API server,
+and the request to stop.
 
 A composition root takes a Host and hands on to each part what the part needs. So a service also runs on
 another host, such as a simulated one whose time is virtual and whose randomness comes from a seed.
@@ -7,9 +8,12 @@ Invariant: nothing else in the services reads a clock, draws a random number or 
 (tests/unit/hoss/test_host.py). Waiting (asyncio.sleep, wait_for, call_later) is by the event loop's clock.
 """
 
+import os
 import random
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,7 +23,11 @@ if TYPE_CHECKING:
     from hoss.redis_access import RedisAccess
     from hoss.serving import Server
 
+# Serves AdmissionReviews within the block: the callable gets a request's body, and returns status and body.
+ReviewServer = Callable[[Callable[[bytes], Awaitable[tuple[int, bytes]]]], AbstractAsyncContextManager[None]]
+
 ResultT = TypeVar("ResultT")
+ApiT = TypeVar("ApiT")
 
 # The imports in the methods keep each process small: a worker has no Redis client, a client no server.
 
@@ -72,6 +80,18 @@ class Host:
         from hoss.redis_access import reach  # noqa: PLC0415
 
         return reach(url, timeout_seconds=timeout_seconds, connections=connections)
+
+    def kube_api(self, connect: Callable[[], ApiT]) -> ApiT:
+        """The client of the API server. `connect` makes one of the real API server, and may raise ConfigError."""
+        return connect()
+
+    def review_server(self) -> ReviewServer | None:
+        """How the API server reaches the binding webhook; None: by HTTPS, so the webhook needs a certificate."""
+        return None
+
+    def process_name(self) -> str:
+        """Of this process. No other process that runs, or ran lately, has the same name."""
+        return f"{socket.gethostname()}:{os.getpid()}"
 
     async def until_stopped(self) -> None:
         """Return when the service is asked to end."""

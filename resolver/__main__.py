@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,7 +110,9 @@ async def serve(
     # First, so that a wrong path is reported at once, however long the ledger takes to come.
     api = None
     if config.kubernetes is not None:
-        api = config.kubernetes.api("hoss-resolver", clock=host.monotonic, rng=host.rng)
+        api = host.kube_api(
+            partial(config.kubernetes.api, "hoss-resolver", clock=host.monotonic, rng=host.rng)
+        )
     reviews = service_accounts_reviewed(config.kubernetes, "hoss-resolver", host=host)
     ledger = RedisLedger(
         config.redis_url,
@@ -174,6 +177,8 @@ async def serve(
             clock=host.monotonic,
             utc_now=host.utc_now,
             rng=host.rng,
+            name=host.process_name(),
+            review_server=host.review_server(),
             insecure=config.insecure,
         )
 

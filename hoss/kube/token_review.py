@@ -10,6 +10,7 @@ Invariants: of one token one review is under way. The API server is asked no mor
 import asyncio
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from hoss.caller_limits import BURST_SECONDS, TokenBucket
@@ -48,7 +49,7 @@ def service_accounts_reviewed(
         )
     # Connections of its own: nobody's login waits behind bindings.
     own = cluster.model_copy(update={"connections": _CONNECTIONS})
-    api = own.api(f"{name}-tokens", clock=host.monotonic, rng=host.rng)
+    api = host.kube_api(partial(own.api, f"{name}-tokens", clock=host.monotonic, rng=host.rng))
     reviews = ServiceAccountReviews(api, config, clock=host.monotonic, unix_clock=host.unix)
     host.tokens.also_ask(reviews)
     return reviews

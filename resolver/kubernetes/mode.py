@@ -3,15 +3,15 @@
 Only a resolver in this mode imports this module, because its libraries take time and memory.
 """
 
-import os
 import random
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
 
 from hoss.errors import ConfigError
+from hoss.host import ReviewServer
 from hoss.kube.api import KubeApi
 from hoss.kube.reflector import Reflector
 from hoss.security.options import of_loopback
@@ -31,6 +31,7 @@ from resolver.kubernetes.webhook_server import (
     CertificateFiles,
     CertificateSource,
     LiveCertificate,
+    answer_review,
     refresh_periodically,
     serve_webhook,
     wait_for_certificate,
@@ -53,9 +54,14 @@ class KubernetesServices:
         clock: Callable[[], float],
         utc_now: Callable[[], datetime],
         rng: random.Random,
+        name: str,
+        review_server: ReviewServer | None = None,
         insecure: bool = False,
     ) -> None:
-        """`insecure`: the webhook may answer anybody, also beyond loopback."""
+        """`name`: of this process, unique. `review_server`: what serves the webhook; None: HTTPS with the
+        configured certificate. `insecure`: the webhook may answer anybody, also beyond loopback."""
+        self._name = name
+        self._review_server = review_server
         self._insecure = insecure
         self.binder = Binder(api, clock=clock, rng=rng)
         self._clock = clock
@@ -102,7 +108,7 @@ class KubernetesServices:
             pods,
             held,
             # A unique name: a registration fences the former holder of the name.
-            name=f"guard@{socket.gethostname()}:{os.getpid()}",
+            name=f"guard@{self._name}",
             exempt=config.exempt_namespaces,
             problem=self._problem,
             lease_seconds=self._lease_seconds,
@@ -112,21 +118,31 @@ class KubernetesServices:
         reflector = Reflector(
             self._api, "/api/v1/pods", pods.on_changes, params=watched, clock=self._clock, rng=self._rng
         )
+        followed = (reflector, *storage.reflectors)
+        async with background(*(r.run() for r in followed), held.run(), self._webhook.under_way.run()):
+            if self._review_server is not None:
+                async with self._review_server(partial(answer_review, self._webhook)):
+                    yield {}
+                return
+            async with self._https(config, self._webhook) as port:
+                yield {"webhook_port": port}
+
+    @asynccontextmanager
+    async def _https(self, config: WebhookConfig, webhook: BindingWebhook) -> AsyncIterator[int]:
+        """Serve the webhook by HTTPS once there is a certificate; yields the port."""
         live = LiveCertificate()
         if config.client_authority is not None:
             live.trust(config.client_authority)
         source = self._certificate_source(config, live)
-        followed = (reflector, *storage.reflectors)
-        async with background(*(r.run() for r in followed), held.run(), self._webhook.under_way.run()):
-            await wait_for_certificate(source)
-            if self._callers.open:
-                self._check_open(config.listen)
-            refreshing = refresh_periodically(source, period_seconds=config.look_seconds, rng=self._rng)
-            async with (
-                background(refreshing),
-                serve_webhook(self._webhook, config.listen, live.context, self._callers) as port,
-            ):
-                yield {"webhook_port": port}
+        await wait_for_certificate(source)
+        if self._callers.open:
+            self._check_open(config.listen)
+        refreshing = refresh_periodically(source, period_seconds=config.look_seconds, rng=self._rng)
+        async with (
+            background(refreshing),
+            serve_webhook(webhook, config.listen, live.context, self._callers) as port,
+        ):
+            yield port
 
     def _check_open(self, listen: str) -> None:
         """Raises ConfigError where anybody might ask, and nobody said so."""

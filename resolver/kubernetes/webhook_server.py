@@ -20,6 +20,7 @@ from aiohttp import web
 
 from hoss.certificates import KeyPair, validity
 from hoss.errors import ConfigError, HossError, InvalidInput, LedgerUnavailable, TransportError
+from hoss.kube.api import JSON
 from hoss.manifests.guarded import json_value
 from hoss.security.transport import FollowedFile
 from hoss.telemetry import logger
@@ -180,7 +181,7 @@ async def serve_webhook(
     async def handle(request: web.BaseRequest) -> web.Response:
         # A router of aiohttp.web.Application would take a tenth of the time of a review.
         if request.path.startswith(PATH) and request.method == "POST":
-            return callers.refusal(request) or await _answer(webhook, request)
+            return callers.refusal(request) or _response(*await answer_review(webhook, await request.read()))
         if request.path == "/healthz":
             return web.Response(text="ok")
         return web.Response(status=404, text=f"POST an AdmissionReview to {PATH}\n")
@@ -203,16 +204,20 @@ async def serve_webhook(
         await runner.cleanup()
 
 
-async def _answer(webhook: BindingWebhook, request: web.BaseRequest) -> web.Response:
+async def answer_review(webhook: BindingWebhook, body: bytes) -> tuple[int, bytes]:
+    """Status and body of the answer to an AdmissionReview."""
     try:
-        review = read_review(_document(await request.read()))
+        review = read_review(_document(body))
         answer = await webhook.review(review)
     except InvalidInput as exc:
         return _problem(400, str(exc))
     except (LedgerUnavailable, TransportError, asyncio.TimeoutError) as exc:
         return _problem(503, str(exc) or "no answer in time")
-    body = orjson.dumps(answer_document(review, answer))
-    return web.Response(body=body, content_type="application/json")
+    return 200, orjson.dumps(answer_document(review, answer))
+
+
+def _response(status: int, body: bytes) -> web.Response:
+    return web.Response(status=status, body=body, content_type=JSON if status == 200 else "text/plain")
 
 
 def _document(body: bytes) -> "dict[str, object]":
@@ -222,6 +227,6 @@ def _document(body: bytes) -> "dict[str, object]":
     return document
 
 
-def _problem(status: int, text: str) -> web.Response:
+def _problem(status: int, text: str) -> tuple[int, bytes]:
     logger().warning("binding_not_judged", status=status, problem=text)
-    return web.Response(status=status, text=f"{text}\n")
+    return status, f"{text}\n".encode()

@@ -1,7 +1,7 @@
 """Faults that are put into the product on purpose, to see that simulations find them.
 
 As a program it runs seeds, or a written plan with other seeds, with one of them, until a promise is broken:
-`python tests/simulation/planted.py NAME [PLAN] SEED...`. Exit code 1: a promise was broken.
+`python tests/simulation/planted.py NAME [PLAN | kubernetes] SEED...`. Exit code 1: a promise was broken.
 
 A fault is a few edits of the product's own text: of a part of a ledger script, or of a function. An edit names
 what it replaces, and that has to be there exactly once: a fault that no longer fits the code fails its test."""
@@ -16,15 +16,18 @@ import textwrap
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 
 from resolver.ledger import scripts
+from tools.simulation.cluster_plan import draw_kubernetes
 from tools.simulation.loop import discarding
 from tools.simulation.plan import Plan, draw
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import run
+
+KUBERNETES = "kubernetes"
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class PlantedFault:
     text: str
     edits: tuple[ScriptEdit | CodeEdit, ...]
     seeds: tuple[int, ...] = ()
+    in_kubernetes: bool = False  # the seeds are those of plans in Kubernetes mode
 
 
 @contextmanager
@@ -255,6 +259,18 @@ FAULTS = {
         ),
         seeds=(2, 19),
     ),
+    "stale webhook answer": PlantedFault(
+        "nobody looks after the lease of a binding that the webhook allowed, and the API server binds late",
+        (
+            CodeEdit(
+                "resolver.kubernetes.binding_webhook:BindingWebhook._reserve",
+                "if not review.dry_run and verdict in",
+                "if False and verdict in",
+            ),
+        ),
+        seeds=(0, 4, 9),
+        in_kubernetes=True,
+    ),
 }
 
 # Cures undone, and faults for which a plan was written: each is found by the plan of that name in
@@ -318,14 +334,17 @@ UNDONE = {
 }
 
 
+def _again(plan: Plan, seed: int) -> Plan:
+    return replace(plan, seed=seed)
+
+
 def _main(name: str, *what: str) -> int:
-    written = None
-    if not what[0].isdigit():
-        written = Plan.from_json(json.loads(Path(what[0]).read_text()))
-    plans = [
-        draw(int(seed)) if written is None else replace(written, seed=int(seed))
-        for seed in what[written is not None :]
-    ]
+    drawn, seeds = draw, what
+    if what[0] == KUBERNETES:
+        drawn, seeds = draw_kubernetes, what[1:]
+    elif not what[0].isdigit():
+        drawn, seeds = partial(_again, Plan.from_json(json.loads(Path(what[0]).read_text()))), what[1:]
+    plans = [drawn(int(seed)) for seed in seeds]
     fault = {**FAULTS, **UNDONE}.get(name)  # any other name: none
     server = DrivenRedis.start()
     try:

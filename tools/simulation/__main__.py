@@ -14,6 +14,8 @@ import typer
 
 from hossctl.history.events import written
 from tools.simulation import plan as p
+from tools.simulation.cluster import OUTCOMES
+from tools.simulation.cluster_plan import draw_kubernetes
 from tools.simulation.loop import discarding
 from tools.simulation.plan import Plan, draw, draw_moves
 from tools.simulation.redis_backend import DrivenRedis
@@ -22,6 +24,8 @@ from tools.simulation.shrink import shrink
 
 _FAULTS = tuple(dict.fromkeys((*p.KINDS, *p.LOSSES, p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE)))
 _ANSWERS = ("acknowledged", "refused", "unknown", "target reserved", "moved", "moved between shards")
+_OF_PLATFORMS = (*_FAULTS, *_ANSWERS)
+_OF_KUBERNETES = (*dict.fromkeys((*p.KINDS, *p.OF_CLUSTERS)), *OUTCOMES)
 
 
 app = typer.Typer(add_completion=False, help=__doc__)
@@ -41,6 +45,10 @@ def simulate(
     moves: Annotated[
         bool, typer.Option("--moves", help="Pods are moved as well, and faults strike amid that.")
     ] = False,
+    kubernetes: Annotated[
+        bool,
+        typer.Option("--kubernetes", help="Kubernetes mode, with an API server and another scheduler."),
+    ] = False,
     plan: Annotated[
         Path | None, typer.Option(exists=True, help="Run a plan.json that an earlier run has left.")
     ] = None,
@@ -50,14 +58,16 @@ def simulate(
 ) -> None:
     """Run whole platforms in one process, with faults drawn from seeds. Exit code 1: a promise was broken."""
     _fix_hash_order()
-    server, drawn = DrivenRedis.start(), draw_moves if moves else draw
+    server = DrivenRedis.start()
+    drawn = draw_kubernetes if kubernetes else draw_moves if moves else draw
     try:
         if plan is not None:
             broken = _show(run(Plan.from_json(json.loads(plan.read_text())), server, keep=True), out)
         elif seed is not None:
             broken = _one(drawn(seed), server, out, as_drawn=as_drawn)
         else:
-            broken = _many(map(drawn, range(first, first + seeds)), server)
+            plans = map(drawn, range(first, first + seeds))
+            broken = _many(plans, server, _OF_KUBERNETES if kubernetes else _OF_PLATFORMS)
     finally:
         server.close()
     sys.exit(int(broken))
@@ -70,7 +80,8 @@ def _fix_hash_order() -> None:
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - this program
 
 
-def _many(plans: Iterable[Plan], server: DrivenRedis) -> bool:
+def _many(plans: Iterable[Plan], server: DrivenRedis, counted: Iterable[str]) -> bool:
+    """Run the plans. Says how often each of what is `counted` was reached."""
     began, done, failed = time.process_time(), 0, 0
     reached: Counter[str] = Counter()
     with discarding():
@@ -85,7 +96,7 @@ def _many(plans: Iterable[Plan], server: DrivenRedis) -> bool:
                 )
     spent = time.process_time() - began
     _print(f"{done} simulations in {spent:.1f} s of CPU time: {failed} broke a promise")
-    for what in (*_FAULTS, *_ANSWERS):
+    for what in counted:
         _print(f"{reached[what]:8}  {what}" if reached[what] else f"   NEVER  {what}")
     return failed > 0
 
@@ -103,7 +114,9 @@ def _show(result: Result, out: Path | None) -> bool:
     names = f"{plan.nodes} nodes, {plan.shards} shards, {', '.join(plan.names)}"
     for line in (names, *map(str, plan.acts), *result.problems()):
         _print(line)
-    struck = ", ".join(f"{what} {result.reached[what]}" for what in _FAULTS if result.reached[what])
+    struck = ", ".join(
+        f"{what} {result.reached[what]}" for what in (*_FAULTS, *p.OF_CLUSTERS) if result.reached[what]
+    )
     _print(f"faults that struck: {struck or 'none'}")
     _print(f"{result.steps} steps, {result.seconds:.2f} s of virtual time, {len(result.history)} events")
     if out is not None:

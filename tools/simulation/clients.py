@@ -31,9 +31,10 @@ from tools.simulation.plan import Act
 from tools.simulation.world import DISPATCHER, RESOLVER, World
 
 _NAME, _WATCHER = "client", "watcher"
-_MEMORY_BYTES = 8 * 2**30
+MEMORY_BYTES = 8 * 2**30
 _RETRY_SECONDS = 0.2
-_GATE = "hold"
+GATE = "hold"
+NODE_PODS = 20
 
 
 class SimulatedClients:
@@ -94,7 +95,7 @@ class SimulatedClients:
 
     def _node(self, name: str, cpu: int = p.NODE_CPU) -> NodeSpec:
         labels = (("kubernetes.io/hostname", name),) if self._named_nodes else ()
-        allocatable = (("cpu", cpu), ("memory", _MEMORY_BYTES), ("pods", 20))
+        allocatable = (("cpu", cpu), ("memory", MEMORY_BYTES), ("pods", NODE_PODS))
         return NodeSpec(name, allocatable=allocatable, labels=labels)
 
     # -- moves
@@ -153,8 +154,8 @@ class SimulatedClients:
         if act.what == p.DELETE:
             self._history.append("delete", by=_NAME, request=request_id, uids=uids)
             return not (await self.dispatcher.delete("default", jobs=[name])).not_found
-        self._history.append("ungate", by=_NAME, request=request_id, uids=uids, gates=[_GATE])
-        return not (await self.dispatcher.remove_gates("default", jobs=[name], gates=[_GATE])).not_found
+        self._history.append("ungate", by=_NAME, request=request_id, uids=uids, gates=[GATE])
+        return not (await self.dispatcher.remove_gates("default", jobs=[name], gates=[GATE])).not_found
 
     def _answered(self, request_id: str, how: str, text: str = "") -> None:
         self.answers[how] += 1
@@ -226,7 +227,7 @@ class SimulatedClients:
             if pod.reason:
                 row["reason"] = pod.reason
             if pod.reason.startswith("SchedulingGated"):
-                row["gates"] = [_GATE]
+                row["gates"] = [GATE]
             rows.append(row)
         return rows
 

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 from tools.simulation import plan as p
 from tools.simulation.ledger_history import LedgerHistory
@@ -13,6 +14,19 @@ from tools.simulation.world import DISPATCHER, World
 
 _LEASE = "{hoss}:journal:lease"  # ends with the address of who holds it
 _WITHIN_SECONDS = 5.0  # in which a process takes the step at which it is killed; else it is spared
+
+
+# What each does to the requests of a while: fields of ApiFaults, and the counters that show that it struck.
+_OF_REQUESTS: dict[str, dict[str, Any]] = {
+    p.API_BUSY: {"refused": 0.4},
+    p.API_LOSES_ANSWERS: {"lost_answers": 0.3},
+    p.API_LATE: {"late": 0.3},
+    p.WATCHES_LAG: {"cache_seconds": 1.5},
+    p.WEBHOOK_AWAY: {"webhook_away": True},
+    p.WEBHOOK_LATE: {"late_reviews": 0.5},
+    p.BINDINGS_LATE: {"late_bindings": 0.8, "late_seconds": 9.0},
+    p.BINDINGS_ABANDONED: {"abandoned_bindings": 0.5},
+}
 
 
 class Faults:
@@ -45,6 +59,11 @@ class Faults:
             p.CLOCK: self._clock,
             p.REDIS_DRIFTS: self._redis_drifts,
             p.DRIFT: self._drift,
+            p.API_SILENT: self._api_away,
+            p.API_REFUSED: self._api_away,
+            p.WATCHES_CUT: self._watches_cut,
+            p.HISTORY_FORGOTTEN: self._history_forgotten,
+            **dict.fromkeys(_OF_REQUESTS, self._api_faulty),
         }
 
     async def strike(self, act: Act) -> None:
@@ -60,6 +79,8 @@ class Faults:
         world.network.heal()
         world.redis.heal()
         world.redis.refuse_writes(refused=False)
+        if world.api is not None:
+            world.api.faults.end()
         for name in world.services:
             world.thaw(name)
         self.start_all()
@@ -221,6 +242,32 @@ class Faults:
         if host is not None:
             host.drift(1 + act.number / 1000)
         return host is not None
+
+    async def _api_away(self, act: Act) -> bool:
+        """The API server, for one service or for all."""
+        api = self._world.required_api()
+        api.faults.away[act.target] = "silent" if act.what == p.API_SILENT else "refused"
+        api.cut_watches(act.target)
+        await asyncio.sleep(act.seconds)
+        api.faults.away.pop(act.target, None)
+        return True
+
+    async def _watches_cut(self, _act: Act) -> bool:
+        return self._world.required_api().cut_watches() > 0
+
+    async def _history_forgotten(self, _act: Act) -> bool:
+        """What was being listed or is watched from an old version has to be listed anew."""
+        api = self._world.required_api()
+        api.model.compact()
+        return api.cut_watches() > 0
+
+    async def _api_faulty(self, act: Act) -> bool:
+        """Requests fare badly for a while. Whether one did is counted where that happens."""
+        faults = self._world.required_api().faults
+        faults.begin(_OF_REQUESTS[act.what])
+        await asyncio.sleep(act.seconds)
+        faults.end(_OF_REQUESTS[act.what])
+        return True
 
     def _leader(self) -> str:
         """The dispatcher that holds the lease; the first one where nobody does."""

@@ -4,6 +4,7 @@ Nothing of the resolver's code is used: records are read by the format that docs
 
 import re
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hoss.v1 import common_pb2
@@ -44,8 +45,17 @@ class _Shard:
 class LedgerHistory:
     """Call `look` after each command that Redis has carried out."""
 
-    def __init__(self, redis: SimulatedRedis, history: History, shards: int) -> None:
+    def __init__(
+        self,
+        redis: SimulatedRedis,
+        history: History,
+        shards: int,
+        *,
+        is_there: Callable[[str, str], bool],
+    ) -> None:
+        """`is_there`: whether the API server has, or had, a pod on a node, so that its reservation cannot be refused."""
         self._redis = redis
+        self._is_there = is_there
         self._history = history
         self._shards = [_Shard() for _ in range(shards)]
         self._position = 0
@@ -151,6 +161,8 @@ class LedgerHistory:
             event["reserved"] = [
                 {**row, "state": "assumed"} if row["state"] == "confirmed" else row for row in rows
             ]
+            if all(self._is_there(row["uid"], row["node"]) for row in rows):
+                event["unchecked"] = True
             event["epoch"] = rows[0]["epoch"]
         if change.moved:
             event["epoch"] = self._row(shard, change.moved[0], old[change.moved[0]])["epoch"]

@@ -16,6 +16,7 @@ ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON, UNCORDON = (
     "cordon",
     "uncordon",
 )
+RESIZE, EVICT, END_PODS = "resize", "evict", "end pods"  # of a job, in Kubernetes mode
 MOVE, UNDO_MOVES = "move pods", "undo moves"  # `number`: every pod so many nodes on
 
 # Faults. With `seconds`: until it is over.
@@ -37,6 +38,19 @@ REDIS_DRIFTS, DRIFT = (
     "redis clock drifts",
     "clock drifts",
 )  # for the rest of the time; `number`: in thousandths
+
+# Of the API server and the binding webhook. Only `kubernetes_plan` has them. A target: of one service alone.
+API_SILENT, API_REFUSED, API_BUSY = "api server silent", "api server refused", "api server busy"
+API_LOSES_ANSWERS, API_LATE = "api server loses answers", "api server late"
+WATCHES_LAG, WATCHES_CUT, HISTORY_FORGOTTEN = "watches lag", "watches cut", "history forgotten"
+WEBHOOK_AWAY, WEBHOOK_LATE = "webhook away", "webhook answers late"
+BINDINGS_LATE, BINDINGS_ABANDONED = "bindings late", "bindings abandoned"
+
+OF_CLUSTERS = (
+    *(API_SILENT, API_REFUSED, API_BUSY, API_LOSES_ANSWERS, API_LATE),
+    *(WATCHES_LAG, WATCHES_CUT, HISTORY_FORGOTTEN),
+    *(WEBHOOK_AWAY, WEBHOOK_LATE, BINDINGS_LATE, BINDINGS_ABANDONED),
+)
 
 # After these, only a living dispatcher knows what was promised.
 LOSSES = (REDIS_ROLLS_BACK, REDIS_EMPTIED)
@@ -73,7 +87,7 @@ class Act:
     @property
     def is_fault(self) -> bool:
         return self.what not in (
-            *(SUBMIT, DELETE, UNGATE),
+            *(SUBMIT, DELETE, UNGATE, RESIZE, EVICT, END_PODS),
             *(ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON, UNCORDON),
             *(MOVE, UNDO_MOVES),
         )
@@ -82,6 +96,17 @@ class Act:
         parts = [self.target, self.other, f"for {self.seconds:.2f} s" if self.seconds else ""]
         parts += [str(self.number) if self.number else "", *(f"{k}={v}" for k, v in self.options.items())]
         return " ".join([f"{self.at:8.3f}", self.what, *(part for part in parts if part)])
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """Of Kubernetes mode. `page`: the most objects in one page of a list. `lease`: see ClusterSection.
+    `ignores_failures`: the webhook's failurePolicy is Ignore."""
+
+    webhook: bool = True
+    ignores_failures: bool = False
+    lease: str = ""
+    page: int = 1000
 
 
 @dataclass(frozen=True)
@@ -98,6 +123,7 @@ class Plan:
     # Of plans that were written down before nodes had names as labels: rules about nodes meant nothing.
     named_nodes: bool = False
     lease_seconds: float = 30.0  # of a commit that is not confirmed
+    cluster: ClusterPlan | None = None  # of Kubernetes mode; None: the platform's own mode
 
     @property
     def names(self) -> list[str]:
@@ -118,7 +144,8 @@ class Plan:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> "Plan":
-        return cls(**{**document, "acts": tuple(Act(**act) for act in document["acts"])})
+        acts, cluster = tuple(Act(**act) for act in document["acts"]), document.get("cluster")
+        return cls(**{**document, "acts": acts, "cluster": ClusterPlan(**cluster) if cluster else None})
 
 
 def draw(seed: int) -> Plan:
@@ -141,7 +168,7 @@ def draw(seed: int) -> Plan:
     if not loses and rng.random() < 0.6:
         scene = rng.choice(_SCENES)
         plan = scene.fitted(plan)
-    acts = [*_loads(rng, seconds), *_node_changes(rng, plan, seconds)]
+    acts = [*_loads(rng, seconds), *node_changes(rng, plan, seconds)]
     acts += _faults(rng, plan, seconds, loses=loses)
     if scene is not None:
         acts += scene.acts(rng, plan, rng.uniform(0.3, seconds))
@@ -221,7 +248,7 @@ def _loads(rng: random.Random, seconds: float) -> list[Act]:
     return acts
 
 
-def _node_changes(rng: random.Random, plan: Plan, seconds: float) -> list[Act]:
+def node_changes(rng: random.Random, plan: Plan, seconds: float) -> list[Act]:
     acts = []
     for _ in range(rng.choice((0, 0, 1, 2, 3))):
         what = rng.choice((ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON))
@@ -239,7 +266,7 @@ def _faults(rng: random.Random, plan: Plan, seconds: float, *, loses: bool) -> l
     """Either Redis loses what it had acknowledged, or dispatchers die: no promise holds through both."""
     acts: list[Act] = []
     for _ in range(rng.choice((0, 1, 1, 2, 3, 4))):
-        acts += _fault(rng, plan, rng.uniform(0.3, seconds), loses=loses)
+        acts += fault(rng, plan, rng.uniform(0.3, seconds), loses=loses)
     if loses:
         at = rng.uniform(1.0, seconds)
         if rng.random() < 0.3:
@@ -250,7 +277,7 @@ def _faults(rng: random.Random, plan: Plan, seconds: float, *, loses: bool) -> l
     return acts
 
 
-def _fault(rng: random.Random, plan: Plan, at: float, *, loses: bool) -> list[Act]:
+def fault(rng: random.Random, plan: Plan, at: float, *, loses: bool) -> list[Act]:
     what = rng.choice(KINDS)
     seconds = rng.choice((0.05, 0.5, 2.0, 5.0)) * rng.uniform(0.5, 1.5)
     mortal = [name for name in plan.names if not (loses and name.startswith("dispatcher"))]

@@ -15,6 +15,7 @@ from hossctl.history.checker_judgement import Judgement
 from hossctl.history.events import Event, History
 from tools.simulation import plan as p
 from tools.simulation.clients import SimulatedClients
+from tools.simulation.cluster import Cluster
 from tools.simulation.faults import Faults
 from tools.simulation.final_states import left_over, write_final_states
 from tools.simulation.ledger_comparison import LedgerComparison
@@ -26,6 +27,8 @@ from tools.simulation.world import Entry, World
 
 # Virtual, after the last fault: a lease of a commit lasts 30 s, a back-off at most 10 s.
 SETTLE_SECONDS = 90.0
+# A resolver gives back the room of a binding that it allowed and that came to nothing after 90 s.
+CLUSTER_SETTLE_SECONDS = 180.0
 _LOOK_SECONDS = 0.25
 _CALM_LOOKS = 3  # so often in a row nothing moved
 _MOVING = ("Queued", "Scheduling", "Backoff")
@@ -77,6 +80,7 @@ def _run(plan: Plan, server: DrivenRedis, *, keep: bool, compare: bool) -> Resul
         resolvers=plan.resolvers,
         workers=plan.workers,
         lease_seconds=plan.lease_seconds,
+        cluster=plan.cluster,
         observe=result.timeline.append if keep else None,
     )
     with world.logging(), closing(world):
@@ -99,11 +103,12 @@ class _Simulation:
         self._over_at = 0.0  # when the last fault was over
         self._loses = any(act.what in p.LOSSES for act in plan.acts)
         self._history = History(world.loop.time, source="simulation", sees=["clients", "reservations"])
-        self._ledger = LedgerHistory(world.redis, self._history, plan.shards)
+        self.clients, self._cluster = _clients(plan, world, self._history)
+        is_there = _nowhere if self._cluster is None else self._cluster.judge.is_there
+        self._ledger = LedgerHistory(world.redis, self._history, plan.shards, is_there=is_there)
         self._comparison = LedgerComparison(world.redis, plan.shards) if compare else None
         world.redis.shadow = self._comparison
         world.on_command = self._ledger.look
-        self.clients = SimulatedClients(world, self._history, named_nodes=plan.named_nodes)
         self._faults = Faults(world, self._ledger)
 
     async def story(self) -> None:
@@ -112,13 +117,19 @@ class _Simulation:
             self._world.start(name)
         await self.clients.register(self._plan.nodes)
         watching = asyncio.create_task(self.clients.watch())
+        others = [] if self._cluster is None else self._cluster.start()
         began = self._world.loop.time()
         await asyncio.gather(*(self._carry_out(act, began) for act in self._plan.acts))
         self._world.note("plan", "fault", "every fault is over")
         self._faults.end_all()
+        if self._cluster is not None:
+            self._cluster.calm_down()
         self._over_at = self._world.loop.time()
         settled = await self._settle()
-        watching.cancel()
+        for task in (watching, *others):
+            if task.done() and not task.cancelled():
+                task.result()  # raises what ended it: nothing should have
+            task.cancel()
         if settled:
             self._history.append("quiet", by="plan")
             self._history.append("table", by="dispatcher", pods=await self.clients.table(), final=True)
@@ -133,7 +144,7 @@ class _Simulation:
         if act.is_fault:
             self._history.append("fault", by="plan", kind=act.what, target=act.target)
             await self._faults.strike(act)
-        elif act.what in (p.SUBMIT, p.DELETE, p.UNGATE):
+        elif act.what in (p.SUBMIT, p.DELETE, p.UNGATE, p.RESIZE, p.EVICT, p.END_PODS):
             await self.clients.ask(act)
         elif act.what in (p.MOVE, p.UNDO_MOVES):
             await self.clients.rebalance(act)
@@ -142,7 +153,8 @@ class _Simulation:
 
     async def _settle(self) -> bool:
         """Wait until nothing moves. False, and a complaint, where that takes too long."""
-        deadline, calm, why = self._world.loop.time() + SETTLE_SECONDS, 0, ["nobody answered"]
+        seconds = SETTLE_SECONDS if self._cluster is None else CLUSTER_SETTLE_SECONDS
+        deadline, calm, why = self._world.loop.time() + seconds, 0, ["nobody answered"]
         noticed_at = self._over_at + (
             _NOTICED_WITHIN_SECONDS if any(a.is_fault for a in self._plan.acts) else 0.0
         )
@@ -155,7 +167,7 @@ class _Simulation:
                 return True
             await asyncio.sleep(_LOOK_SECONDS)
         told = "; ".join(why[:_TOLD_PROBLEMS])
-        self._result.complaints.append(f"not settled after {SETTLE_SECONDS:g} s: {told}")
+        self._result.complaints.append(f"not settled after {seconds:g} s: {told}")
         return False
 
     async def _unsettled(self) -> list[str]:
@@ -170,6 +182,8 @@ class _Simulation:
         rows = self._ledger.rows()
         unconfirmed = [row for row in rows if row["state"] != "confirmed"]
         why += [f"pod {row['uid']} is only {row['state']} on {row['node']}" for row in unconfirmed]
+        if self._cluster is not None:
+            why += self._cluster.unsettled(rows)
         may_notice = self._loses or self._world.loop.time() < self._over_at + _NOTICED_WITHIN_SECONDS
         return why + (self._unnoticed(table, rows) if may_notice else [])
 
@@ -197,7 +211,22 @@ class _Simulation:
         result.judgement = check(self._history.events)
         result.history = self._history.events
         result.reached = self._faults.reached + self.clients.answers + _moves_of(result.history)
+        if self._cluster is not None:
+            result.complaints += self._cluster.judge.problems
+            result.reached += self._cluster.reached
         result.steps, result.seconds = world.loop.steps, world.loop.time()
+
+
+def _nowhere(_uid: str, _node: str) -> bool:
+    """No pod is on a node but by the ledger."""
+    return False
+
+
+def _clients(plan: Plan, world: World, history: History) -> tuple[SimulatedClients, Cluster | None]:
+    if plan.cluster is None:
+        return SimulatedClients(world, history, named_nodes=plan.named_nodes), None
+    cluster = Cluster(world, history)
+    return cluster.clients, cluster
 
 
 def _moves_of(history: list[Event]) -> Counter[str]:

@@ -10,20 +10,26 @@ import traceback
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import structlog
 
 import dispatcher.__main__
 import resolver.__main__
 import scheduler_worker.__main__
-from dispatcher.config import DispatcherConfig
-from hoss.host import Host
-from resolver.config import ResolverConfig
+from dispatcher.config import ClusterSection, DispatcherConfig
+from hoss.host import ApiT, Host, ReviewServer
+from hoss.kube.config import KubernetesConfig
+from resolver.config import ResolverConfig, WebhookConfig
 from scheduler_worker.config import WorkerConfig, chosen_profile
 from scheduler_worker.core.plugins import REGISTRY
+from tools.simulation.api_connection import SimulatedApiServer
+from tools.simulation.api_model import ApiModel
 from tools.simulation.loop import Process, SimulationLoop, current_process
 from tools.simulation.network import Event, Network
+from tools.simulation.plan import ClusterPlan
 from tools.simulation.redis import Observation, SimulatedRedis
 from tools.simulation.redis_backend import DrivenRedis
 
@@ -42,7 +48,7 @@ DISPATCHER, RESOLVER, WORKER = "dispatcher", "resolver", "worker"
 
 
 class Entry(NamedTuple):
-    """A line of the timeline. `kind`: log, network, redis, fault, client."""
+    """A line of the timeline. `kind`: log, network, redis, kube, fault, client."""
 
     at: float
     who: str
@@ -66,6 +72,7 @@ class SimulatedHost(Host):
         self._world = world
         self._process = process
         self._booted = rng.uniform(100.0, 100_000.0)
+        self._started = f"{world.loop.time():.6f}"
 
     def monotonic(self) -> float:
         return self._booted + self._elapsed()
@@ -96,6 +103,16 @@ class SimulatedHost(Host):
     def redis(self, url: str, *, timeout_seconds: float, connections: int | None = None) -> "RedisAccess":
         opened = self._world.redis.opener(self._process.name)
         return opened(url, timeout_seconds=timeout_seconds, connections=connections)
+
+    def kube_api(self, connect: Callable[[], ApiT]) -> ApiT:  # noqa: ARG002 - there is one cluster
+        api = self._world.required_api().client(self._process, self.monotonic, self.rng)
+        return cast("ApiT", api)
+
+    def review_server(self) -> ReviewServer | None:
+        return partial(self._world.required_api().reviewed_by, self._process)
+
+    def process_name(self) -> str:
+        return f"{self._process.name}:{self._started}"
 
     async def beside_the_loop(self, work: Callable[[], ResultT]) -> ResultT:
         return work()
@@ -133,8 +150,10 @@ class World:
         resolvers: int,
         workers: int,
         lease_seconds: float = 30.0,
+        cluster: ClusterPlan | None = None,
         observe: Callable[[Entry], None] | None = None,
     ) -> None:
+        """`cluster`: of Kubernetes mode; None: the platform's own mode."""
         self._seeds = random.Random(seed)
         self.loop = SimulationLoop(self._rng())  # type: ignore[abstract]
         self._observe = observe
@@ -145,6 +164,8 @@ class World:
             server, self.loop, self._rng(), lambda: EPOCH_UNIX + self.loop.time(), observe=self._on_redis
         )
         self.shards = shards
+        self.cluster = cluster
+        self.api = None if cluster is None else self._api_server(cluster)
         self._lease_seconds = lease_seconds
         self.addresses = {
             f"{kind}-{number}": f"{kind}-{number}:{port}"
@@ -158,6 +179,25 @@ class World:
 
     def _rng(self) -> random.Random:
         return random.Random(self._seeds.getrandbits(64))
+
+    def _api_server(self, cluster: ClusterPlan) -> SimulatedApiServer:
+        return SimulatedApiServer(
+            self.loop,
+            self._rng(),
+            ApiModel(self._rng(), self._now, page=cluster.page),
+            ignores_failures=cluster.ignores_failures,
+            observe=lambda who, text: self.note(who, "kube", text),
+        )
+
+    def _now(self) -> str:
+        now = datetime.fromtimestamp(EPOCH_UNIX + self.loop.time(), timezone.utc)
+        return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def required_api(self) -> SimulatedApiServer:
+        """The API server, for those whom only Kubernetes mode has."""
+        if self.api is None:
+            raise LookupError("this world has no API server")
+        return self.api
 
     # -- processes
 
@@ -192,11 +232,16 @@ class World:
                 redis_url=URL,
                 shards=self.shards,
                 reservation_lease_seconds=self._lease_seconds,
+                kubernetes=None if self.cluster is None else KubernetesConfig(),
+                webhook=WebhookConfig() if self.cluster is not None and self.cluster.webhook else None,
             )
             return resolver.__main__.serve(config, None, host=host)
         if service.kind == DISPATCHER:
             leader = DispatcherConfig(
-                listen=self.addresses[service.name], redis_url=URL, resolvers=tuple(resolvers)
+                listen=self.addresses[service.name],
+                redis_url=URL,
+                resolvers=tuple(resolvers),
+                kubernetes=None if self.cluster is None else ClusterSection(lease=self.cluster.lease),
             )
             return dispatcher.__main__.serve(leader, None, host=host)
         worker = WorkerConfig(
@@ -219,6 +264,8 @@ class World:
         if process.alive:
             self.loop.kill(process)
             self.network.killed(name)
+            if self.api is not None:
+                self.api.disconnected(name)
 
     def stop(self, name: str) -> None:
         """As SIGTERM."""

@@ -1,0 +1,160 @@
+"""What happens to a platform in Kubernetes mode, drawn from a seed: users, nodes, another scheduler, and faults of
+the API server and of the binding webhook, beside those of every platform."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tools.simulation import plan as p
+from tools.simulation.cluster import OTHER
+from tools.simulation.plan import Act, ClusterPlan, Plan
+
+_OF_API = (
+    *(p.API_SILENT, p.API_REFUSED, p.API_BUSY, p.API_LOSES_ANSWERS, p.API_LATE),
+    *(p.WATCHES_LAG, p.WATCHES_LAG, p.WATCHES_CUT, p.HISTORY_FORGOTTEN),
+)
+_OF_WEBHOOK = (p.WEBHOOK_AWAY, p.WEBHOOK_LATE, p.BINDINGS_LATE, p.BINDINGS_ABANDONED)
+_ON_JOBS = (p.DELETE, p.DELETE, p.EVICT, p.RESIZE, p.END_PODS)
+
+
+def draw_kubernetes(seed: int) -> Plan:
+    """The plan of a seed."""
+    rng = random.Random(f"kubernetes {seed}")
+    plan = Plan(
+        seed,
+        shards=rng.choice((1, 1, 2)),
+        dispatchers=rng.choice((1, 2)),
+        resolvers=rng.choice((1, 2)),
+        workers=rng.choice((1, 2)),
+        nodes=rng.randint(2, 6),
+        acts=(),
+        named_nodes=True,
+        lease_seconds=rng.choice((4.0, 30.0)),
+        cluster=ClusterPlan(
+            webhook=rng.random() < 0.85,
+            ignores_failures=rng.random() < 0.25,
+            lease=rng.choice(("", "", "kube-system/hoss")),
+            page=rng.choice((3, 10, 1000)),
+        ),
+    )
+    scene = rng.choice(_SCENES) if rng.random() < 0.5 else None
+    if scene is _late_bindings_on_full_nodes:  # which means nothing where nobody is asked, or leases are long
+        plan = replace(plan, lease_seconds=4.0, cluster=replace(plan.cluster or ClusterPlan(), webhook=True))
+    seconds = rng.uniform(4.0, 8.0)
+    acts = [*_loads(rng, plan, seconds), *p.node_changes(rng, plan, seconds), *_faults(rng, plan, seconds)]
+    if scene is not None:
+        acts += scene(rng, plan, rng.uniform(0.3, seconds))
+    return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)))
+
+
+def _loads(rng: random.Random, plan: Plan, seconds: float) -> list[Act]:
+    acts = []
+    for number in range(rng.randint(3, 10)):
+        at, name = rng.uniform(0.0, seconds), f"job{number}"
+        options: dict[str, Any] = {
+            "replicas": rng.choice((1, 2, 4, 8)),
+            "cpu": rng.choice((50, 100, 300, 700)),
+        }
+        kind = rng.random()
+        if kind < 0.15:
+            options["port"] = rng.choice((8080, 9090))
+        elif kind < 0.3:
+            options["gate"] = "hold"
+        elif kind < 0.55:
+            options["scheduler"] = OTHER
+        elif kind < 0.6:
+            options |= {"scheduler": OTHER, "node": f"n{rng.randrange(plan.nodes)}"}
+        acts.append(Act(at, p.SUBMIT, name, options=options))
+        if "gate" in options and rng.random() < 0.8:
+            acts.append(Act(at + rng.uniform(0.01, 3.0), p.UNGATE, name))
+        if rng.random() < 0.6:
+            acts += _changes(rng, name, at + rng.choice((0.02, 0.2, 2.0)) * rng.random(), options)
+    return acts
+
+
+def _changes(rng: random.Random, name: str, at: float, options: dict[str, Any]) -> list[Act]:
+    what = rng.choice(_ON_JOBS)
+    resized = {"cpu": rng.choice((50, 200, 500))} if what == p.RESIZE else {}
+    acts = [Act(at, what, name, options=resized)]
+    if what in (p.DELETE, p.EVICT) and rng.random() < 0.5:
+        acts.append(Act(at + rng.uniform(0.0, 3.0), p.SUBMIT, name, options=options))
+    return acts
+
+
+def _faults(rng: random.Random, plan: Plan, seconds: float) -> list[Act]:
+    acts: list[Act] = []
+    for _ in range(rng.choice((0, 1, 2, 2, 3, 4))):
+        at = rng.uniform(0.3, seconds)
+        kind = rng.random()
+        if kind < 0.35:
+            acts += p.fault(rng, plan, at, loses=False)
+        else:
+            acts.append(_of_cluster(rng, plan, at, webhook=kind > 0.7 and plan.cluster is not None))
+    return acts
+
+
+def _of_cluster(rng: random.Random, plan: Plan, at: float, *, webhook: bool) -> Act:
+    what = rng.choice(_OF_WEBHOOK if webhook else _OF_API)
+    seconds = rng.choice((0.5, 2.0, 5.0)) * rng.uniform(0.5, 1.5)
+    if what in (p.WATCHES_CUT, p.HISTORY_FORGOTTEN):
+        seconds = 0.0
+    with_api = [name for name in plan.names if not name.startswith("w")]
+    target = rng.choice(("", rng.choice(with_api))) if what in (p.API_SILENT, p.API_REFUSED) else ""
+    return Act(at, what, target, seconds=seconds)
+
+
+# Scenes: what seldom comes together by chance.
+
+
+def _late_bindings_on_full_nodes(rng: random.Random, plan: Plan, at: float) -> list[Act]:
+    """The nodes become full while another's bindings, allowed long ago, are still to come."""
+    half = {"cpu": 700, "replicas": plan.nodes, "scheduler": OTHER}
+    rest = {"cpu": 300, "replicas": plan.nodes * 8}
+    return [
+        Act(at, p.BINDINGS_LATE, seconds=10.0),
+        Act(at + 0.1, p.SUBMIT, "late", options=half),
+        Act(at + rng.uniform(0.5, 2.0), p.SUBMIT, "filling", options=rest),
+        Act(at + rng.uniform(0.2, 6.0), rng.choice((p.API_BUSY, p.WATCHES_LAG, p.WATCHES_CUT)), seconds=2.0),
+    ]
+
+
+def _node_back_at_once(rng: random.Random, plan: Plan, at: float) -> list[Act]:
+    """Nodes with pods go and come back under their names, while pods arrive."""
+    acts = [Act(at, p.SUBMIT, "there", options={"cpu": 300, "replicas": plan.nodes * 5})]
+    for number in range(plan.nodes):
+        gone = at + rng.uniform(0.2, 1.5)
+        acts.append(Act(gone, p.REMOVE_NODE, f"n{number}"))
+        acts.append(Act(gone + rng.choice((0.01, 0.5, 2.0)) * rng.random(), p.ADD_NODE, f"n{number}"))
+    acts.append(Act(at + 1.0, p.SUBMIT, "arriving", options={"cpu": 300, "replicas": plan.nodes * 5}))
+    return [*acts, Act(at + 0.2, p.WATCHES_LAG, seconds=3.0)]
+
+
+def _same_names_again(rng: random.Random, _plan: Plan, at: float) -> list[Act]:
+    """Pods are deleted and made again under their names while bindings are on their way."""
+    options = {"cpu": 100, "replicas": 6}
+    acts = [Act(at, rng.choice((p.API_LATE, p.API_LOSES_ANSWERS, p.WATCHES_LAG)), seconds=4.0)]
+    for round_ in range(3):
+        begins = at + 0.1 + round_ * rng.uniform(0.3, 1.0)
+        acts.append(Act(begins, p.SUBMIT, "again", options=options))
+        acts.append(Act(begins + rng.choice((0.01, 0.05, 0.5)) * rng.random(), p.DELETE, "again"))
+    return [*acts, Act(at + 4.0, p.SUBMIT, "again", options=options)]
+
+
+def _other_scheduler_everywhere(rng: random.Random, plan: Plan, at: float) -> list[Act]:
+    """Another scheduler fills the nodes that HOSS is filling."""
+    size = rng.choice((300, 700))
+    return [
+        Act(at, p.SUBMIT, "others", options={"cpu": size, "replicas": plan.nodes * 3, "scheduler": OTHER}),
+        Act(at + rng.uniform(0.0, 0.3), p.SUBMIT, "ours", options={"cpu": size, "replicas": plan.nodes * 3}),
+        Act(at + rng.uniform(0.0, 1.0), rng.choice(_OF_WEBHOOK), seconds=rng.uniform(0.5, 3.0)),
+        Act(at + rng.uniform(1.0, 3.0), p.DELETE, rng.choice(("ours", "others"))),
+    ]
+
+
+_SCENES: tuple[Callable[[random.Random, Plan, float], list[Act]], ...] = (
+    _late_bindings_on_full_nodes,
+    _node_back_at_once,
+    _same_names_again,
+    _other_scheduler_everywhere,
+)
