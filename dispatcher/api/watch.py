@@ -102,11 +102,10 @@ class Watch:
         return np.flatnonzero((phase != Phase.ABSENT) & (phase != Phase.DELETED)).astype(np.uint32)
 
     def _bound_nodes(self, rows: Rows) -> NDArray[np.uint32]:
-        """The indexes of the nodes of those that are bound. Where the API server has a pod is known without the
-        feed, also on nodes that the ledger does not have."""
+        """The indexes of the nodes of those that are bound, also where the API server told so: it may tell of a
+        pod on a new node before the feed tells of the node."""
         pods = self._runtime.machine.registry.pods
-        bound = rows[(pods.phase[rows] == Phase.BOUND) & ~pods.assigned[rows]]
-        nodes: NDArray[np.uint32] = pods.node[bound]
+        nodes: NDArray[np.uint32] = pods.node[rows[pods.phase[rows] == Phase.BOUND]]
         return nodes
 
     def _unnamed(self, nodes: NDArray[np.uint32]) -> set[int]:

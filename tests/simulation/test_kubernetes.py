@@ -85,6 +85,13 @@ def test_plans_have_every_kind_of_fault_of_clusters():
     assert {p.RESIZE, p.EVICT, p.END_PODS} <= drawn
 
 
+def test_a_watch_names_the_node_of_a_static_pod_whose_node_has_come_back(server):
+    plan = Plan.from_json(json.loads((PLANS / "static-pod-on-a-node-that-comes-back.json").read_text()))
+    result = run(plan, server)
+    assert result.problems() == []
+    assert result.reached[p.WATCHES_LAG] == result.reached[p.WEBHOOK_LATE] == 1
+
+
 @pytest.mark.xfail(
     strict=True,
     reason="preemption frees more room than the preemptor takes, and gives the rest away before its victims have left",
