@@ -18,7 +18,7 @@ from dispatcher.kubernetes.event_recorder import EventRecorder
 from dispatcher.runtime import Runtime
 from hoss.errors import TransportError
 from hoss.kube.api import MERGE_PATCH, KubeApi, Object, Reply
-from hoss.kube.reflector import Availability, Change, ObjectGone, Reflector
+from hoss.kube.reflector import Change, KindAvailability, ObjectGone, Reflector
 from hoss.telemetry import logger
 
 API_VERSIONS = {
@@ -73,11 +73,11 @@ class PodGroupInformers:
         return handle
 
 
-def _why_unread(kind: GroupKind, availability: Availability) -> str:
+def _why_unread(kind: GroupKind, availability: KindAvailability) -> str:
     """For the pods that name a group of this kind."""
-    if availability is Availability.NOT_SERVED:
+    if availability is KindAvailability.NOT_SERVED:
         return f"the cluster has no {kind.value} ({API_VERSIONS[kind]})"
-    if availability is Availability.FORBIDDEN:
+    if availability is KindAvailability.FORBIDDEN:
         return f"the dispatcher may not list {kind.value}"
     return ""
 

@@ -34,7 +34,7 @@ _GONE, _NOT_FOUND, _FORBIDDEN = 410, 404, 403
 ABSENT_KIND_SECONDS = 15.0
 
 
-class Availability(Enum):
+class KindAvailability(Enum):
     """Whether the objects of a kind can be followed."""
 
     FOLLOWED = "followed"  # or it is not known yet
@@ -94,7 +94,7 @@ class Reflector:
         the server may not have this kind. Then there are no objects, and the reflector asks again. An
         optional kind that is not `required` counts as complete also where it may not be read."""
         self.path = path
-        self.availability = Availability.FOLLOWED  # only for an optional kind it is anything else
+        self.availability = KindAvailability.FOLLOWED  # only for an optional kind it is anything else
         self.complete = asyncio.Event()  # the first list has been handled
         # Since when changes may be missing, by `clock`. None: the watch is up to date.
         self.stale_since: float | None = clock()
@@ -145,7 +145,7 @@ class Reflector:
         if status != _FORBIDDEN or self._required:
             return False
         self._stale(str(refusal))
-        self.availability = Availability.FORBIDDEN
+        self.availability = KindAvailability.FORBIDDEN
         self.complete.set()
         return True
 
@@ -176,14 +176,14 @@ class Reflector:
         self._handle([ObjectGone(uid, of.namespace, of.name) for uid, of in self._known.items()])
         self._version = ""
         self._up_to_date()
-        self.availability = Availability.NOT_SERVED
+        self.availability = KindAvailability.NOT_SERVED
         self.complete.set()
 
     def _up_to_date(self) -> None:
         if self.problem:
             logger().info("reflector_follows", path=self.path)
         self.stale_since, self.problem = None, ""
-        self.availability = Availability.FOLLOWED
+        self.availability = KindAvailability.FOLLOWED
 
     async def _list(self) -> None:
         """Handle what differs from the known objects. The first list is handled page by page."""

@@ -26,7 +26,7 @@ from scheduler_worker.core.framework.extension_points import (
     FilterState,
     Permission,
     PermitPlugin,
-    PlacedPods,
+    PlacedBatch,
     Reads,
     Rejection,
     ScorePlugin,
@@ -202,7 +202,7 @@ class _PluginQuestions:
         count = min(_PLACED, len(self._all))
         classes = np.zeros(count, np.intp)
         nodes = self._cache.specs(_read_only_column(self._all[:count]))
-        answer = self._ask("permit", PlacedPods((self._demand.spec,), classes, nodes))
+        answer = self._ask("permit", PlacedBatch((self._demand.spec,), classes, nodes))
         if answer is None:
             return
         if not isinstance(answer, Permission):

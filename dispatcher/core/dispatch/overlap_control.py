@@ -77,7 +77,7 @@ class Totals(NamedTuple):
     workers: int  # eligible for work
 
 
-class Backlog(NamedTuple):
+class WorkInHand(NamedTuple):
     """What is in hand, and where it may go."""
 
     pods: int  # queued, or with a worker
@@ -190,7 +190,7 @@ class OverlapControl:
             return self._relax(totals, now)
         return None
 
-    def foresee(self, backlog: Backlog, now: float) -> OverlapStep | None:
+    def foresee(self, backlog: WorkInHand, now: float) -> OverlapStep | None:
         """Begin a partition before a bulk is sent, and end that partition once little has been in hand for a
         while (docs/adr/0076). One that begins when conflicts show comes too late."""
         if backlog.pods >= _FEW_IN_HAND:
@@ -423,7 +423,7 @@ class OverlapEnforcer:
         in_hand = sum(active.count(n) for n in active.sub_queues() if routing.destination(n).workers)
         in_hand += sum(worker.outstanding for worker in self._members)
         working = workers_taking_work(self._members, routing.worker_limit)
-        step = self.control.foresee(Backlog(in_hand, len(self._nodes), len(working)), now)
+        step = self.control.foresee(WorkInHand(in_hand, len(self._nodes), len(working)), now)
         return [] if step is None else [_note(step), *self._send_preferences()]
 
     def _send_preferences(self) -> list[Instruction]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dispatcher.core.kubernetes.conditions import REPEAT_SECONDS
-from dispatcher.core.kubernetes.pod_groups import GroupKind, GroupRef, PodCounts, PodGroup, PodGroups
+from dispatcher.core.kubernetes.pod_groups import GroupKind, GroupObject, GroupRef, MemberCounts, PodGroups
 
 # At most one write a group in this time; if only the reason differs, in REPEAT_SECONDS. Reasons contain counts
 # of nodes that change with every attempt.
@@ -23,13 +23,13 @@ _MOST_MESSAGE = 1024
 Status = dict[str, Any]
 
 
-def status_of(group: PodGroup, pods: PodCounts, why: str, now: str) -> Status:
+def status_of(group: GroupObject, pods: MemberCounts, why: str, now: str) -> Status:
     """The fields of its status that HOSS writes; those that differ from `group.status` are to be written.
     `why` the gang waits, "" if it does not; `now` in RFC 3339."""
     return _STATUS[group.ref.kind](group, pods, why[:_MOST_MESSAGE], now)
 
 
-def _coscheduling(group: PodGroup, pods: PodCounts, _why: str, now: str) -> Status:
+def _coscheduling(group: GroupObject, pods: MemberCounts, _why: str, now: str) -> Status:
     """As the PodGroup controller of the scheduler-plugins."""
     status: Status = {"running": pods.running, "succeeded": pods.succeeded, "failed": pods.failed}
     started = pods.succeeded + pods.running
@@ -48,7 +48,7 @@ def _coscheduling(group: PodGroup, pods: PodCounts, _why: str, now: str) -> Stat
     return {"phase": phase, **status}
 
 
-def _volcano(group: PodGroup, pods: PodCounts, why: str, now: str) -> Status:
+def _volcano(group: GroupObject, pods: MemberCounts, why: str, now: str) -> Status:
     """As Volcano's scheduler."""
     status: Status = {"running": pods.running, "succeeded": pods.succeeded, "failed": pods.failed}
     inqueue = group.status.get("phase") == "Inqueue" or pods.total >= group.minimum
@@ -70,7 +70,7 @@ def _volcano(group: PodGroup, pods: PodCounts, why: str, now: str) -> Status:
     return {"phase": phase, **status, "conditions": [*others, condition.following(_conditions(group), now)]}
 
 
-def _workload(group: PodGroup, pods: PodCounts, why: str, now: str) -> Status:
+def _workload(group: GroupObject, pods: MemberCounts, why: str, now: str) -> Status:
     """As kube-scheduler: what was scheduled once stays so."""
     before = next((old for old in _conditions(group) if old.get("type") == "PodGroupScheduled"), {})
     if pods.scheduled >= group.minimum:
@@ -86,7 +86,7 @@ def _workload(group: PodGroup, pods: PodCounts, why: str, now: str) -> Status:
     return {"conditions": [*others, written]}
 
 
-_STATUS: Mapping[GroupKind, Callable[[PodGroup, PodCounts, str, str], Status]] = {
+_STATUS: Mapping[GroupKind, Callable[[GroupObject, MemberCounts, str, str], Status]] = {
     GroupKind.COSCHEDULING: _coscheduling,
     GroupKind.VOLCANO: _volcano,
     GroupKind.WORKLOAD: _workload,
@@ -106,21 +106,21 @@ class _Condition(NamedTuple):
         return {**self._asdict(), "lastTransitionTime": since}
 
 
-def _conditions(group: PodGroup) -> Sequence[Mapping[str, Any]]:
+def _conditions(group: GroupObject) -> Sequence[Mapping[str, Any]]:
     return group.status.get("conditions") or ()
 
 
 class Overdue(NamedTuple):
     """A gang that has waited longer than its group allows."""
 
-    group: PodGroup
+    group: GroupObject
     text: str
 
 
 class DueStatus(NamedTuple):
     """A status to be written."""
 
-    group: PodGroup
+    group: GroupObject
     status: Status
 
 
@@ -183,7 +183,7 @@ class PodGroupStatuses:
                 last.essence = ()
             self._to_check[ref] = None
 
-    def _take(self, group: PodGroup, status: Status, now: float, out: list[DueStatus]) -> bool:
+    def _take(self, group: GroupObject, status: Status, now: float, out: list[DueStatus]) -> bool:
         """Whether nothing is left to be written later."""
         last = self._written.get(group.ref)
         if last is not None and last.uid != group.uid:
@@ -200,7 +200,7 @@ class PodGroupStatuses:
             out.append(DueStatus(group, status))
         return True
 
-    def _observe_waiting(self, group: PodGroup, why: str, now: float, out: list[Overdue]) -> None:
+    def _observe_waiting(self, group: GroupObject, why: str, now: float, out: list[Overdue]) -> None:
         since = self._waits_since.setdefault(group.ref, now)
         seconds = group.timeout_seconds
         if seconds and now >= since + seconds and group.ref not in self._timed_out:

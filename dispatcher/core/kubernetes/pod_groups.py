@@ -52,8 +52,8 @@ def group_of(metadata: Object, spec: Object) -> GroupRef | None:
 
 
 @dataclass(frozen=True, slots=True)
-class PodGroup:
-    """A PodGroup object. `problem`: why its pods cannot be placed as it asks."""
+class GroupObject:
+    """A PodGroup as the API server has it. `problem`: why its pods cannot be placed as it asks."""
 
     ref: GroupRef
     uid: str
@@ -65,7 +65,7 @@ class PodGroup:
     status: Mapping[str, Any]  # as its writers left it
 
 
-def read_group(kind: GroupKind, item: Object) -> PodGroup:
+def read_group(kind: GroupKind, item: Object) -> GroupObject:
     """A PodGroup that cannot be read has a `problem`."""
     metadata = item["metadata"]
     minimum = timeout_seconds = 0
@@ -78,7 +78,7 @@ def read_group(kind: GroupKind, item: Object) -> PodGroup:
         problem = _problem(minimum, spec)
     except InvalidInput as exc:
         problem = str(exc)
-    return PodGroup(
+    return GroupObject(
         GroupRef(kind, metadata["namespace"], metadata["name"]),
         metadata["uid"],
         metadata["resourceVersion"],
@@ -119,7 +119,7 @@ class Member(NamedTuple):
     phase: str  # Pending, Running, Succeeded, Failed, or Unknown
 
 
-class PodCounts(NamedTuple):
+class MemberCounts(NamedTuple):
     """The pods of a group, as the API server has them."""
 
     total: int
@@ -133,12 +133,12 @@ class PodCounts(NamedTuple):
 class _Entry:
     """Of a group that exists, or that pods name."""
 
-    group: PodGroup | None = None
+    group: GroupObject | None = None
     members: dict[bytes, Member] = field(default_factory=dict)  # by UID
-    counts: PodCounts | None = None  # of the members; None: to be counted
+    counts: MemberCounts | None = None  # of the members; None: to be counted
 
 
-_NO_PODS = PodCounts(0, 0, 0, 0, 0)
+_NO_PODS = MemberCounts(0, 0, 0, 0, 0)
 
 
 class PodGroups:
@@ -154,7 +154,7 @@ class PodGroups:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def apply(self, group: PodGroup) -> None:
+    def apply(self, group: GroupObject) -> None:
         """The group exists, and is so now."""
         entry = self._entries.setdefault(group.ref, _Entry())
         if entry.group is None or (entry.group.minimum, entry.group.problem) != (
@@ -201,12 +201,12 @@ class PodGroups:
             self._touched.add(ref)
             self._tidy(ref, entry)
 
-    def group(self, ref: GroupRef) -> PodGroup | None:
+    def group(self, ref: GroupRef) -> GroupObject | None:
         """The group, if it exists."""
         entry = self._entries.get(ref)
         return None if entry is None else entry.group
 
-    def counts(self, ref: GroupRef) -> PodCounts:
+    def counts(self, ref: GroupRef) -> MemberCounts:
         """The pods that name this group."""
         entry = self._entries.get(ref)
         if entry is None:
@@ -215,7 +215,7 @@ class PodGroups:
             phases = Counter(pod.phase for pod in entry.members.values())
             on_nodes = sum(pod.on_node for pod in entry.members.values())
             ends = phases["Running"], phases["Succeeded"], phases["Failed"]
-            entry.counts = PodCounts(len(entry.members), on_nodes, *ends)
+            entry.counts = MemberCounts(len(entry.members), on_nodes, *ends)
         return entry.counts
 
     def rule(self, ref: GroupRef) -> GangRule:

@@ -20,7 +20,7 @@ from scheduler_worker.core.cycle.draft import PendingProposal, depends_on_pods, 
 from scheduler_worker.core.cycle.permitting import decisions, held_back
 from scheduler_worker.core.cycle.proposals import Proposals
 from scheduler_worker.core.cycle.whole_batches import WholeBatches, pods_of
-from scheduler_worker.core.framework.extension_points import Diagnosis, PlacedPods, Reservation
+from scheduler_worker.core.framework.extension_points import Diagnosis, PlacedBatch, Reserved
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.sandbox import PluginFailed, PluginFailures
 from scheduler_worker.core.messages import Outcome, PreemptionAnswer
@@ -181,7 +181,7 @@ class Cycle:
         placed again too."""
         nodes = np.concatenate([proposal.assumption.nodes for proposal in closed])
         rows = np.concatenate([proposal.rows for proposal in closed])
-        pods = PlacedPods((run.pod_class.spec,), np.zeros(len(rows), np.intp), self._cache.specs(nodes))
+        pods = PlacedBatch((run.pod_class.spec,), np.zeros(len(rows), np.intp), self._cache.specs(nodes))
         decided = decisions(pods, self._profile.permits, self.failures)
         if not decided:
             return
@@ -437,10 +437,10 @@ class Cycle:
             self._draft.add(run, placed, first=first_of_kind)
         return len(placed.nodes)
 
-    def _with_choices(self, run: Run, reservation: Reservation, node: int) -> Run:
+    def _with_choices(self, run: Run, reserved: Reserved, node: int) -> Run:
         """The run, whose first pod is assumed on the node: its group says from now on which volumes and devices
         the pod's claims get there."""
-        after = run.pod_class.choosing(reservation.volumes, reservation.held)
+        after = run.pod_class.choosing(reserved.volumes, reserved.held)
         if after is run.pod_class:
             return run
         self._cache.regroup(run.pod_class.group, after.group, np.array((node,)))

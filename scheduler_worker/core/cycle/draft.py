@@ -10,7 +10,7 @@ from hoss.model.pod import PodGroup, PodSpec
 from hoss.wire.columns import NONE_U32
 from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
-from scheduler_worker.core.framework.extension_points import PlacedPods
+from scheduler_worker.core.framework.extension_points import PlacedBatch
 from scheduler_worker.core.messages import ProposalColumns
 from scheduler_worker.core.nodes import Mask, NodeIndexes
 from scheduler_worker.core.placement.run_placer import Placed
@@ -72,9 +72,9 @@ class Draft:
         """Its pods, as rows of the work batch, in order."""
         return np.concatenate([run.rows[: len(placed.nodes)] for run, placed in self._placed])
 
-    def placed_pods(self, cache: NodeInfoCache) -> PlacedPods:
+    def placed_pods(self, cache: NodeInfoCache) -> PlacedBatch:
         """Its pods for permit plugins."""
-        return PlacedPods(
+        return PlacedBatch(
             specs=tuple(run.pod_class.spec for run, _ in self._placed),
             classes=np.repeat(
                 np.arange(len(self._placed)), [len(placed.nodes) for _, placed in self._placed]

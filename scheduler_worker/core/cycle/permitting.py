@@ -11,7 +11,7 @@ import numpy as np
 
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.draft import Draft
-from scheduler_worker.core.framework.extension_points import Diagnosis, PermitPlugin, PlacedPods
+from scheduler_worker.core.framework.extension_points import Diagnosis, PermitPlugin, PlacedBatch
 from scheduler_worker.core.framework.sandbox import PluginFailed, PluginFailures
 from scheduler_worker.core.nodes import Mask
 from scheduler_worker.core.work import Positions, Run, Work
@@ -61,7 +61,7 @@ def held_back(
 
 
 def decisions(
-    pods: PlacedPods, plugins: Sequence[PermitPlugin], failures: PluginFailures
+    pods: PlacedBatch, plugins: Sequence[PermitPlugin], failures: PluginFailures
 ) -> list[tuple[Mask, Diagnosis]]:
     """Which of n pods are held back, (n,), and why. The first plugin that holds a pod back decides."""
     left = np.ones(len(pods.classes), np.bool_)

@@ -153,7 +153,7 @@ class ScoreFastPaths:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class Reserved:
     """What a pod of a class takes if it is placed on a node."""
 
     names: tuple[str, ...] = ()  # for the ledger, to keep two workers from giving the same thing out at once
@@ -164,7 +164,7 @@ class Reservation:
     held: tuple[HeldClaim, ...] = ()  # the claims that it holds devices for
 
 
-NOTHING_RESERVED = Reservation()
+NOTHING_RESERVED = Reserved()
 
 
 class FilterState(ABC):
@@ -192,7 +192,7 @@ class FilterState(ABC):
         """How pods of the class limit each other. None: it cannot be told, and they are placed one by one."""
         return None
 
-    def reserve(self, node: int) -> Reservation:  # noqa: ARG002 - for those that have something to reserve
+    def reserve(self, node: int) -> Reserved:  # noqa: ARG002 - for those that have something to reserve
         """What a pod of the class takes on a node that passes."""
         return NOTHING_RESERVED
 
@@ -296,7 +296,7 @@ class ScorePlugin:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedPods:
+class PlacedBatch:
     """n pods of one work batch that are placed and not yet proposed."""
 
     specs: tuple[PodSpec, ...]  # of the classes among them
@@ -321,7 +321,7 @@ class PermitPlugin(ABC):
     name: str
 
     @abstractmethod
-    def permit(self, pods: PlacedPods) -> Permission | None:
+    def permit(self, pods: PlacedBatch) -> Permission | None:
         """Which may not go; None: all go."""
 
 

@@ -12,7 +12,7 @@ from scheduler_worker.core.framework.extension_points import (
     FilterPlugin,
     FilterState,
     Rejection,
-    Reservation,
+    Reserved,
     ScorePlugin,
     ScoreState,
 )
@@ -81,13 +81,13 @@ class PluginState:
         found = (state.rejection for _, state in self.filters)
         return next((rejection for rejection in found if rejection is not None), None)
 
-    def reserve(self, node: int) -> Reservation:
+    def reserve(self, node: int) -> Reserved:
         """What a pod of the class takes if it is placed on the node; the names are sorted."""
         found = [state.reserve(node) for _, state in self.filters]
         found = [reservation for reservation in found if reservation is not NOTHING_RESERVED]
         if not found:
             return NOTHING_RESERVED
-        return Reservation(
+        return Reserved(
             names=tuple(sorted({name for reservation in found for name in reservation.names})),
             volumes={claim: volume for r in found for claim, volume in r.volumes.items()},
             devices={claim: allocation for r in found for claim, allocation in r.devices.items()},

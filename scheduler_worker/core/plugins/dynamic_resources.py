@@ -37,7 +37,7 @@ from scheduler_worker.core.framework.extension_points import (
     Reads,
     Refusals,
     Rejection,
-    Reservation,
+    Reserved,
     ScorePlugin,
     ScoreState,
 )
@@ -120,7 +120,7 @@ class ClaimedDevices(FilterState):
         reasons = tuple((reason, self._refused.get(reason, none)) for reason in order)
         return Refusals(reasons, unresolvable=~self.passed)
 
-    def reserve(self, node: int) -> Reservation:
+    def reserve(self, node: int) -> Reserved:
         """The claims and their devices, and the counters that devices share."""
         devices, mappings = self._allocations(node)
         held, names = self._held(devices), list[str]()
@@ -130,7 +130,7 @@ class ClaimedDevices(FilterState):
                 if not result.admin_access:
                     names.append(names_of.device(result.id))
                     names += self._counters(node, result.id.driver, result.id.pool, result.id.device)
-        return Reservation(tuple(names), devices=devices, mappings=mappings, held=held)
+        return Reserved(tuple(names), devices=devices, mappings=mappings, held=held)
 
     def _allocations(self, node: int) -> tuple[dict[str, Allocation], tuple[RequestMapping, ...]]:
         """By claim that is to be allocated on this node, which passes, its devices; and for extended resources

@@ -12,7 +12,7 @@ from scheduler_worker.core.framework.extension_points import (
     FilterState,
     Reads,
     Refusals,
-    Reservation,
+    Reserved,
 )
 from scheduler_worker.core.nodes import Mask
 
@@ -57,11 +57,11 @@ class _FreeAttachments(FilterState):
             reasons=((OVER_ATTACH_LIMIT, refused),), unresolvable=np.zeros(len(refused), np.bool_)
         )
 
-    def reserve(self, node: int) -> Reservation:
+    def reserve(self, node: int) -> Reserved:
         """Attachments of the drivers that have a limit on the node."""
         name, drivers = self._cache.catalogue.name(node), {volume.driver for volume in self._own}
         limits = self._cache.attached_volumes.limits_of(node)
-        return Reservation(tuple(attachments(name, driver) for driver, _ in limits if driver in drivers))
+        return Reserved(tuple(attachments(name, driver) for driver, _ in limits if driver in drivers))
 
     def _failure(self, size: int) -> Failure:
         failing = self._cache.attached_volumes.failing

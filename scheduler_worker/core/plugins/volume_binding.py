@@ -27,7 +27,7 @@ from scheduler_worker.core.framework.extension_points import (
     Reads,
     Refusals,
     Rejection,
-    Reservation,
+    Reserved,
 )
 from scheduler_worker.core.nodes import Mask, NodeIndexes
 
@@ -99,7 +99,7 @@ class ReachableVolumes(FilterState):
         )
         return Refusals(reasons, unresolvable=~self.passed)
 
-    def reserve(self, node: int) -> Reservation:
+    def reserve(self, node: int) -> Reserved:
         """The claims that are bound with the pod's placement, and the volumes that they get."""
         volumes: dict[str, str | None] = {}
         for choice in self._choices:
@@ -107,7 +107,7 @@ class ReachableVolumes(FilterState):
             volumes[choice.claim.name] = None if number == _PROVISIONED else choice.volumes[number].name
         claims = (claim_binding(self._namespace, claim) for claim in volumes)
         named = (chosen_volume(volume) for volume in volumes.values() if volume is not None)
-        return Reservation((*claims, *named), volumes=volumes)
+        return Reserved((*claims, *named), volumes=volumes)
 
     def _look_up(self) -> Rejection | None:
         """Why no node can take the pod, by the claims alone."""

@@ -13,7 +13,7 @@ from scheduler_worker.core.framework.extension_points import (
     Reads,
     Refusals,
     Rejection,
-    Reservation,
+    Reserved,
 )
 from scheduler_worker.core.nodes import Mask
 from scheduler_worker.core.pod_index.counter import PodCounter
@@ -70,12 +70,12 @@ class _UnsharedVolumes(FilterState):
             unresolvable=np.zeros(len(free), np.bool_),
         )
 
-    def reserve(self, node: int) -> Reservation:
+    def reserve(self, node: int) -> Reserved:
         """Claims for one pod, and disks of the node."""
         claims = (claim_for_one_pod(self._namespace, claim) for claim in self._alone)
         name = self._cache.catalogue.name(node)
         disks = (disk_on_node(name, disk) for disk in self._disks)
-        return Reservation((*claims, *disks))
+        return Reserved((*claims, *disks))
 
     def _look_up(self) -> None:
         claims = {name: self._cache.storage.claims.get((self._namespace, name)) for name in self._claims}

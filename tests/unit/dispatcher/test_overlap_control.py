@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 
 from dispatcher.core.dispatch.overlap_control import (
-    Backlog,
     OverlapControl,
     OverlapControlRules,
     OverlapSetting,
     Totals,
+    WorkInHand,
 )
 from hoss.model.conflicts import Overlap
 
@@ -213,7 +213,7 @@ def test_only_the_latest_steps_are_kept():
     assert len(cluster.control.steps) == 20
 
 
-BULK, LITTLE = Backlog(5000, 1000, 4), Backlog(50, 1000, 4)
+BULK, LITTLE = WorkInHand(5000, 1000, 4), WorkInHand(50, 1000, 4)
 
 
 def test_a_partition_that_was_taken_back_is_not_begun_for_a_bulk_until_it_may_be_tried_again():

@@ -8,7 +8,7 @@ from dispatcher.core.kubernetes.pod_groups import (
     GroupKind,
     GroupRef,
     Member,
-    PodCounts,
+    MemberCounts,
     PodGroups,
     read_group,
 )
@@ -146,7 +146,7 @@ def test_a_group_is_forgotten_with_its_object_and_the_last_pod_that_names_it(gro
 
 
 def test_pods_are_counted_as_the_api_server_has_them():
-    assert counted(WAITING, ON_NODE, RUNNING, DONE, BROKEN) == PodCounts(5, 4, 1, 1, 1)
+    assert counted(WAITING, ON_NODE, RUNNING, DONE, BROKEN) == MemberCounts(5, 4, 1, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from aiohttp import web
 from unit.kube.server import Handler, answering, saying
 from waiting import until
 
-from hoss.kube.reflector import Availability, Change, ObjectGone, ObjectSeen, Reflector
+from hoss.kube.reflector import Change, KindAvailability, ObjectGone, ObjectSeen, Reflector
 from hoss.tasks import background
 
 PODS = "/api/v1/pods"
@@ -166,11 +166,11 @@ FORBIDDEN = saying(403, {"reason": "Forbidden", "message": "pods is forbidden"})
 @pytest.mark.parametrize(
     ("discovery", "availability"),
     [
-        (saying(200, {"resources": [{"name": "pods"}]}), Availability.FORBIDDEN),
-        (saying(200, {"resources": [{"name": "pods/status"}]}), Availability.NOT_SERVED),
-        (saying(404), Availability.NOT_SERVED),
-        (FORBIDDEN, Availability.FORBIDDEN),
-        (saying(503), Availability.FORBIDDEN),
+        (saying(200, {"resources": [{"name": "pods"}]}), KindAvailability.FORBIDDEN),
+        (saying(200, {"resources": [{"name": "pods/status"}]}), KindAvailability.NOT_SERVED),
+        (saying(404), KindAvailability.NOT_SERVED),
+        (FORBIDDEN, KindAvailability.FORBIDDEN),
+        (saying(503), KindAvailability.FORBIDDEN),
     ],
     ids=["served", "another kind", "no kind of the group", "no right to ask", "no answer"],
 )
@@ -180,7 +180,7 @@ async def test_who_may_not_read_a_kind_that_is_not_required_learns_whether_the_s
     async with following(FORBIDDEN, discovery, optional=True, required=False) as (reflector, changes):
         await until(reflector.complete.is_set)
         assert (reflector.availability, changes) == (availability, [])
-        assert ("pods is forbidden" in reflector.problem) == (availability is Availability.FORBIDDEN)
+        assert ("pods is forbidden" in reflector.problem) == (availability is KindAvailability.FORBIDDEN)
 
 
 async def test_a_right_that_comes_later_is_found(monkeypatch):
@@ -192,7 +192,7 @@ async def test_a_right_that_comes_later_is_found(monkeypatch):
         changes,
     ):
         await until(lambda: len(changes) == 1)
-        assert (reflector.availability, reflector.problem) == (Availability.FOLLOWED, "")
+        assert (reflector.availability, reflector.problem) == (KindAvailability.FOLLOWED, "")
 
 
 async def test_a_kind_that_is_required_is_not_complete_while_it_may_not_be_read():
@@ -200,13 +200,13 @@ async def test_a_kind_that_is_required_is_not_complete_while_it_may_not_be_read(
     async with following(FORBIDDEN, served, page(version=9), watch(), optional=True) as (reflector, _):
         await until(lambda: "pods is forbidden" in reflector.problem)
         await until(reflector.complete.is_set)
-        assert reflector.availability is Availability.FOLLOWED
+        assert reflector.availability is KindAvailability.FOLLOWED
 
 
 async def test_of_a_kind_that_the_server_need_not_have_there_are_no_objects():
     async with following(saying(404), optional=True) as (reflector, changes):
         await until(reflector.complete.is_set)
         assert (changes, reflector.stale_since, reflector.problem) == ([], None, "")
-        assert reflector.availability is Availability.NOT_SERVED
+        assert reflector.availability is KindAvailability.NOT_SERVED
     async with following(saying(404), page(version=9), watch()) as (reflector, _):
         await until(lambda: "404" in reflector.problem)
