@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -66,13 +65,13 @@ class ClientAccess:
 
         return rpc.channel(addresses, kind=kind, service=service, retried=retried, connect=connect)
 
-    def _token_source(self) -> Callable[[], str]:
-        """The token of each call. gRPC asks it in a thread of its own, so it may take its time."""
+    def _token_source(self) -> Callable[[], str] | None:
+        """The token of each call; None: calls have none."""
         if self.token:
             return lambda: self.token
         if self.token_file is not None:
             return token_of_file(self.token_file)
-        return PrintedToken(self.token_command) if self.token_command else lambda: ""
+        return PrintedToken(self.token_command) if self.token_command else None
 
 
 def token_of_file(path: Path) -> Callable[[], str]:
@@ -92,7 +91,7 @@ def token_of_file(path: Path) -> Callable[[], str]:
 
 class PrintedToken:
     """The token that a command prints: by itself, or in an ExecCredential as kubectl's credential plugins do.
-    The command runs again when the token is about to expire."""
+    The command runs again when the token is about to expire, and the call that finds so waits for it."""
 
     def __init__(self, command: str, unix_clock: Callable[[], float] = time.time) -> None:
         """Raises ConfigError for a text that is no command."""
@@ -102,19 +101,17 @@ class PrintedToken:
         except ValueError as exc:
             raise ConfigError(f"is no command: {exc}", where=self._where) from exc
         self._unix_clock = unix_clock
-        self._lock = threading.Lock()
         self._token = ""
         self._renew_at = 0.0
 
     def __call__(self) -> str:
         """Raises ConfigError where the command prints none. What it writes to stderr its user sees."""
-        with self._lock:
-            if not self._token or self._unix_clock() >= self._renew_at:
-                self._token = self._printed()
-                expires = _expiry(self._token)
-                lasts_until = expires - _RENEWED_BEFORE_SECONDS if expires else 0.0
-                self._renew_at = lasts_until or self._unix_clock() + _UNKNOWN_LIFETIME_SECONDS
-            return self._token
+        if not self._token or self._unix_clock() >= self._renew_at:
+            self._token = self._printed()
+            expires = _expiry(self._token)
+            lasts_until = expires - _RENEWED_BEFORE_SECONDS if expires else 0.0
+            self._renew_at = lasts_until or self._unix_clock() + _UNKNOWN_LIFETIME_SECONDS
+        return self._token
 
     def _printed(self) -> str:
         try:

@@ -58,8 +58,6 @@ _HANDSHAKE: Mapping[str, str] = {
         "HOSS_TLS_DIR or `hoss login`; or it is stopping"
     ),
 }
-# Beginning of gRPC's text about a call for which this client itself has found no token.
-_NOTHING_TO_SHOW = "Getting metadata from plugin failed with error: "
 _NOT_THERE = "see that it runs there and that the address is right"
 
 _ACCESS_CODES = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
@@ -76,9 +74,8 @@ _INPUT_CODES = frozenset(
 def translate(exc: grpc.aio.AioRpcError, peer: str) -> HossError:
     """The HossError of a failed call, with the server's text. `peer` names the server: "resolver at h:p"."""
     text = exc.details() or exc.code().name
-    if exc.code() in _ACCESS_CODES or text.startswith(_NOTHING_TO_SHOW):
-        own = text.removeprefix(_NOTHING_TO_SHOW)
-        return AccessDenied(f"{peer} refuses: {text}" if own == text else f"no token for {peer}: {own}")
+    if exc.code() in _ACCESS_CODES:
+        return AccessDenied(f"{peer} refuses: {text}")
     if exc.code() is grpc.StatusCode.NOT_FOUND or exc.code() in _INPUT_CODES:
         return NotFound(text) if exc.code() is grpc.StatusCode.NOT_FOUND else InvalidInput(text)
     if exc.code() is grpc.StatusCode.UNAVAILABLE:

@@ -23,7 +23,7 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 
-from hoss.errors import ConfigError, HossError
+from hoss.errors import AccessDenied, ConfigError, HossError
 from hoss.security.identity import CallerKind
 
 AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
@@ -297,7 +297,7 @@ def secure_channel(
     options: ChannelOptions,
     token: Callable[[], str] | None = None,
 ) -> grpc.aio.Channel:
-    """A channel to a service of that kind. `token`: the bearer token of each call; "" for none."""
+    """A channel to a service of that kind. `token`: the bearer token of each call; None: calls have none."""
     of_tls: dict[str, Any] = {
         "grpc.ssl_target_name_override": server_name(kind.value),
         _LEAST_CONNECT_TIME: _HANDSHAKE_MS,
@@ -306,35 +306,40 @@ def secure_channel(
 
     def connect(material: Material) -> grpc.aio.Channel:
         credentials = grpc.ssl_channel_credentials(material.authority, material.key, material.certificate)
-        if token is not None:
-            credentials = grpc.composite_channel_credentials(
-                credentials, grpc.metadata_call_credentials(_BearerToken(token))
-            )
         return grpc.aio.secure_channel(target, credentials, options=named)
 
-    return _FollowingChannel(files, connect)
+    return _FollowingChannel(files, connect, _BearerToken(token, f"{kind.value} at {target}"))
 
 
-class _BearerToken(grpc.AuthMetadataPlugin):
-    """Adds the token to the metadata of each call. gRPC does so over TLS alone."""
+class _BearerToken:
+    """Adds the token to the metadata of each call.
 
-    def __init__(self, token: Callable[[], str]) -> None:
+    By ourselves and not by gRPC's AuthMetadataPlugin: gRPC frees that in a thread of its own, which waits for the
+    interpreter's lock while it holds one of its own, and `Channel.close` takes them in the other order."""
+
+    def __init__(self, token: Callable[[], str] | None, peer: str) -> None:
         self._token = token
+        self._peer = peer
 
-    def __call__(self, _context: Any, callback: Any) -> None:
+    def add_to(self, named: dict[str, Any]) -> dict[str, Any]:
+        """A call's arguments by name, with the token. Raises AccessDenied where there is none to be had."""
+        if self._token is None:
+            return named
         try:
             token = self._token()
-        except HossError as exc:  # a file or command that gives none; gRPC would log it with a traceback
-            callback((), exc)
-            return
-        callback((("authorization", f"Bearer {token}"),) if token else (), None)
+        except HossError as exc:
+            raise AccessDenied(f"no token for {self._peer}: {exc}") from exc
+        return {**named, "metadata": (*(named.get("metadata") or ()), ("authorization", f"Bearer {token}"))}
 
 
 class _FollowingChannel(grpc.aio.Channel):
     """A channel that connects anew when the files have changed. Stubs keep what `unary_unary` and the like
     return, so those look up the present channel at each call."""
 
-    def __init__(self, files: TlsFiles, connect: Callable[[Material], grpc.aio.Channel]) -> None:
+    def __init__(
+        self, files: TlsFiles, connect: Callable[[Material], grpc.aio.Channel], bearer: _BearerToken
+    ) -> None:
+        self.bearer = bearer
         self._files = files
         self._connect = connect
         self._material = files.latest()
@@ -404,4 +409,4 @@ class _Followed:
         present = self._channel.present()
         if present is not self._of:
             self._of, self._method = present, self._make(present)
-        return self._method(*arguments, **named)
+        return self._method(*arguments, **self._channel.bearer.add_to(named))
