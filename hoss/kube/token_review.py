@@ -11,12 +11,11 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hoss.caller_limits import BURST_SECONDS, TokenBucket
 from hoss.errors import AccessDenied, ConfigError, TransportError
 from hoss.host import Host
-from hoss.kube.api import KubeApi, Reply
 from hoss.kube.config import KubernetesConfig
 from hoss.security.options import SecuredHost
 from hoss.security.users import (
@@ -27,6 +26,9 @@ from hoss.security.users import (
     text_claims,
 )
 from hoss.telemetry import logger
+
+if TYPE_CHECKING:
+    from hoss.kube.api import KubeApi, Reply
 
 PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 _PATIENCE_SECONDS = 3.0
@@ -60,7 +62,7 @@ class ServiceAccountReviews:
 
     def __init__(
         self,
-        api: KubeApi,
+        api: "KubeApi",
         config: ServiceAccountTokens,
         *,
         clock: Callable[[], float],
@@ -156,7 +158,7 @@ class ServiceAccountReviews:
         return CheckedUser(User(name, groups), _ISSUER, -math.inf, expires, again)
 
     @staticmethod
-    def _status(reply: Reply) -> Mapping[str, Any]:
+    def _status(reply: "Reply") -> Mapping[str, Any]:
         if not reply.done:
             logger().warning("token_review_refused", status=reply.status, message=reply.message)
             lacking = (

@@ -263,7 +263,7 @@ FAULTS = {
         "nobody looks after the lease of a binding that the webhook allowed, and the API server binds late",
         (
             CodeEdit(
-                "resolver.kubernetes.binding_webhook:BindingWebhook._reserve",
+                "resolver.kubernetes.binding_webhook:BindingWebhook._answer",
                 "if not review.dry_run and verdict in",
                 "if False and verdict in",
             ),
