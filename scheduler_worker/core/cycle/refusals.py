@@ -27,6 +27,7 @@ class _Waiting(NamedTuple):
     snapshot_seq: int
     nodes: NodeIndexes  # (n,)
     verdicts: NDArray[np.uint8]  # (n,)
+    age_ms: int
 
 
 class RefusalReport(NamedTuple):
@@ -91,14 +92,8 @@ class ConflictAttribution:
         `snapshot_seq`."""
         if not len(nodes):
             return
-        more = int(nodes.max()) + 1 - len(self._on_node)
-        if more > 0:
-            self._on_node = np.pad(self._on_node, (0, more))
-        self._seqs_behind[_step(as_of - snapshot_seq)] += len(nodes)
-        self._ages_ms[_step(int(age_seconds * 1000))] += len(nodes)
-        np.add.at(self._on_node, nodes, 1)
         waiting = self._waiting.setdefault(shard, deque())
-        waiting.append(_Waiting(as_of, snapshot_seq, nodes, verdicts))
+        waiting.append(_Waiting(as_of, snapshot_seq, nodes, verdicts, int(age_seconds * 1000)))
         while waiting and (waiting[0].as_of <= self._seqs.get(shard, 0) or len(waiting) > _MOST_WAITING):
             self._attribute(shard, waiting.popleft())
 
@@ -123,6 +118,14 @@ class ConflictAttribution:
         return report
 
     def _attribute(self, shard: int, refusal: _Waiting) -> None:
+        """Count refusals. All counts together, so that a report's sums agree."""
+        nodes = refusal.nodes
+        more = int(nodes.max()) + 1 - len(self._on_node)
+        if more > 0:
+            self._on_node = np.pad(self._on_node, (0, more))
+        np.add.at(self._on_node, nodes, 1)
+        self._seqs_behind[_step(refusal.as_of - refusal.snapshot_seq)] += len(nodes)
+        self._ages_ms[_step(refusal.age_ms)] += len(nodes)
         winners = self._winners(shard, refusal)
         pairs = np.stack((winners, refusal.verdicts.astype(np.uint64)))
         distinct, counts = np.unique(pairs, axis=1, return_counts=True)

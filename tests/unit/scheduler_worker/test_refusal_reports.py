@@ -62,6 +62,15 @@ def test_a_refusal_waits_until_the_feed_shows_who_it_was(refusals):
     assert told(refusals) == {(RIVAL, RESOURCE): 1}
 
 
+def test_the_sums_of_a_report_agree_while_other_refusals_wait(refusals):
+    refusals.observe(entry(2, 3, by=RIVAL))
+    refuse(refusals, 3, as_of=2)
+    refuse(refusals, 3, 4, as_of=9)
+    report = refusals.take()
+    sums = (report.counts, report.nodes[:, 1], report.seqs_behind, report.ages_ms)
+    assert [int(each.sum()) for each in sums] == [1, 1, 1, 1]
+
+
 def test_the_last_of_several_winners_counts_and_own_commits_do_not(refusals):
     refusals.observe(entry(2, 3, by=THIRD))
     refusals.observe(entry(3, 3, by=RIVAL))
