@@ -173,8 +173,8 @@ async def soon(holds):
 
 
 async def steady(count):
-    """Wait until it does not grow any more."""
+    """Wait until it has grown and does not grow any more."""
     before, looks = count(), 0
     while looks < 10:
         await asyncio.sleep(0.02)
-        before, looks = count(), looks + 1 if count() == before else 0
+        before, looks = count(), looks + 1 if count() == before > 0 else 0
