@@ -29,6 +29,8 @@ _FIRST_DELAY_SECONDS = 0.1
 _MAX_DELAY_SECONDS = 5.0
 _MOST_RETRY_AFTER_SECONDS = 30.0
 
+_NOT_FOUND = 404
+
 _PLAIN = "/:@!$&'()*+,;=%"  # of a path, beside letters and digits
 
 JSON = "application/json"
@@ -190,6 +192,16 @@ class KubeApi:
         if not reply.done:
             raise Refused(reply, f"GET {path}")
         return reply.json()
+
+    async def find(self, path: str, params: Mapping[str, str] | None = None, **options: Any) -> Object | None:
+        """As `get`; None: there is nothing at the path."""
+        try:
+            found: Object = await self.get(path, params, **options)
+        except Refused as refused:
+            if refused.reply.status == _NOT_FOUND:
+                return None
+            raise
+        return found
 
     @asynccontextmanager
     async def stream(

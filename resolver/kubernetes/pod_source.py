@@ -100,9 +100,6 @@ def _without_its_own(container: object) -> object:
     return {name: value for name, value in container.items() if name not in _OF_ONE_CONTAINER}
 
 
-_NOT_FOUND = 404
-
-
 def pods_of_other_schedulers(own: Sequence[str]) -> dict[str, str]:
     """Parameters of a watch of pods that other schedulers are about to bind. Pods of our `own` schedulers
     pass by their reservations, so nobody reads them."""
@@ -154,12 +151,9 @@ class KubePods:
 
     async def _read(self, path: str, params: dict[str, str]) -> Object | None:
         try:
-            found: Object = await self._api.get(path, params, patience_seconds=self._patience_seconds)
+            return await self._api.find(path, params, patience_seconds=self._patience_seconds)
         except Refused as refused:
-            if refused.reply.status == _NOT_FOUND:
-                return None
             raise TransportError(str(refused)) from refused
-        return found
 
 
 class _WatchedPod(NamedTuple):

@@ -21,7 +21,6 @@ from hoss.telemetry import logger
 from resolver.core.held_view import ClaimKey
 from resolver.core.volumes_and_devices import StorageView
 
-_NOT_FOUND = 404
 _CLAIMS, _VOLUMES, _CSI_NODES = (
     "/api/v1/persistentvolumeclaims",
     "/api/v1/persistentvolumes",
@@ -121,12 +120,9 @@ class ClusterStorage:
 
     async def _read(self, path: str) -> Object | None:
         try:
-            found: Object = await self._api.get(path, patience_seconds=self._patience_seconds)
+            return await self._api.find(path, patience_seconds=self._patience_seconds)
         except Refused as refused:
-            if refused.reply.status == _NOT_FOUND:
-                return None
             raise TransportError(str(refused)) from refused
-        return found
 
     def _handler(self, kind: str) -> Callable[[list[Change]], None]:
         def handle(changes: Iterable[Change]) -> None:

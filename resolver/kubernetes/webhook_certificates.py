@@ -132,7 +132,7 @@ class CertificateSecret:
 
     async def _renew(self, published: bytes) -> Certificates:
         for _ in range(_ATTEMPTS):
-            found = await self._find(f"{self._secrets}/{self._name}")
+            found = await self._api.find(f"{self._secrets}/{self._name}", patience_seconds=_PATIENCE_SECONDS)
             held = None if found is None else self._read(found)
             fresh = renewed(held, self._hosts, self._lifetime, now=self._clock(), published=published)
             if not fresh.path_secret:
@@ -191,17 +191,8 @@ class CertificateSecret:
 
     async def _webhooks(self) -> list[Object]:
         """The webhooks of the configuration; none if it does not exist (yet)."""
-        found = await self._find(self._configuration)
+        found = await self._api.find(self._configuration, patience_seconds=_PATIENCE_SECONDS)
         return [] if found is None else list(found.get("webhooks") or ())
-
-    async def _find(self, path: str) -> Object | None:
-        try:
-            found: Object = await self._api.get(path, patience_seconds=_PATIENCE_SECONDS)
-        except Refused as refused:
-            if refused.reply.status == 404:
-                return None
-            raise
-        return found
 
     async def _do(self, method: str, path: str, body: Object, content_type: str = JSON) -> None:
         reply = await self._api.ask(
