@@ -190,10 +190,10 @@ class OverlapControl:
             return self._relax(totals, now)
         return None
 
-    def foresee(self, backlog: WorkInHand, now: float) -> OverlapStep | None:
+    def foresee(self, work: WorkInHand, now: float) -> OverlapStep | None:
         """Begin a partition before a bulk is sent, and end that partition once little has been in hand for a
         while (docs/adr/0076). One that begins when conflicts show comes too late."""
-        if backlog.pods >= _FEW_IN_HAND:
+        if work.pods >= _FEW_IN_HAND:
             self._few_since = now
         if self._by_bulk:
             # By hand, or undone by a step on trial: it is no longer this one.
@@ -203,10 +203,10 @@ class OverlapControl:
             self._by_bulk, self._trial, self._calm_since = False, None, now
             setting = self._within_rules(OverlapSetting(workers=self.setting.workers))
             return self._step(setting, f"fewer than {_FEW_IN_HAND} pods are in hand", now)
-        if not (self._may_foresee(now) and backlog.bulk):
+        if not (self._may_foresee(now) and work.bulk):
             return None
         self._by_bulk = True
-        return self._step(self.setting._replace(overlap=Overlap.SOFT_PARTITION), str(backlog), now)
+        return self._step(self.setting._replace(overlap=Overlap.SOFT_PARTITION), str(work), now)
 
     def _may_foresee(self, now: float) -> bool:
         """Not against a setting by hand, during a trial, or soon after a partition was taken back."""

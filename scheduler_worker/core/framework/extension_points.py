@@ -255,7 +255,9 @@ class FilterPlugin:
             return None
         refused = ~passed
         by_specs = self.filter_reads is Reads.SPECS
-        return Refusals(((self.reason_for(pod.spec), refused),), refused if by_specs else refused & False)
+        return Refusals(
+            ((self.reason_for(pod.spec), refused),), refused if by_specs else np.zeros_like(refused)
+        )
 
     def reason_for(self, spec: PodSpec) -> str:  # noqa: ARG002 - for those that say it by the pod
         """The one reason of `refusals`."""
