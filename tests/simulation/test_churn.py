@@ -58,13 +58,6 @@ LIMITS = {
 }
 
 
-@pytest.fixture(scope="module")
-def server():
-    made = DrivenRedis.start()
-    yield made
-    made.close()
-
-
 class ShortMemory(World):
     """A platform whose resolvers remember rules for two days."""
 

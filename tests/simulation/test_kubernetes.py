@@ -2,15 +2,12 @@
 are for. The judge and the model of the API server are tried by what they must refuse."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import orjson
 import pytest
-from waiting import COMMAND_SECONDS
+from simulation.seeded import simulate
 
 from hossctl.history.events import written
 from tools.simulation import plan as p
@@ -21,26 +18,10 @@ from tools.simulation.cluster_judge import ClusterJudge
 from tools.simulation.cluster_plan import draw_kubernetes
 from tools.simulation.loop import SimulationLoop
 from tools.simulation.plan import Plan
-from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import run
 
 PODS = "/api/v1/namespaces/default/pods"
 PLANS = Path(__file__).with_name("plans")
-
-
-@pytest.fixture(scope="module")
-def server():
-    made = DrivenRedis.start()
-    yield made
-    made.close()
-
-
-def simulate(*arguments):
-    command = [sys.executable, "-m", "tools.simulation", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
-    )
 
 
 def test_no_promise_is_broken_in_the_first_seeds():

@@ -9,7 +9,6 @@ from hossctl.history.events import written
 from resolver.ledger import scripts
 from tools.simulation import plan as p
 from tools.simulation.plan import draw, draw_moves
-from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import COMPARED_EVERY, run
 
 DIFFERS = "the scripts differ from the model"
@@ -21,13 +20,6 @@ EVERYDAY = (
     *("commit_prepared", "release", "lookup", "reap", "register_rules", "validate", "end_quarantine"),
     *("set_tombstone", "load", "finish"),
 )
-
-
-@pytest.fixture(scope="module")
-def server():
-    made = DrivenRedis.start()
-    yield made
-    made.close()
 
 
 def compared(server, seeds):

@@ -2,14 +2,11 @@
 them. Each runs in a process of its own with a fixed hash order, as `make simulate` runs seeds."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from simulation.planted import FAULTS, KUBERNETES, UNDONE, planted
-from waiting import COMMAND_SECONDS
+from simulation.seeded import run_seeded
 
 from resolver.ledger import scripts
 
@@ -24,12 +21,7 @@ def plans_of(fault):
 
 def breaks(fault, *what):
     """The first of these seeds that breaks a promise with this fault; none: None."""
-    command = [sys.executable, str(PROGRAM), fault, *map(str, what)]
-    root = str(PROGRAM.parents[2])
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": root}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
-    )
+    done = run_seeded(PROGRAM, fault, *what)
     assert done.returncode in (0, 1), done.stderr
     if done.returncode == 0:
         assert done.stdout == "every promise was kept\n"

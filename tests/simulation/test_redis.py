@@ -57,13 +57,6 @@ class World:
         )
 
 
-@pytest.fixture(scope="module")
-def server():
-    made = DrivenRedis.start()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def world(server):
     made = World(server)

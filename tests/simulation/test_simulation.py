@@ -4,18 +4,14 @@ Seeds run in a process of their own with a fixed hash order, as `make simulate` 
 fails here fails there too."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from waiting import COMMAND_SECONDS
+from simulation.seeded import simulate
 
 from hossctl.history.events import written
 from tools.simulation import plan as p
 from tools.simulation.plan import Act, Plan, draw, draw_moves
-from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import run
 from tools.simulation.shrink import kind_of, shrink
 
@@ -39,21 +35,6 @@ REGRESSIONS = {
     "bound-elsewhere-and-not-told": "a look-up found a pod moved before the move was answered, and told nobody",
     "clock-of-an-emptied-redis-ends-the-lease": "a standby took over from an empty Redis whose clock had jumped",
 }
-
-
-@pytest.fixture(scope="module")
-def server():
-    made = DrivenRedis.start()
-    yield made
-    made.close()
-
-
-def simulate(*arguments):
-    command = [sys.executable, "-m", "tools.simulation", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
-    )
 
 
 def chunks(first, last):
