@@ -30,8 +30,10 @@ from hossctl.local.redis_server import RedisServer
 from resolver.core.values import Group, LedgerNodeChange, Proposal, claim_of
 from resolver.ledger import scripts
 
-# Long tests of many processes first, so that none of them is what a run waits for at its end.
-_ORDER = ("e2e", "integration", "contract", "property", "simulation")
+# Tests that mostly wait for services come with tests that mostly compute between them, so that cores have work
+# all the time; the short ones are last, so that no long one is what a run waits for at its end.
+_WAITING = ("e2e", "integration")
+_COMPUTING = ("simulation", "property", "fuzz", "contract", "conformance")
 
 # Longer than the limit of pytest-timeout (pyproject.toml), which ends a test that hangs in Python alone.
 HUNG_SECONDS = 700
@@ -60,10 +62,14 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the folders."""
-    folders = {name: number for number, name in enumerate(_ORDER)}
+    """Weave the folders, by file."""
     root = Path(__file__).parent
-    items.sort(key=lambda item: folders.get(item.path.relative_to(root).parts[0], len(folders)))
+    folders = {path: path.relative_to(root).parts[0] for path in dict.fromkeys(item.path for item in items)}
+    places: dict[Path, float] = dict.fromkeys(folders, 1.0)
+    for kind in (_WAITING, _COMPUTING):
+        woven = sorted((path for path in folders if folders[path] in kind), key=lambda p: kind.index(folders[p]))
+        places |= {path: number / len(woven) for number, path in enumerate(woven)}
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

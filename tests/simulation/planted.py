@@ -14,7 +14,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -344,14 +344,17 @@ def _main(name: str, *what: str) -> int:
         drawn, seeds = draw_kubernetes, what[1:]
     elif not what[0].isdigit():
         drawn, seeds = partial(_again, Plan.from_json(json.loads(Path(what[0]).read_text()))), what[1:]
-    plans = [drawn(int(seed)) for seed in seeds]
-    fault = {**FAULTS, **UNDONE}.get(name)  # any other name: none
+    fault = {**FAULTS, **UNDONE}[name]
     server = DrivenRedis.start()
     try:
-        with discarding(), planted(fault) if fault is not None else nullcontext():
-            for plan in plans:
-                if problems := run(plan, server).problems():
-                    sys.stdout.write("\n".join([f"seed {plan.seed}", *problems]) + "\n")
+        with discarding():
+            for plan in map(drawn, map(int, seeds)):
+                with planted(fault):
+                    found = run(plan, server).problems()
+                if found:
+                    sys.stdout.write(f"seed {plan.seed}\n")
+                    without = run(plan, server).problems()
+                    sys.stdout.write("\n".join(["without the fault:", *without]) + "\n" if without else "")
                     return 1
     finally:
         server.close()

@@ -73,15 +73,15 @@ def test_no_promise_is_broken_while_pods_are_moved_and_services_fail_amid_that(f
     assert int(counts["target reserved"]) > int(counts["moved"]), "no move was broken off"
 
 
-@pytest.mark.parametrize("name", REGRESSIONS)
-def test_what_broke_a_promise_once_is_cured_and_its_faults_strike(name):
-    path = PLANS / f"{name}.json"
-    done = simulate("--plan", path)
+def test_what_broke_a_promise_once_is_cured_and_its_faults_strike():
+    paths = [PLANS / f"{name}.json" for name in REGRESSIONS]
+    done = simulate(*(word for path in paths for word in ("--plan", path)))
     assert done.returncode == 0, done.stdout
-    struck = next(line for line in done.stdout.splitlines() if line.startswith("faults that struck: "))
-    faults = {act.what for act in Plan.from_json(json.loads(path.read_text())).acts if act.is_fault}
-    assert faults
-    assert all(f"{what} " in struck for what in faults), struck
+    told = [line for line in done.stdout.splitlines() if line.startswith("faults that struck: ")]
+    for path, struck in zip(paths, told, strict=True):
+        faults = {act.what for act in Plan.from_json(json.loads(path.read_text())).acts if act.is_fault}
+        assert faults, path.stem
+        assert all(f"{what} " in struck for what in faults), f"{path.stem}: {struck}"
 
 
 @pytest.mark.parametrize("seed", [3, 17])

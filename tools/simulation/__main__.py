@@ -50,10 +50,12 @@ def simulate(
         typer.Option("--kubernetes", help="Kubernetes mode, with an API server and another scheduler."),
     ] = False,
     plan: Annotated[
-        Path | None, typer.Option(exists=True, help="Run a plan.json that an earlier run has left.")
+        list[Path] | None,
+        typer.Option(exists=True, help="Run a plan.json that an earlier run has left; several, one by one."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="With --seed or --plan: a directory for timeline, history and plan.")
+        Path | None,
+        typer.Option(help="With --seed or one --plan: a directory for timeline, history and plan."),
     ] = None,
 ) -> None:
     """Run whole platforms in one process, with faults drawn from seeds. Exit code 1: a promise was broken."""
@@ -61,8 +63,9 @@ def simulate(
     server = DrivenRedis.start()
     drawn = draw_kubernetes if kubernetes else draw_moves if moves else draw
     try:
-        if plan is not None:
-            broken = _show(run(Plan.from_json(json.loads(plan.read_text())), server, keep=True), out)
+        if plan:
+            plans = (Plan.from_json(json.loads(path.read_text())) for path in plan)
+            broken = sum(_show(run(one, server, keep=out is not None), out) for one in plans) > 0
         elif seed is not None:
             broken = _one(drawn(seed), server, out, as_drawn=as_drawn)
         else:
@@ -102,11 +105,12 @@ def _many(plans: Iterable[Plan], server: DrivenRedis, counted: Iterable[str]) ->
 
 
 def _one(plan: Plan, server: DrivenRedis, out: Path | None, *, as_drawn: bool) -> bool:
-    result = run(plan, server)
+    result = run(plan, server, keep=out is not None)
     if result.problems() and not as_drawn:
-        result = shrink(result, lambda tried: run(tried, server))
+        smaller = shrink(result, lambda tried: run(tried, server)).plan
         _print(f"seed {plan.seed}, made smaller; with --as-drawn as it is")
-    return _show(run(result.plan, server, keep=True), out)
+        result = run(smaller, server, keep=out is not None)
+    return _show(result, out)
 
 
 def _show(result: Result, out: Path | None) -> bool:
