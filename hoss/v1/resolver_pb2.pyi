@@ -30,6 +30,7 @@ class ReservationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESERVATION_PREPARED: _ClassVar[ReservationState]
     RESERVATION_ASSUMED: _ClassVar[ReservationState]
     RESERVATION_CONFIRMED: _ClassVar[ReservationState]
+    RESERVATION_TERMINATING: _ClassVar[ReservationState]
 
 class MoveStep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -78,6 +79,7 @@ RESERVATION_NONE: ReservationState
 RESERVATION_PREPARED: ReservationState
 RESERVATION_ASSUMED: ReservationState
 RESERVATION_CONFIRMED: ReservationState
+RESERVATION_TERMINATING: ReservationState
 MOVE_STEP_UNSPECIFIED: MoveStep
 MOVE_RESERVE: MoveStep
 MOVE_CONFIRM: MoveStep

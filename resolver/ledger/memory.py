@@ -35,7 +35,6 @@ from resolver.core.shard import (
 from resolver.core.values import (
     ANYBODY,
     CONFLICT,
-    MOVE_TARGET,
     AccountRows,
     Decision,
     DispatcherMarks,
@@ -434,8 +433,7 @@ class MemoryLedger:
             row["requests"][: len(held.requests)] = held.requests
             if held.group is not None:
                 row["group"] = held.group.key
-                row["flags"] = held.group.flags
-            row["flags"] |= MOVE_TARGET * held.is_target
+            row["flags"] = held.flags
         uids = np.frombuffer(b"".join(arbiter.reservations), np.uint8).reshape(-1, UID_BYTES)
         assumed = np.isin(records["seq"], list(arbiter.pending))
         prepared = np.isin(records["seq"], list(arbiter.prepared.under_way()))
@@ -456,7 +454,11 @@ class MemoryLedger:
 
     async def table_sizes(self) -> dict[str, int]:
         nodes, reservations = await self.counts()
-        return {"names": nodes, "reservations": reservations, "grants": len(self._grants)}
+        evictions = {
+            "terminating": sum(len(arbiter.terminating) for arbiter in self.arbiters),
+            "nominated": sum(len(arbiter.nominated) for arbiter in self.arbiters),
+        }
+        return {"names": nodes, "reservations": reservations, "grants": len(self._grants), **evictions}
 
     async def check(self) -> dict[str, str]:
         for shard in range(self.shards):

@@ -43,6 +43,8 @@ SHARD_KEYS = (
         "nonces",
         "removed",
         "moved",
+        "terminating",
+        "nominated",
     ),
 )
 
