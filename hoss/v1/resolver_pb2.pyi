@@ -55,6 +55,7 @@ class BindResult(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BIND_REFUSED: _ClassVar[BindResult]
     BIND_UNRESERVED: _ClassVar[BindResult]
     BIND_WAITS: _ClassVar[BindResult]
+    BIND_VICTIMS: _ClassVar[BindResult]
 
 class VolumeStep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -95,6 +96,7 @@ BIND_ELSEWHERE: BindResult
 BIND_REFUSED: BindResult
 BIND_UNRESERVED: BindResult
 BIND_WAITS: BindResult
+BIND_VICTIMS: BindResult
 VOLUMES_BOUND_ALREADY: VolumeStep
 VOLUMES_BIND: VolumeStep
 VOLUMES_UNDO: VolumeStep

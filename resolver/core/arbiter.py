@@ -50,7 +50,7 @@ class Arbiter(Shard):
 
     def state_of(self, held: Reservation) -> ReservationState:
         """The state of a reservation: that of its commit, unless it is terminating."""
-        if held.terminating_flags:
+        if held.is_terminating:
             return ReservationState.TERMINATING
         if self.prepared.open(held.seq):
             return ReservationState.PREPARED
@@ -140,7 +140,7 @@ class Arbiter(Shard):
                 self.prepared.begin(seq, len(reserved))
             runs = () if prepared else group_runs((self.reservations[uid] for uid in reserved), gone=False)
             left = [*serving.evicted.held, *serving.resized.values()]
-            runs += group_runs([*serving.evicted.kept, *left], gone=True)
+            runs += group_runs(left, gone=True)
             evictions = tuple(serving.evicted.evictions)
             self.publish(
                 ShardChange(
@@ -327,7 +327,7 @@ class Arbiter(Shard):
             return MoveResult.MOVED if done else MoveResult.TARGET_GONE
         if not move.source_here:
             return MoveResult.MOVED if own is None else MoveResult.SOURCE_CHANGED
-        settled = settled and own is not None and not own.terminating_flags
+        settled = settled and own is not None and not own.is_terminating
         as_known = own is not None and settled and (own.node, own.seq) == move.source
         return MoveResult.MOVED if as_known else MoveResult.SOURCE_CHANGED
 

@@ -61,12 +61,10 @@ class Ruling:
 
 @dataclass(slots=True)
 class _Evicted:
-    """The pods evicted in one batch, and for whom: what they held, of those that are gone and of those that
-    terminate."""
+    """The pods evicted in one batch, and for whom. `held`: what those held that are gone at once."""
 
     evictions: list[Eviction] = field(default_factory=list)
     held: list[Reservation] = field(default_factory=list)
-    kept: list[Reservation] = field(default_factory=list)
 
 
 class Serving:
@@ -118,7 +116,7 @@ class Serving:
             or held.node != node
             or held.seq == self._seq
             or self._shard.prepared.open(held.seq)
-            or held.terminating_flags
+            or held.is_terminating
         ):
             return None
         if self._as_reserved(held, slot):
@@ -179,7 +177,7 @@ class Serving:
             and h.priority < priority
             and h.seq < self._seq
             and not self._shard.prepared.open(h.seq)
-            and not h.terminating_flags
+            and not h.is_terminating
             if not self._proposal.victims_assumed or h.seq in self._shard.pending
         ]
         if not victims or len(evictable) < len(victims) or node not in self._shard.accounts:
@@ -192,7 +190,6 @@ class Serving:
         if self._proposal.victims_terminate:
             self._shard.accounts[node] = before
             self._shard.keep_victims(preemptor, reserved, self._proposal.requests[slot])
-            self.evicted.kept += held
         else:
             for uid in victims:
                 del self._shard.reservations[uid]

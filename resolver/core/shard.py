@@ -151,14 +151,13 @@ class Reservation:
     requests: NDArray[np.int64]  # (R,)
     group: Group | None = None
     is_target: bool = False  # of a move
-    terminating_flags: int = 0  # of an evicted pod that is on its node until it has ended; 0: it is none
+    is_terminating: bool = False  # evicted, and on its node until it has ended
 
     @property
     def flags(self) -> int:
         """As they are stored."""
-        if self.terminating_flags:
-            return self.terminating_flags
-        return (0 if self.group is None else self.group.flags) | MOVE_TARGET * self.is_target
+        of_group = 0 if self.group is None else self.group.flags
+        return of_group | MOVE_TARGET * self.is_target | IS_TERMINATING * self.is_terminating
 
 
 class Share(NamedTuple):
@@ -292,7 +291,9 @@ class Shard:
                 left = account.cards[card] - held.card_milli
                 account.cards[card] = NO_CARD if left == CARD_CLOSED else left
 
-    def keep_victims(self, preemptor: Uid, victims: Mapping[Uid, Reservation], request: NDArray[np.int64]) -> None:
+    def keep_victims(
+        self, preemptor: Uid, victims: Mapping[Uid, Reservation], request: NDArray[np.int64]
+    ) -> None:
         """The victims are on their node until they have ended. Cards and ports they hold as before. Of the amounts
         they hold what the preemptor does not take: of each resource it takes what it asks for and the node, whose
         account still counts the victims, does not have free."""
@@ -304,12 +305,7 @@ class Shard:
             share = np.minimum(held.requests, lacking[: len(held.requests)])
             lacking[: len(share)] -= share
             account.requested[: len(share)] -= share
-            self.reservations[uid] = replace(
-                held,
-                requests=held.requests - share,
-                group=None,
-                terminating_flags=held.flags | IS_TERMINATING,
-            )
+            self.reservations[uid] = replace(held, requests=held.requests - share, is_terminating=True)
             self.terminating[uid] = Share(preemptor, tuple(share.tolist()))
         self.nominated[preemptor] = list(victims)
 

@@ -297,6 +297,10 @@ class MemoryLedger:
         found = [(h.node, h.seq, h.epoch, arbiter.state_of(h)) if h else none for h in held]
         return np.array(found, _LOOKUP)
 
+    async def nominated(self, shard: int, uids: Uids) -> NDArray[np.bool_]:
+        nominated = self._read(shard).nominated
+        return np.array([uid in nominated for uid in uid_bytes(uids)], np.bool_)
+
     async def definitions(self, shard: int, uids: Uids) -> list[bytes]:
         reservations = self._read(shard).reservations  # only read: `look_up` would abort what is fenced
         held = [reservations.get(uid) for uid in uid_bytes(uids)]

@@ -55,7 +55,9 @@ async def full(ledger, make_node, make_proposal):
     await ledger.upsert_nodes(0, [make_node("a", cpu=1000, cards=1), make_node("b", cpu=100)])
     for worker in ("w1", "w2"):
         await ledger.grant(worker)
-    [decision] = await ledger.commit(0, [make_proposal([1, 2], [[0], [0]], cpu=[600, 300], priorities=[0, 5])])
+    [decision] = await ledger.commit(
+        0, [make_proposal([1, 2], [[0], [0]], cpu=[600, 300], priorities=[0, 5])]
+    )
     await ledger.confirm(0, np.array([decision.seq], np.uint64))
     return ledger
 
@@ -161,7 +163,10 @@ async def test_a_preemptor_that_is_resized_leaves_their_room_to_its_victims_all_
     await commit(3, 200, 1)
     assert await commit(3, 150, existing=True) is C
     await full.release(0, uids(3))
-    assert (await held(full), await requested(full)) == ({1: (600, "terminating"), 2: (300, "confirmed")}, 900)
+    assert (await held(full), await requested(full)) == (
+        {1: (600, "terminating"), 2: (300, "confirmed")},
+        900,
+    )
 
 
 async def test_ports_of_a_victim_are_the_preemptors_too_and_nobody_elses(full, commit):
@@ -184,13 +189,26 @@ async def test_cards_of_a_victim_are_the_preemptors_too_and_nobody_elses(full, c
     assert await commit(4, 10, devices=[(1, 500)]) is C
 
 
-async def test_a_terminating_pod_is_in_no_group(full, commit):
+async def test_a_terminating_pod_is_in_its_group_until_it_is_released(full, commit):
     await full.release(0, uids(1))
     assert await commit(1, 600, priority=0, groups=["web"]) is C
     assert await commit(3, 200, 1) is C
-    assert (await full.state(0)).groups == {}
-    runs = [(run.gone, len(run.nodes)) for entry in await full.feed(0, 0, 1) for run in entry.runs]
-    assert runs == [(False, 4), (True, 4)]
+
+    async def seen():
+        counts = [pods for _, pods in (await full.state(0)).groups.values()]
+        return counts, [run.gone for entry in await full.feed(0, 0, 1) for run in entry.runs]
+
+    assert await seen() == ([1], [False])
+    await full.release(0, uids(1))
+    assert await seen() == ([], [False, True])
+
+
+async def test_a_pod_with_terminating_victims_is_nominated_until_the_last_is_released(full, commit):
+    await commit(3, 800, 1, 2)
+    for pod in (2, 1):
+        assert (await full.nominated(0, uids(3, 1, 9))).tolist() == [True, False, False]
+        await full.release(0, uids(pod))
+    assert (await full.nominated(0, uids(3))).tolist() == [False]
 
 
 async def test_nothing_is_remembered_of_evictions_that_are_over(full, commit):

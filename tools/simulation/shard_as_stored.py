@@ -220,7 +220,7 @@ def restore(shard: Arbiter, state: State) -> None:
             np.array(requests, np.int64),
             group,
             is_target=bool(flags & MOVE_TARGET),
-            terminating_flags=flags if flags & IS_TERMINATING else 0,
+            is_terminating=bool(flags & IS_TERMINATING),
         )
     shard.pending = {
         seq: (state["leases"].get(seq, _NEVER_MS), list(uids)) for seq, uids in state["pending"].items()

@@ -57,8 +57,8 @@ end
 function room.record_eviction(uid, node, victims, records)
   evictions[#evictions + 1] = uid .. node .. pack_values('<I4', #victims) .. concat(victims)
   for i = 1, #victims do
-    room.count_left(records[i], node)
     if not args.victims_terminate then
+      room.count_left(records[i], node)
       evicted[victims[i]], evicted_uids[#evicted_uids + 1] = true, victims[i]
     end
   end

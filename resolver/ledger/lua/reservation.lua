@@ -16,10 +16,10 @@ do
     return floor(record:byte(31) / FLAG) % 2 == 1
   end
 
-  -- The record of such a pod that holds the first `resources` of these amounts. It is in no group any more.
+  -- The record of such a pod that holds the first `resources` of these amounts.
   function terminating.record(record, resources, amounts)
     local flags = unpack_values('<I2', record, 31) + (terminating.is(record) and 0 or FLAG)
-    return record:sub(1, 30) .. pack_values('<I2', flags) .. NO_GROUP
+    return record:sub(1, 30) .. pack_values('<I2', flags) .. record:sub(33, RESERVATION_BYTES)
       .. pack_values('<' .. rep('i8', resources), unpack(amounts, 1, resources)) .. record:sub(-SPREAD_BYTES)
   end
 end
