@@ -119,7 +119,7 @@ class LedgerChecker:
             why = "reserved unchecked: the pods were on their nodes already"
             self._findings.unjudged(Promise.NO_OVERCOMMIT, why, len(added))
         elif added:
-            self._judge_room(added, line)
+            self._judge_room(added, line, given)
         for uid in event.get("moved", ()):
             self._take_target(uid, shard, line)
         for name, before, after in (
@@ -323,7 +323,9 @@ class LedgerChecker:
 
     # -- what must hold
 
-    def _judge_room(self, added: Iterable[HeldPod], line: int) -> None:
+    def _judge_room(self, added: Iterable[HeldPod], line: int, given: Mapping[str, Counter[str]]) -> None:
+        """What pods in this line hold must fit once those that are evicted for them in the same line have ended,
+        and until then they hold no more than these gave away. `given`: that, by node."""
         by_node: dict[str, list[HeldPod]] = defaultdict(list)
         for pod in added:
             by_node[pod.node].append(pod)
@@ -340,10 +342,15 @@ class LedgerChecker:
                 continue
             wanted = [resource for pod in pods for resource, amount in pod.requests.items() if amount]
             cards = [card for pod in pods for card in pod.cards]
-            # Cards and ports of pods that are evicted in this line are shared until these have ended.
             evicted = [pod for pod in load.pods.values() if pod.evicted == line]
             others = load.without(evicted) if evicted else load
-            for text in (*shortages(node, load, wanted, ()), *shortages(node, others, (), cards)):
+            found = [*shortages(node, others, wanted, cards)]
+            if evicted:
+                # A node that had shrunk before, or on which others had put pods, stays that full for a while.
+                more = sum((Counter(pod.requests) for pod in pods), Counter())
+                more.subtract(given[name])
+                found += shortages(node, load, [r for r in wanted if more[r] > 0], ())
+            for text in found:
                 self._findings.violated(Promise.NO_OVERCOMMIT, f"node {name}: {text}", node.line, *last, line)
             for pod in pods:
                 for port, other in others.others_on_ports(pod.ports, pod.uid):
