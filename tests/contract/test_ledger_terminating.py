@@ -180,6 +180,15 @@ async def test_ports_of_a_victim_are_the_preemptors_too_and_nobody_elses(full, c
     assert await commit(4, 10, groups=["other"], **port) is C
 
 
+async def test_a_victim_keeps_its_port_and_card_from_a_preemptor_that_asks_for_neither(full, commit):
+    await full.release(0, uids(1, 2))
+    held = {"groups": ["web"], "ports": [[HostPort(80)]], "devices": [(1, 1000)]}
+    assert await commit(1, 1000, priority=0, **held) is C
+    assert await commit(3, 500, 1) is C
+    assert await commit(4, 0, groups=["other"], ports=[[HostPort(80)]]) is NO_PORT
+    assert await commit(4, 0, devices=[(1, 500)]) is NO_CARD
+
+
 async def test_cards_of_a_victim_are_the_preemptors_too_and_nobody_elses(full, commit):
     await full.release(0, uids(1, 2))
     assert await commit(1, 100, priority=0, devices=[(1, 1000)]) is C

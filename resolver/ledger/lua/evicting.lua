@@ -139,11 +139,11 @@ function room.evict(position, node, flat, slot)
   local victims = evicting[position]
   local urgency = (unpack_values('<i4', tails[slot], 17))
   local records = accounts[node] and not prepare_only and evictable_victims(victims, node, urgency)
-  local before_cards, before_ports = cards[node], ports[node]
+  local before = {cards[node], ports[node], touched_cards[node], touched_ports[node]}
   local mask = records and room.make(node, victims, records, flat, slot)
   if mask then
     if args.victims_terminate then
-      cards[node], ports[node] = before_cards, before_ports
+      cards[node], ports[node], touched_cards[node], touched_ports[node] = unpack(before, 1, 4)
       room.keep(uids[position], node, victims, records, flat)
     end
     room.record_eviction(uids[position], node, victims, records)
