@@ -135,11 +135,12 @@ class Journal(Protocol):
 
 
 class PodLocations(NamedTuple):
-    """Where pods hold reservations: `nodes` in the order of the UIDs, NONE_U32 for nowhere; and their
-    commits."""
+    """Where pods hold reservations: `nodes` in the order of the UIDs, NONE_U32 for nowhere; their commits; and
+    which of the pods were evicted and are on their nodes until they have ended."""
 
     nodes: NDArray[np.uint32]
     commits: Commits
+    terminating: NDArray[np.bool_]
 
 
 class ReservationColumns(NamedTuple):
@@ -151,6 +152,7 @@ class ReservationColumns(NamedTuple):
     seqs: NDArray[np.uint64]  # of the commit, on its shard
     assumed: NDArray[np.bool_]  # not confirmed
     epochs: NDArray[np.uint64]  # of the worker that made it
+    terminating: NDArray[np.bool_]  # evicted, and on their nodes until they have ended
 
 
 class LedgerStatus(NamedTuple):

@@ -58,7 +58,7 @@ async def recover(runtime: Runtime, informers: "Informers | None" = None, *, ter
         _restore_attempts(runtime, submission, journal)
     await _fence(runtime, sorted({*journal.workers, MOVER}))
     listed = await informers.begin() if informers is not None else []
-    bound = await _restore_reservations(runtime, release_orphans=informers is not None)
+    bound, evicted = await _restore_reservations(runtime, release_orphans=informers is not None)
     if journal.workers:
         # Each is fenced, and where its pods are is known: nothing is left for which the name is needed.
         forget = partial(runtime.journal.drop_workers, journal.workers)
@@ -68,6 +68,8 @@ async def recover(runtime: Runtime, informers: "Informers | None" = None, *, ter
         runtime.handle(m.Admitted(submission))
     if informers is not None:
         informers.settle(listed)
+    for event in evicted:
+        runtime.handle(event)
     pods = runtime.machine.registry.pods.count_by_phase()
     logger().info("recovered", submissions=len(submissions), bound=bound, queued=int(pods[Phase.QUEUED]))
 
@@ -141,9 +143,10 @@ def _restore_faults(runtime: Runtime, journal: Recovered) -> None:
         runtime.machine.restore_fault(fault, runtime.now())
 
 
-async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> int:
-    """Returns how many pods are bound. `release_orphans`: every existing pod is known, so a reservation of an
-    unknown pod belongs to one that ended meanwhile."""
+async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> tuple[int, list[m.Evicted]]:
+    """Returns how many pods are bound, and which of them an earlier term may not have deleted after their
+    eviction. `release_orphans`: every existing pod is known, so a reservation of an unknown pod belongs to one that
+    ended meanwhile."""
 
     async def read_all() -> list[ReservationColumns]:
         return [part async for part in runtime.ledger.reservations()]
@@ -152,6 +155,7 @@ async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> i
     confirms: list[m.Instruction] = []
     assumed_rows = [np.empty(0, np.uint32)]
     orphans: list[ReservationColumns] = []
+    evicted: list[m.Evicted] = []
     for part in await runtime.until_answered(read_all):
         rows = runtime.machine.registry.directory.rows_of_uids(part.uids)
         known = rows != NONE_U32
@@ -160,6 +164,8 @@ async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> i
         # The reaper releases unconfirmed reservations of unknown pods.
         orphans.append(ReservationColumns(*(column[~known & ~part.assumed] for column in part)))
         runtime.perform(runtime.machine.restore_bound(rows[known], part.nodes[known]))
+        if (leaving := known & part.terminating).any():
+            evicted.append(m.evicted_unseen(part.uids[leaving], part.nodes[leaving]))
         pending = known & part.assumed
         if pending.any():
             commits = commits_of(part.shards[pending], part.seqs[pending])
@@ -173,4 +179,4 @@ async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> i
             await runtime.until_answered(partial(runtime.ledger.release, part.uids, part.nodes, as_of))
     if unknown:
         logger().warning("orphan_reservations", pods=unknown)
-    return bound
+    return bound, evicted

@@ -22,7 +22,7 @@ from dispatcher.core.pods.table import Rows
 from hoss.telemetry.context import TraceContext, new_trace, now_ns, read_traceparent
 from hoss.telemetry.tracing import Tracer
 from hoss.v1 import workerlink_pb2
-from hoss.v1.resolver_pb2 import BIND_DONE, BIND_UNKNOWN, BindResult
+from hoss.v1.resolver_pb2 import BIND_DONE, BIND_UNKNOWN, BIND_VICTIMS, BindResult
 from hoss.wire.columns import NONE_U16, U16, U32, Uids, decode
 
 _MAX_SUBMISSIONS = 10_000  # remembered; pods of older submissions begin traces of their own
@@ -178,7 +178,7 @@ class DispatcherTraces:
                 }
                 by_batch.setdefault(batch, []).append(Event("binding", attributes, at_ns))
                 failed[batch] += not done
-            if result != BIND_UNKNOWN:  # such a binding is tried again
+            if result not in (BIND_UNKNOWN, BIND_VICTIMS):  # such a binding is tried again
                 self._confirmed.pop(uid, None)
         for batch, events in by_batch.items():
             own = new_trace(kept=True) if batch is None else batch.child()

@@ -159,6 +159,7 @@ async def serve(
         committers,
         availability,
         allow_unchecked=config.allow_unchecked,
+        victims_terminate=api is not None,
         clock=host.monotonic,
         traces=traces,
     )

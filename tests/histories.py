@@ -199,6 +199,11 @@ class SmallPlatform:
         self.release(uid)
         self.move(uid, "Queued")
 
+    def terminate(self, uid: str, *, cpu: int) -> None:
+        """Evicted, and still on its node, where it holds so much."""
+        shared = [{"uid": uid, "requests": {"cpu": cpu, "pods": 1}}]
+        self._change("ledger", self.nodes[self.pods[uid].node].shard, terminating=[uid], shared=shared)
+
     def move(self, uid: str, state: str) -> None:
         """The pod has another state, and the watcher is told."""
         self.pods[uid].state = state

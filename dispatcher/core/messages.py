@@ -255,7 +255,14 @@ class Evicted(Event):
     uids: Uids  # (n, 16)
     nodes: NDArray[np.uint32]  # (n,)
     reasons: tuple[str, ...]  # (n,), such as "preempted by default/web-0 on node n1"
-    preemptors: tuple[bytes, ...] = ()  # (n,), UIDs of the preempting pods; empty: no preemption
+    # (n,), UIDs of the preempting pods, b"" where nobody knows it; empty: no preemption
+    preemptors: tuple[bytes, ...] = ()
+
+
+def evicted_unseen(uids: Uids, nodes: NDArray[np.uint32]) -> Evicted:
+    """The evictions of pods that are terminating in the ledger, wherever these were not read from the feed."""
+    count = len(uids)
+    return Evicted(uids, nodes, ("preempted by a more urgent pod",) * count, (b"",) * count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ class PodBinder:
         with calls_belong_to("" if context is None else str(context)):
             reply = await self._client.bind(self._message(rows, uids, nodes, steps, claims))
         results = decode(reply.results, U8, name="results", rows=len(rows))
-        known = ~np.isin(results, (pb.BIND_UNKNOWN, pb.BIND_UNRESERVED))
+        known = ~np.isin(results, (pb.BIND_UNKNOWN, pb.BIND_UNRESERVED, pb.BIND_VICTIMS))
         self._attempted.difference_update(map(bytes, uids[known]))
         texts = list(reply.texts) or [""] * len(rows)
         if traces is not None:
@@ -171,7 +171,7 @@ class PodBinder:
         for uid in map(bytes, uids[waits]):
             self._volumes.written(uid, self._runtime.now())
         self._wait_for_volumes(rows[waits & same])
-        over = ~np.isin(results, (pb.BIND_WAITS, pb.BIND_UNKNOWN)) | ~same
+        over = ~np.isin(results, (pb.BIND_WAITS, pb.BIND_UNKNOWN, pb.BIND_VICTIMS)) | ~same
         for uid in map(bytes, uids[over]) if steps else ():
             self._forget_volumes(uid)
         await self._settle(
@@ -252,6 +252,9 @@ class PodBinder:
         if len(unknown):
             logger().warning("bindings_unknown", pods=len(unknown), error=texts[int(unknown[0])])
             self._retry_later([_Request(int(rows[i]), uids[i].tobytes()) for i in unknown.tolist()])
+        # The ledger knows of victims also where their evictions were not read: by an earlier term, or in a gap.
+        early = np.flatnonzero(results == pb.BIND_VICTIMS).tolist()
+        self._retry_later([_Request(int(rows[i]), uids[i].tobytes()) for i in early])
         unreserved = results == pb.BIND_UNRESERVED
         if unreserved.any():
             await self._runtime.verify(m.Verify(rows[unreserved], uids[unreserved]))

@@ -42,8 +42,10 @@ class Evictor:
         for row, preemptor, node in zip(
             instruction.rows.tolist(), instruction.preemptors, nodes, strict=True
         ):
-            self._recorder.preempted(row, uid_text(preemptor), node)
+            if preemptor:
+                self._recorder.preempted(row, uid_text(preemptor), node)
         nominations = dict(zip(instruction.preemptors, nodes, strict=True))
+        nominations.pop(b"", None)
         await asyncio.gather(
             *(self._nominate(uid, node) for uid, node in nominations.items()),
             *(self._delete(*victim) for victim in victims),

@@ -100,7 +100,8 @@ class ResolverLedger:
         found = nodes != NONE_U32
         commits = commits_of(nodes[found] % np.uint32(shards), seqs[found])
         self.note(latest(commits))
-        return PodLocations(nodes, commits)
+        states = np.concatenate([part.states for part in parts] or [np.empty(0, np.uint8)])
+        return PodLocations(nodes, commits, states == pb.RESERVATION_TERMINATING)
 
     async def confirm(self, commits: Commits) -> int:
         return await self._client.confirm(commits)
@@ -131,7 +132,8 @@ class ResolverLedger:
             epochs = decode(chunk.epochs, U64, name="epochs", rows=len(uids))
             assumed = decode(chunk.assumed, U8, name="assumed", rows=len(uids)) != 0
             # What is only prepared was told to nobody. It ends by itself, or is committed and found later.
-            settled = decode(chunk.states, U8, name="states", rows=len(uids)) != pb.RESERVATION_PREPARED
+            states = decode(chunk.states, U8, name="states", rows=len(uids))
+            settled = states != pb.RESERVATION_PREPARED
             if len(uids):
                 self.note({chunk.shard: int(seqs.max())})
             yield ReservationColumns(
@@ -141,6 +143,7 @@ class ResolverLedger:
                 seqs=seqs[settled],
                 assumed=assumed[settled],
                 epochs=epochs[settled],
+                terminating=states[settled] == pb.RESERVATION_TERMINATING,
             )
 
     async def dispatcher_marks(self) -> DispatcherMarks:

@@ -30,6 +30,7 @@ class ReservationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESERVATION_PREPARED: _ClassVar[ReservationState]
     RESERVATION_ASSUMED: _ClassVar[ReservationState]
     RESERVATION_CONFIRMED: _ClassVar[ReservationState]
+    RESERVATION_TERMINATING: _ClassVar[ReservationState]
 
 class MoveStep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -54,6 +55,7 @@ class BindResult(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BIND_REFUSED: _ClassVar[BindResult]
     BIND_UNRESERVED: _ClassVar[BindResult]
     BIND_WAITS: _ClassVar[BindResult]
+    BIND_VICTIMS: _ClassVar[BindResult]
 
 class VolumeStep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -78,6 +80,7 @@ RESERVATION_NONE: ReservationState
 RESERVATION_PREPARED: ReservationState
 RESERVATION_ASSUMED: ReservationState
 RESERVATION_CONFIRMED: ReservationState
+RESERVATION_TERMINATING: ReservationState
 MOVE_STEP_UNSPECIFIED: MoveStep
 MOVE_RESERVE: MoveStep
 MOVE_CONFIRM: MoveStep
@@ -93,6 +96,7 @@ BIND_ELSEWHERE: BindResult
 BIND_REFUSED: BindResult
 BIND_UNRESERVED: BindResult
 BIND_WAITS: BindResult
+BIND_VICTIMS: BindResult
 VOLUMES_BOUND_ALREADY: VolumeStep
 VOLUMES_BIND: VolumeStep
 VOLUMES_UNDO: VolumeStep

@@ -108,20 +108,23 @@ class LedgerChecker:
             self._release(uid, shard, line)
         for row in event.get("resized", ()):
             self._resize(row, shard, line)
+        for uid in event.get("terminating", ()):
+            self._move(uid, shard, "terminating", (_ASSUMED, _CONFIRMED), _TERMINATING)
+        given = self._share(event.get("shared", ()), shard, line)
         added = [self._read(row, shard, line) for row in event.get("reserved", ())]
+        self._judge_shares(given, added, line)
         for pod in added:
             self._reserve(pod, unchecked=event.get("unchecked", False))
         if added and event.get("unchecked"):
             why = "reserved unchecked: the pods were on their nodes already"
             self._findings.unjudged(Promise.NO_OVERCOMMIT, why, len(added))
         elif added:
-            self._judge_room(added, line)
+            self._judge_room(added, line, given)
         for uid in event.get("moved", ()):
             self._take_target(uid, shard, line)
         for name, before, after in (
             ("committed", (_PREPARED,), _ASSUMED),
             ("confirmed", (_ASSUMED, _CONFIRMED), _CONFIRMED),
-            ("terminating", (_ASSUMED, _CONFIRMED, _TERMINATING), _TERMINATING),
         ):
             for uid in event.get(name, ()):
                 self._move(uid, shard, name, before, after)
@@ -151,7 +154,11 @@ class LedgerChecker:
     def _read(self, row: Event, shard: int, line: int) -> HeldPod:
         target_of = row.get("target_of", "")
         facts = self._facts.get(target_of or row["uid"])
-        requests = whole_requests(row["requests"]) if "requests" in row else facts.requests if facts else {}
+        requests = facts.requests if facts else {}
+        if "requests" in row:
+            # A terminating pod may hold nothing of a resource any more.
+            left = row.get("state") == _TERMINATING
+            requests = _positive(row["requests"]) if left else whole_requests(row["requests"])
         ports = ports_of(row["ports"]) if "ports" in row else facts.ports if facts else ()
         cards = {int(card): milli for card, milli in row.get("cards", {}).items()}
         state = row.get("state", _ASSUMED)
@@ -221,6 +228,7 @@ class LedgerChecker:
         elif pod.state == _PREPARED and not pod.target_of:
             self._judge_alone(pod, line)
         pod.state = after
+        pod.evicted = line if after == _TERMINATING else 0
         self._count_gang(pod)
 
     def _take_target(self, uid: str, shard: int, line: int) -> None:
@@ -272,6 +280,35 @@ class LedgerChecker:
             self._hold(pod)
             self._findings.unjudged(Promise.NO_OVERCOMMIT, "resized on its node, which nobody can refuse")
 
+    def _share(self, rows: Iterable[Event], shard: int, line: int) -> dict[str, Counter[str]]:
+        """Terminating pods hold this now. Returns what they gave away, by node and resource."""
+        given: dict[str, Counter[str]] = defaultdict(Counter)
+        for row in rows:
+            pod = self.held[row["uid"]].get(shard)
+            self._findings.judged(Promise.STATES)
+            if pod is None or pod.state != _TERMINATING:
+                text = f"{self._name(row['uid'])} shares its room and is not terminating"
+                self._findings.violated(Promise.STATES, text, line)
+                continue
+            self.loads[pod.node].remove(pod)
+            given[pod.node].update(pod.requests)
+            pod.requests, pod.line = _positive(row["requests"]), line
+            given[pod.node].subtract(pod.requests)
+            self._hold(pod)
+        return given
+
+    def _judge_shares(self, given: Mapping[str, Counter[str]], added: Iterable[HeldPod], line: int) -> None:
+        """What terminating pods give away is taken in the same change by pods that come to their node: they
+        run there until they have ended."""
+        for name, amounts in given.items():
+            taken: Counter[str] = Counter()
+            for pod in added:
+                taken.update(pod.requests if pod.node == name else {})
+            self._findings.judged(Promise.NO_OVERCOMMIT)
+            if lost := _positive(amounts - taken):
+                text = f"node {name}: terminating pods gave away {_amounts(lost)}, and nobody took it"
+                self._findings.violated(Promise.NO_OVERCOMMIT, text, line)
+
     def _hold(self, pod: HeldPod) -> None:
         self.held[pod.uid][pod.shard] = pod
         self.loads[pod.node].add(pod)
@@ -286,7 +323,9 @@ class LedgerChecker:
 
     # -- what must hold
 
-    def _judge_room(self, added: Iterable[HeldPod], line: int) -> None:
+    def _judge_room(self, added: Iterable[HeldPod], line: int, given: Mapping[str, Counter[str]]) -> None:
+        """What pods in this line hold must fit once those that are evicted for them in the same line have ended,
+        and until then they hold no more than these gave away. `given`: that, by node."""
         by_node: dict[str, list[HeldPod]] = defaultdict(list)
         for pod in added:
             by_node[pod.node].append(pod)
@@ -303,10 +342,18 @@ class LedgerChecker:
                 continue
             wanted = [resource for pod in pods for resource, amount in pod.requests.items() if amount]
             cards = [card for pod in pods for card in pod.cards]
-            for text in shortages(node, load, wanted, cards):
+            evicted = [pod for pod in load.pods.values() if pod.evicted == line]
+            others = load.without(evicted) if evicted else load
+            found = [*shortages(node, others, wanted, cards)]
+            if evicted:
+                # A node that had shrunk before, or on which others had put pods, stays that full for a while.
+                more = sum((Counter(pod.requests) for pod in pods), Counter())
+                more.subtract(given[name])
+                found += shortages(node, load, [r for r in wanted if more[r] > 0], ())
+            for text in found:
                 self._findings.violated(Promise.NO_OVERCOMMIT, f"node {name}: {text}", node.line, *last, line)
             for pod in pods:
-                for port, other in load.others_on_ports(pod.ports, pod.uid):
+                for port, other in others.others_on_ports(pod.ports, pod.uid):
                     text = f"node {name}: {pod.uid} and {other.uid} hold port {port[0]}/{port[1]}"
                     self._findings.violated(Promise.NO_OVERCOMMIT, text, other.line, line)
 
@@ -482,7 +529,8 @@ class LedgerChecker:
             if name in self.nodes:  # accounts do not tell of cards
                 self._findings.judged(Promise.NO_OVERCOMMIT)
                 cards = range(self.nodes[name].cards)
-                for text in shortages(self.nodes[name], loads[name], (), cards):
+                leaving = [pod for pod in listed.rows if pod.node == name and pod.state == _TERMINATING]
+                for text in shortages(self.nodes[name], loads[name].without(leaving), (), cards):
                     found = f"node {name}: {text}"
                     self._findings.violated(Promise.NO_OVERCOMMIT, found, listed.line, line)
             if held != said:

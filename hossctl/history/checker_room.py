@@ -70,6 +70,7 @@ class HeldPod:
     target_of: str = ""  # of a move: the pod, whose own reservation stands meanwhile
     sources: "tuple[HeldPod, ...]" = ()  # of a target: what the pod held when it was reserved
     left: bool = False  # the pod was moved to another shard: nobody counts it, and it is released soon
+    evicted: int = 0  # the line in which it began to terminate
 
 
 @dataclass(slots=True)
@@ -91,6 +92,13 @@ class NodeLoad:
         del self.pods[pod.uid, pod.shard]
         self.requested.subtract(pod.requests)
         self.cards.subtract(pod.cards)
+
+    def without(self, pods: Iterable[HeldPod]) -> "NodeLoad":
+        """The load as if these were gone."""
+        left = NodeLoad(dict(self.pods), Counter(self.requested), Counter(self.cards))
+        for pod in pods:
+            left.remove(pod)
+        return left
 
     def others_on_ports(self, ports: Iterable[Port], uid: str) -> list[tuple[Port, HeldPod]]:
         """Which of these ports other pods hold, and who."""

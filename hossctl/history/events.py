@@ -114,6 +114,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "released?": [str],
         "moved?": [str],
         "resized?": [{"uid": str, "requests": _AMOUNTS}],
+        "shared?": [{"uid": str, "requests": _AMOUNTS}],
         "accounts?": [
             {"node": str, "requested": _AMOUNTS, "allocatable?": _AMOUNTS, "excused?": bool},
         ],

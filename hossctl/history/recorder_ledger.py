@@ -94,12 +94,14 @@ class LedgerRecorder:
             decode(chunk.card_masks, U16, name="card_masks", rows=count).tolist(),
             decode(chunk.card_millis, U16, name="card_millis", rows=count).tolist(),
             decode(chunk.requests, I64, name="requests").reshape(count, -1).tolist(),
+            (decode(chunk.states, U8, name="states", rows=count) == pb.RESERVATION_TERMINATING).tolist(),
             strict=True,
         )
         holds = self._holds.get(chunk.shard, set())
         found = []
-        for uid, (node, seq, epoch, assumed, mask, milli, requests) in zip(uids, columns, strict=True):
+        for uid, (node, seq, epoch, assumed, mask, milli, requests, leaves) in zip(uids, columns, strict=True):
             state = "prepared" if seq in holds else "assumed" if assumed else "confirmed"
+            state = "terminating" if leaves else state
             row: dict[str, Any] = {
                 "uid": uid_text(uid.tobytes()),
                 "node": self.name_of(node),

@@ -23,6 +23,7 @@ _NUMBERS = {
     State.PREPARED: pb.RESERVATION_PREPARED,
     State.ASSUMED: pb.RESERVATION_ASSUMED,
     State.CONFIRMED: pb.RESERVATION_CONFIRMED,
+    State.TERMINATING: pb.RESERVATION_TERMINATING,
 }
 _STATES = {int(number): state.value.capitalize() for state, number in _NUMBERS.items()}
 

@@ -41,10 +41,12 @@ async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
 
 async def _together(ledger: Ledger, states: list[ShardState]) -> list[LedgerFinding]:
     """Pods that are together in a domain against required anti-affinity."""
-    # Prepared pods are not validated yet, and may be aborted. A target is beside the pod's own reservation.
+    # Prepared pods are not validated yet, and may be aborted. A target is beside the pod's own reservation, and who
+    # was evicted may stay beside the preemptor until it has ended.
     committed = [
         ~np.isin(s.reservations.records["seq"], np.array(s.snapshot.prepared, np.uint64))
         & ~s.reservations.targets
+        & ~s.reservations.terminating
         for s in states
     ]
     uids = np.concatenate([s.reservations.uids[at] for s, at in zip(states, committed, strict=True)])

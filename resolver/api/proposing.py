@@ -43,9 +43,11 @@ class ProposeStream:
         availability: Availability,
         *,
         allow_unchecked: bool,
+        victims_terminate: bool = False,
         clock: Callable[[], float] = THIS_HOST.monotonic,
         traces: "ResolverTraces | None" = None,
     ) -> None:
+        """`victims_terminate`: evicted pods are on their nodes until they have ended, as in a cluster."""
         self._traces = traces
         self._clock = clock
         self._log = DecisionLogger(logger())
@@ -53,6 +55,7 @@ class ProposeStream:
         self._committers = committers
         self._availability = availability
         self._allow_unchecked = allow_unchecked
+        self._victims_terminate = victims_terminate
         self._schema = len(BASE_RESOURCES)
         self._second_phase = asyncio.Semaphore(_SECOND_PHASES)
         self.counters: Counter[str] = Counter()
@@ -119,6 +122,7 @@ class ProposeStream:
                     shards=self._ledger.shards,
                     schema=self._schema,
                     allow_unchecked=self._allow_unchecked,
+                    victims_terminate=self._victims_terminate,
                 )
                 for part in parts
             ]

@@ -49,7 +49,9 @@ class Arbiter(Shard):
     """The operations on one shard."""
 
     def state_of(self, held: Reservation) -> ReservationState:
-        """The state of a reservation: that of its commit."""
+        """The state of a reservation: that of its commit, unless it is terminating."""
+        if held.is_terminating:
+            return ReservationState.TERMINATING
         if self.prepared.open(held.seq):
             return ReservationState.PREPARED
         return ReservationState.ASSUMED if held.seq in self.pending else ReservationState.CONFIRMED
@@ -255,6 +257,7 @@ class Arbiter(Shard):
                 changed.add(held.node)
                 self.return_resources(uid, held)
                 self.accounts[held.node].seq = seq
+        self.settle_evictions(released)
         for node in changed:
             self.fit_again(self.accounts[node])
         if released:
@@ -324,6 +327,7 @@ class Arbiter(Shard):
             return MoveResult.MOVED if done else MoveResult.TARGET_GONE
         if not move.source_here:
             return MoveResult.MOVED if own is None else MoveResult.SOURCE_CHANGED
+        settled = settled and own is not None and not own.is_terminating
         as_known = own is not None and settled and (own.node, own.seq) == move.source
         return MoveResult.MOVED if as_known else MoveResult.SOURCE_CHANGED
 

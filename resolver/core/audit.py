@@ -18,7 +18,7 @@ from hoss.wire.uids import UID_BYTES, uid_text
 from resolver.core.accounts import ReservationSums, sum_reservations
 from resolver.core.commits import CommitFault
 from resolver.core.rules import PlacementRule
-from resolver.core.values import HOLDS_PORTS, Group, PortHold, clash, port_text
+from resolver.core.values import HOLDS_PORTS, IS_TERMINATING, Group, PortHold, clash, port_text
 
 Labels = Mapping[str, str]
 
@@ -100,6 +100,12 @@ class ShardAccounts:
     # Of pods that were moved here: node and commit of the source on another shard, which is being released.
     moved: Mapping[bytes, tuple[int, int]] = field(default_factory=dict)
 
+    @property
+    def terminating(self) -> NDArray[np.bool_]:
+        """(n,): which pods were evicted, and are on their nodes until they have ended."""
+        terminating: NDArray[np.bool_] = self.records["flags"] & IS_TERMINATING > 0
+        return terminating
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerFinding:
@@ -160,7 +166,11 @@ def _overcommitted(
 
 
 def _overfull_cards(shard: ShardAccounts, names: Mapping[int, str]) -> Iterator[LedgerFinding]:
-    used = shard.cards & (CARD_CLOSED - 1)
+    # What terminating pods hold may be held by those for which they were evicted.
+    leaving = sum_reservations(
+        shard.card_indexes, shard.uids[shard.terminating], shard.records[shard.terminating], {}
+    )
+    used = (shard.cards & (CARD_CLOSED - 1)) - np.where(shard.cards == NO_CARD, 0, leaving.cards)
     for row, slot in zip(*np.nonzero((shard.cards != NO_CARD) & (used > WHOLE_CARD_MILLI)), strict=True):
         index, in_use = int(shard.card_indexes[row]), f"{used[row, slot]} of {WHOLE_CARD_MILLI} thousandths"
         yield LedgerFinding(1, index, "", f"{_name(names, index)}: card {slot} has {in_use} in use")
@@ -207,7 +217,9 @@ def _unequal_cards(
 
 
 def _clashing_ports(shard: ShardAccounts, names: Mapping[int, str]) -> Iterator[LedgerFinding]:
-    for node, held in shard.ports.items():
+    leaving = set(map(bytes, shard.uids[shard.terminating]))
+    for node, everybody in shard.ports.items():
+        held = [port for port in everybody if port[0] not in leaving]
         for at, (uid, claim) in enumerate(held):
             if any(clash(claim, earlier) and other != uid for other, earlier in held[:at]):
                 text = f"{_name(names, node)}: port {port_text(claim)} is held by more than one pod"

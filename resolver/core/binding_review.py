@@ -35,6 +35,7 @@ class BindResult(IntEnum):
     REFUSED = 3
     UNRESERVED = 4
     WAITS = 5
+    VICTIMS = 6
 
 
 @dataclass(frozen=True, slots=True)

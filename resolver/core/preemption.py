@@ -54,6 +54,7 @@ def choose_victims(
         victims={place: chosen[position] for place, position in enumerate(positions.tolist())},
         victims_must_go=False,
         victims_assumed=True,
+        victims_terminate=False,  # they are on no node yet
     )
 
 

@@ -61,7 +61,7 @@ class Ruling:
 
 @dataclass(slots=True)
 class _Evicted:
-    """The pods evicted in one batch, and for whom."""
+    """The pods evicted in one batch, and for whom. `held`: what those held that are gone at once."""
 
     evictions: list[Eviction] = field(default_factory=list)
     held: list[Reservation] = field(default_factory=list)
@@ -116,6 +116,7 @@ class Serving:
             or held.node != node
             or held.seq == self._seq
             or self._shard.prepared.open(held.seq)
+            or held.is_terminating
         ):
             return None
         if self._as_reserved(held, slot):
@@ -160,10 +161,13 @@ class Serving:
     def _evict(self, position: int, node: int) -> tuple[int, ...] | None:
         """Evict the pod's victims if the pod fits then. Returns its cards; None: nothing has changed.
 
-        A prepared commit may be aborted, so prepared pods neither evict nor are evicted."""
+        A prepared commit may be aborted, so prepared pods neither evict nor are evicted. Who terminates already
+        is no victim again. Neither is who waits for victims: their room is not free yet."""
         if self._shard.must_prepare(self._proposal):
             return None
         victims, slot = self._proposal.victims.get(position, ()), int(self._proposal.slots[position])
+        if any(uid in self._shard.nominated for uid in victims):
+            return None
         held = [self._shard.reservations[uid] for uid in victims if uid in self._shard.reservations]
         priority = int(self._proposal.priorities[slot])
         evictable = [
@@ -173,19 +177,24 @@ class Serving:
             and h.priority < priority
             and h.seq < self._seq
             and not self._shard.prepared.open(h.seq)
+            and not h.is_terminating
             if not self._proposal.victims_assumed or h.seq in self._shard.pending
         ]
         if not victims or len(evictable) < len(victims) or node not in self._shard.accounts:
             return None
-        cards = self._try_without(dict(zip(victims, held, strict=True)), slot, node)
+        before, reserved = self._shard.accounts[node].copy(), dict(zip(victims, held, strict=True))
+        cards = self._try_without(reserved, slot, node)
         if cards is None:
             return None
-        for uid in victims:
-            del self._shard.reservations[uid]
-        self.evicted.held += held
-        self.evicted.evictions.append(
-            Eviction(self._proposal.uids[position].tobytes(), node, b"".join(victims))
-        )
+        preemptor = self._proposal.uids[position].tobytes()
+        if self._proposal.victims_terminate:
+            self._shard.accounts[node] = before
+            self._shard.keep_victims(preemptor, reserved, self._proposal.requests[slot])
+        else:
+            for uid in victims:
+                del self._shard.reservations[uid]
+            self.evicted.held += held
+        self.evicted.evictions.append(Eviction(preemptor, node, b"".join(victims)))
         return cards
 
     def _try_without(

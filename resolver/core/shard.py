@@ -3,9 +3,9 @@
 Invariant: `publish` is the only way to a new sequence number, and each number has a nonce."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,17 @@ from hoss.wire.columns import CARD_CLOSED, CARD_SLOTS, FLAG_SHRUNK, NO_CARD, U32
 from resolver.core.accounts import Account
 from resolver.core.placement_constraints import DomainConstraints
 from resolver.core.quarantine import QuarantineRecord
-from resolver.core.values import ANYBODY, Eviction, Group, GroupRun, Position, Proposal, Writer
+from resolver.core.values import (
+    ANYBODY,
+    IS_TERMINATING,
+    MOVE_TARGET,
+    Eviction,
+    Group,
+    GroupRun,
+    Position,
+    Proposal,
+    Writer,
+)
 
 MOST_AHEAD_MS = 2000  # that lease time goes on from one reaping to the next
 NONCES_KEPT = 1024
@@ -141,6 +151,20 @@ class Reservation:
     requests: NDArray[np.int64]  # (R,)
     group: Group | None = None
     is_target: bool = False  # of a move
+    is_terminating: bool = False  # evicted, and on its node until it has ended
+
+    @property
+    def flags(self) -> int:
+        """As they are stored."""
+        of_group = 0 if self.group is None else self.group.flags
+        return of_group | MOVE_TARGET * self.is_target | IS_TERMINATING * self.is_terminating
+
+
+class Share(NamedTuple):
+    """What a preemptor has taken of the amounts of a terminating pod."""
+
+    preemptor: Uid
+    requests: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +213,8 @@ class Shard:
         self.leases_ended = 0  # the seq of the last change that a lease made by ending
         self.removed: dict[int, str] = {}  # nodes that are removed and not forgotten yet
         self.moved: dict[Uid, Source] = {}  # pods whose source, on another shard, is still to be released
+        self.terminating: dict[Uid, Share] = {}  # by UID of a terminating pod whose preemptor is reserved
+        self.nominated: dict[Uid, list[Uid]] = {}  # by UID of a preemptor, its victims that are terminating
         self.quarantine: dict[int, QuarantineRecord] = {}
         self.feed: list[ShardChange] = []
         self.constraints = DomainConstraints(shard, shards)
@@ -264,6 +290,43 @@ class Shard:
             if held.card_mask >> card & 1:
                 left = account.cards[card] - held.card_milli
                 account.cards[card] = NO_CARD if left == CARD_CLOSED else left
+
+    def keep_victims(
+        self, preemptor: Uid, victims: Mapping[Uid, Reservation], request: NDArray[np.int64]
+    ) -> None:
+        """The victims are on their node until they have ended. Cards and ports they hold as before. Of the amounts
+        they hold what the preemptor does not take: of each resource it takes what it asks for and the node, whose
+        account still counts the victims, does not have free."""
+        account = self.accounts[next(iter(victims.values())).node]
+        account.widen(max(len(request), *(len(held.requests) for held in victims.values())))
+        asked = np.pad(request, (0, len(account.requested) - len(request)))
+        lacking = np.clip(asked - (account.allocatable - account.requested), 0, asked)
+        for uid, held in victims.items():
+            share = np.minimum(held.requests, lacking[: len(held.requests)])
+            lacking[: len(share)] -= share
+            account.requested[: len(share)] -= share
+            self.reservations[uid] = replace(held, requests=held.requests - share, is_terminating=True)
+            self.terminating[uid] = Share(preemptor, tuple(share.tolist()))
+        self.nominated[preemptor] = list(victims)
+
+    def settle_evictions(self, released: Collection[Uid]) -> None:
+        """Of these released pods, what concerns evictions. Who terminated leaves its preemptor. If a preemptor is
+        released first, its victims hold all they held before: they are on the node, and nobody else may have
+        their room."""
+        for uid in released:
+            share = self.terminating.pop(uid, None)
+            if share is not None and share.preemptor in self.nominated:
+                left = [victim for victim in self.nominated[share.preemptor] if victim != uid]
+                self.nominated[share.preemptor] = left
+        for uid in released:
+            for victim in self.nominated.pop(uid, ()):
+                taken, held = self.terminating.pop(victim).requests, self.reservations[victim]
+                amounts = np.pad(held.requests, (0, max(0, len(taken) - len(held.requests))))
+                amounts[: len(taken)] += taken
+                self.reservations[victim] = replace(held, requests=amounts)
+                if held.node in self.accounts:
+                    self.accounts[held.node].requested[: len(taken)] += taken
+        self.nominated = {uid: victims for uid, victims in self.nominated.items() if victims}
 
     def fit_again(self, account: Account) -> None:
         """Clear FLAG_SHRUNK if the node has room for all its pods again."""

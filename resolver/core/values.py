@@ -88,7 +88,7 @@ CONFLICT = np.dtype(
 )
 
 
-HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET = 1, 2, 4  # flags of a reservation
+HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET, IS_TERMINATING = 1, 2, 4, 8  # flags of a reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +116,13 @@ ANYBODY = Writer()
 
 
 class ReservationState(IntEnum):
-    """The state of a reservation, which is that of its commit. Numbered as in LookupReply.states."""
+    """The state of a reservation: that of its commit, unless it is terminating. Numbered as in LookupReply.states."""
 
     NONE = 0
     PREPARED = 1  # not validated, told to nobody, with a short lease of its own; never confirmed
     ASSUMED = 2  # committed; ends with its lease unless it is confirmed
     CONFIRMED = 3  # stays until it is released
+    TERMINATING = 4  # evicted, and on its node until it has ended; stays until it is released
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,8 @@ class Proposal:
     # Victims go even if the pod would fit beside them: they are in the way for more than their room.
     victims_must_go: bool = False
     victims_assumed: bool = False  # victims go only while they are unconfirmed
+    # Victims are on their nodes until they are released: until then they hold what the pod does not take of theirs.
+    victims_terminate: bool = False
     criteria: Criteria = Criteria.FIT
     # The pods preempt unconfirmed reservations with a priority lower by this much; 0: none.
     displace_gap: int = 0
@@ -389,11 +392,18 @@ class Reservations:
         return targets
 
     @property
+    def terminating(self) -> NDArray[np.bool_]:
+        """(n,): which were evicted, and are on their nodes until they have ended."""
+        terminating: NDArray[np.bool_] = self.records["flags"] & IS_TERMINATING > 0
+        return terminating
+
+    @property
     def states(self) -> NDArray[np.uint8]:
         """(n,): ReservationState."""
         states = np.where(self.assumed, ReservationState.ASSUMED, ReservationState.CONFIRMED)
         if self.prepared is not None:
             states[self.prepared] = ReservationState.PREPARED
+        states[self.terminating] = ReservationState.TERMINATING
         return states.astype(np.uint8)
 
 

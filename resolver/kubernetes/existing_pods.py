@@ -112,7 +112,8 @@ class ExistingPodReservations:
         return known, renamed
 
     async def bind(self, request: pb.BindRequest) -> pb.BindReply:
-        """Bind pods that are reserved. Raises InvalidInput or LedgerUnavailable; then nothing was bound."""
+        """Bind pods that are reserved and whose victims have ended. Raises InvalidInput or LedgerUnavailable; then
+        nothing was bound."""
         if self._binder is None:
             raise InvalidInput("this resolver was started without --kubeconfig or --in-cluster", where="Bind")
         from resolver.kubernetes.binder import BindingRequest  # noqa: PLC0415 - Kubernetes mode has it
@@ -125,7 +126,11 @@ class ExistingPodReservations:
             raise InvalidInput(
                 f"does not name all of {len(uids)} pods, and their nodes", where="pods, node_names"
             )
-        reserved = await self._reserved(uids, nodes)
+        reserved, nominated = await self._reserved(uids, nodes)
+        missing = [
+            Bound(BindResult.VICTIMS if waits else BindResult.UNRESERVED) for waits in nominated.tolist()
+        ]
+        reserved &= ~nominated
         steps = decode(request.volumes, U8, name="volumes", rows=len(uids)) if request.volumes else None
         volumes = {} if steps is None else await self._volumes(uids, nodes, steps, reserved)
         devices = await self._devices(request, uids, nodes, reserved)
@@ -136,7 +141,10 @@ class ExistingPodReservations:
             for i in np.flatnonzero(reserved).tolist()
         ]
         answers = iter(await self._binder.bind(requests))
-        bound = [next(answers) if here else Bound(BindResult.UNRESERVED) for here in reserved.tolist()]
+        bound = [
+            next(answers) if here else instead
+            for here, instead in zip(reserved.tolist(), missing, strict=True)
+        ]
         texts = [b.text for b in bound]
         return pb.BindReply(
             results=np.array([b.result for b in bound], U8).tobytes(), texts=texts if any(texts) else []
@@ -187,14 +195,18 @@ class ExistingPodReservations:
                 found[row] = group_defined(definition) if definition else None
         return found
 
-    async def _reserved(self, uids: Uids, nodes: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Which pods are reserved on these very nodes. To bind any other pod would lead to overcommitment."""
-        found = np.full(len(uids), NONE_U32, U32)
+    async def _reserved(
+        self, uids: Uids, nodes: NDArray[np.uint32]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which pods are reserved on these very nodes, and for which of them victims are still there. To bind any
+        other pod, or one of these, would lead to overcommitment."""
+        found, nominated = np.full(len(uids), NONE_U32, U32), np.zeros(len(uids), np.bool_)
         for shard in np.unique(nodes % self._ledger.shards).tolist():
             rows = np.flatnonzero(nodes % self._ledger.shards == shard)
             found[rows] = (await self._ledger.lookup(shard, uids[rows]))["node"]
+            nominated[rows] = await self._ledger.nominated(shard, uids[rows])
         here: NDArray[np.bool_] = found == nodes
-        return here
+        return here, nominated & here
 
     async def _commit(self, shard: int, proposal: Proposal) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """The verdicts, and which pods are reserved on another node of the shard. Confirms the other pods."""

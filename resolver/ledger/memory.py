@@ -35,7 +35,6 @@ from resolver.core.shard import (
 from resolver.core.values import (
     ANYBODY,
     CONFLICT,
-    MOVE_TARGET,
     AccountRows,
     Decision,
     DispatcherMarks,
@@ -298,6 +297,10 @@ class MemoryLedger:
         found = [(h.node, h.seq, h.epoch, arbiter.state_of(h)) if h else none for h in held]
         return np.array(found, _LOOKUP)
 
+    async def nominated(self, shard: int, uids: Uids) -> NDArray[np.bool_]:
+        nominated = self._read(shard).nominated
+        return np.array([uid in nominated for uid in uid_bytes(uids)], np.bool_)
+
     async def definitions(self, shard: int, uids: Uids) -> list[bytes]:
         reservations = self._read(shard).reservations  # only read: `look_up` would abort what is fenced
         held = [reservations.get(uid) for uid in uid_bytes(uids)]
@@ -434,8 +437,7 @@ class MemoryLedger:
             row["requests"][: len(held.requests)] = held.requests
             if held.group is not None:
                 row["group"] = held.group.key
-                row["flags"] = held.group.flags
-            row["flags"] |= MOVE_TARGET * held.is_target
+            row["flags"] = held.flags
         uids = np.frombuffer(b"".join(arbiter.reservations), np.uint8).reshape(-1, UID_BYTES)
         assumed = np.isin(records["seq"], list(arbiter.pending))
         prepared = np.isin(records["seq"], list(arbiter.prepared.under_way()))
@@ -456,7 +458,11 @@ class MemoryLedger:
 
     async def table_sizes(self) -> dict[str, int]:
         nodes, reservations = await self.counts()
-        return {"names": nodes, "reservations": reservations, "grants": len(self._grants)}
+        evictions = {
+            "terminating": sum(len(arbiter.terminating) for arbiter in self.arbiters),
+            "nominated": sum(len(arbiter.nominated) for arbiter in self.arbiters),
+        }
+        return {"names": nodes, "reservations": reservations, "grants": len(self._grants), **evictions}
 
     async def check(self) -> dict[str, str]:
         for shard in range(self.shards):

@@ -156,6 +156,7 @@ def commit_arguments(
         "prepare_only": prepared,
         "victims_must_go": proposal.victims_must_go,
         "victims_assumed": proposal.victims_assumed,
+        "victims_terminate": proposal.victims_terminate,
     }
 
 

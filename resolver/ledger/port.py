@@ -101,6 +101,9 @@ class Ledger(Protocol):
         """Fields node (NONE_U32: no reservation), seq, epoch and state (ReservationState) for each UID. What
         was prepared under a fenced epoch is aborted first."""
 
+    async def nominated(self, shard: int, uids: Uids) -> NDArray[np.bool_]:
+        """Which of these pods were reserved for room that evicted pods, which are terminating, still take."""
+
     async def definitions(self, shard: int, uids: Uids) -> list[bytes]:
         """The definition of each UID's group, as it was reserved; b"": no reservation, or no group."""
 

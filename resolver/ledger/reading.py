@@ -43,6 +43,8 @@ SHARD_KEYS = (
         "nonces",
         "removed",
         "moved",
+        "terminating",
+        "nominated",
     ),
 )
 
@@ -307,6 +309,11 @@ class LedgerReading:
         )
         held = {uid: record for uid, record in zip(asked, records, strict=True) if record is not None}
         return _reservations(held, pending, prepared, resources)
+
+    async def nominated(self, shard: int, uids: Uids) -> NDArray[np.bool_]:
+        key, asked = self._keys[shard][SHARD_KEYS.index("nominated")], [uid.tobytes() for uid in uids]
+        _, (found,) = await self._read(shard, ("hmget", key, asked)) if asked else (0, ([],))
+        return np.array([victims is not None for victims in found], np.bool_)
 
     async def definitions(self, shard: int, uids: Uids) -> list[bytes]:
         keys, asked = self._keys[shard], [uid.tobytes() for uid in uids]

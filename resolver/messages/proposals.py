@@ -40,7 +40,14 @@ _MAX_NAME_BYTES = 253  # the limit of Kubernetes names
 _ENDS_OF_SEGMENTS = frozenset("/%?#")
 
 
-def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_unchecked: bool) -> Proposal:
+def read_proposal(
+    batch: pb.ProposalBatch,
+    *,
+    shards: int,
+    schema: int,
+    allow_unchecked: bool,
+    victims_terminate: bool = False,
+) -> Proposal:
     """Check a batch. `schema`: the number of resources. Raises InvalidInput that names the field."""
     if batch.shard >= shards:
         raise InvalidInput(f"{batch.shard} where the ledger has shards 0 to {shards - 1}", where="shard")
@@ -85,6 +92,7 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
         places=decode(batch.places, U16, name="places", rows=len(uids)) if batch.places else None,
         victims=_victims(batch, len(uids)),
         victims_must_go=batch.victims_must_go,
+        victims_terminate=victims_terminate,
         criteria=_criteria(batch.criteria),
         displace_gap=_displace_gap(batch),
         sending=batch.sending,

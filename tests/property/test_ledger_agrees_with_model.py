@@ -106,6 +106,7 @@ def commits(draw, unchecked):
             "victims": draw(st.just([]) | st.lists(st.integers(0, PODS - 1), max_size=6, unique=True)),
             "must_go": draw(st.booleans()),
             "assumed_only": draw(st.booleans()),
+            "terminate": draw(st.booleans()),
             "criteria": draw(st.sampled_from([Criteria.FIT, Criteria.FIT, *Criteria])),
         },
     )
@@ -258,6 +259,7 @@ class History:
             seen=tuple(await self._seqs(what["behind"])),
             victims_must_go=what["must_go"],
             victims_assumed=what["assumed_only"],
+            victims_terminate=what["terminate"],
             victims={} if what["gang_minimum"] else dealt(what["victims"], len(what["pods"])),
         )
         decisions = await self.ledger.commit(0, [proposal])

@@ -45,6 +45,7 @@ def draw_kubernetes(seed: int) -> Plan:
     acts = [*_loads(rng, plan, seconds), *p.node_changes(rng, plan, seconds), *_faults(rng, plan, seconds)]
     if scene is not None:
         acts += scene(rng, plan, rng.uniform(0.3, seconds))
+    acts = _with_priorities(random.Random(f"priorities {seed}"), plan, acts, seconds)
     return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)))
 
 
@@ -70,6 +71,45 @@ def _loads(rng: random.Random, plan: Plan, seconds: float) -> list[Act]:
             acts.append(Act(at + rng.uniform(0.01, 3.0), p.UNGATE, name))
         if rng.random() < 0.6:
             acts += _changes(rng, name, at + rng.choice((0.02, 0.2, 2.0)) * rng.random(), options)
+    return acts
+
+
+def _with_priorities(rng: random.Random, plan: Plan, acts: list[Act], seconds: float) -> list[Act]:
+    """Some jobs are more urgent than others, or less. In half of the plans urgent pods come to full nodes."""
+    if rng.random() < 0.5:
+        acts = acts + _urgent_on_full_nodes(rng, plan, rng.uniform(0.3, seconds))
+    jobs = sorted({act.target for act in acts if act.what == p.SUBMIT})
+    priorities = {job: rng.choice((0, 0, 0, -10, 10, 100)) for job in jobs}
+    return [
+        replace(act, options={"priority": priorities[act.target], **act.options})
+        if act.what == p.SUBMIT and priorities[act.target]
+        else act
+        for act in acts
+    ]
+
+
+def _urgent_on_full_nodes(rng: random.Random, plan: Plan, at: float) -> list[Act]:
+    """Pods fill the nodes, of HOSS or of the other scheduler. Urgent pods of other sizes come, then more of the
+    first; and some of them, or of their victims, are deleted while victims still run."""
+    sizes = rng.choice(((700, 300), (600, 500), (300, 700), (500, 500)))
+    filling = {"cpu": sizes[0], "replicas": plan.nodes * 4, "priority": 0}
+    if rng.random() < 0.3:
+        filling["scheduler"] = OTHER
+    urgent = {"cpu": sizes[1], "replicas": rng.randint(1, plan.nodes * 2), "priority": 50}
+    late = at + rng.uniform(0.5, 2.0)
+    acts = [
+        Act(at, p.SUBMIT, "filling", options=filling),
+        Act(late, p.SUBMIT, "urgent", options=urgent),
+        Act(late + rng.uniform(0.0, 1.0), p.SUBMIT, "small", options={"cpu": 100, "replicas": 4, "priority": 0}),
+    ]
+    if rng.random() < 0.5:
+        more = {"cpu": rng.choice(sizes), "replicas": plan.nodes, "priority": 200}
+        acts.append(Act(late + rng.uniform(0.0, 1.5), p.SUBMIT, "most-urgent", options=more))
+    if rng.random() < 0.5:
+        gone = rng.choice(("urgent", "urgent", "filling"))
+        acts.append(Act(late + rng.uniform(0.0, 1.5), p.DELETE, gone))
+    if rng.random() < 0.5:
+        acts.append(Act(late + rng.uniform(0.0, 0.6), p.KILL, rng.choice(plan.names), seconds=1.0))
     return acts
 
 

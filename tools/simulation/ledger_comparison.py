@@ -278,6 +278,7 @@ def _proposal(arbiter: Arbiter, args: Args) -> Proposal:
         victims={place - 1: tuple(listed) for place, listed in args.get("victims", {}).items()},
         victims_must_go=args["victims_must_go"],
         victims_assumed=args["victims_assumed"],
+        victims_terminate=args["victims_terminate"],
         criteria=_CRITERIA[args["criteria"]],
         prepared=args["prepare_only"],
         seen=tuple(_numbers(args["seen"])),
@@ -520,7 +521,8 @@ def _finish(shard: _Shard, args: Args, call: _Call) -> None:
         state[key] = shard.loaded.pop(key, {})
     ends_ms = arbiter.leases.now(call.clock_ms) + args["lease_ms"]
     state["leases"] = dict.fromkeys(state["pending"], ends_ms)
-    state["quarantine"], state["versions"], state["removed"], state["moved"] = {}, {}, {}, {}
+    for key in ("quarantine", "versions", "removed", "moved", "terminating", "nominated"):
+        state[key] = {}
     state["meta"]["rules"] = 0
     plain.restore(arbiter, state)
     arbiter.feed, arbiter.nonces = [], {}

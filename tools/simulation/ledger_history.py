@@ -20,7 +20,7 @@ _SPREAD_BYTES = 7  # at the end of accounts and reservations
 _ACCOUNT_BYTES, _RESERVATION_BYTES = 24, 40  # before the amounts
 _GONE, _UNSCHEDULABLE, _SHRUNK, _QUARANTINED = 1, 2, 4, 8
 _CARDS = 16
-_MOVE_TARGET = 4  # a flag of a reservation
+_MOVE_TARGET, _TERMINATING = 4, 8  # flags of a reservation
 _TOMBSTONES = ("recovering-", "restoring-")
 
 Hash = dict[bytes, bytes]
@@ -153,9 +153,13 @@ class LedgerHistory:
                 ("released", change.released),
                 ("committed", change.committed),
                 ("moved", change.moved),
+                ("terminating", change.terminating),
             )
             if uids
         }
+        if change.shared:
+            rows = [self._row(shard, uid, held[uid]) for uid in change.shared]
+            event["shared"] = [{"uid": row["uid"], "requests": row["requests"]} for row in rows]
         if change.reserved:
             rows = [self._row(shard, uid, held[uid]) for uid in change.reserved]
             event["reserved"] = [
@@ -173,6 +177,7 @@ class LedgerHistory:
             if _seq(record) not in leases
             and _pod_of(uid) not in change.moved
             and not _is_target(record)
+            and not _is_terminating(record)
             and (uid not in old or _seq(old[uid]) in was_leased or old[uid] != record)
         ]
         self._confirmed(number, seq, confirmed)
@@ -182,7 +187,11 @@ class LedgerHistory:
         shard.leases = leases
         if ended:
             held = shard.reservations.items()
-            uids = [uid for uid, record in held if _seq(record) in ended and not _is_target(record)]
+            uids = [
+                uid
+                for uid, record in held
+                if _seq(record) in ended and not _is_target(record) and not _is_terminating(record)
+            ]
             self._confirmed(number, shard.seq, uids)
 
     def _confirmed(self, number: int, seq: int, uids: list[bytes]) -> None:
@@ -216,6 +225,8 @@ class LedgerHistory:
         mask, milli = struct.unpack_from("<HH", record, 4)
         seq = _seq(record)
         state = "prepared" if seq in shard.prepared else "assumed" if seq in shard.leases else "confirmed"
+        if _is_terminating(record):
+            state = "terminating"
         amounts = struct.unpack(
             f"<{(len(record) - _RESERVATION_BYTES - _SPREAD_BYTES) // 8}q",
             record[_RESERVATION_BYTES:-_SPREAD_BYTES],
@@ -244,25 +255,32 @@ def _is_target(record: bytes) -> bool:
     return bool(struct.unpack_from("<H", record, 30)[0] & _MOVE_TARGET)
 
 
+def _is_terminating(record: bytes) -> bool:
+    return bool(struct.unpack_from("<H", record, 30)[0] & _TERMINATING)
+
+
 def _pod_of(target: bytes) -> bytes:
     """The UID of the pod of a target, or of the target of a pod: every bit turned over."""
     return bytes(byte ^ 0xFF for byte in target)
 
 
 class _Change(NamedTuple):
-    """UIDs. What is released goes before what is reserved and moved; `moved` are those of targets."""
+    """UIDs. What is released goes before what is reserved and moved; `moved` are those of targets. `shared`: those
+    terminating pods of whose room a preemptor took something, or gave it back."""
 
     released: list[bytes]
     committed: list[bytes]
     reserved: list[bytes]
     moved: list[bytes]
+    terminating: list[bytes]
+    shared: list[bytes]
 
 
 def _change(old: Hash, held: Hash, was_prepared: set[bytes]) -> _Change:
     """What has become of the reservations of a shard in one step."""
     gone = [uid for uid in old if uid not in held]
     moved = [uid for uid in gone if _is_moved(uid, old, held)]
-    change = _Change([uid for uid in gone if uid not in moved], [], [], moved)
+    change = _Change([uid for uid in gone if uid not in moved], [], [], moved, [], [])
     arrived = {_pod_of(uid) for uid in moved}
     for uid, record in held.items():
         was = old.get(uid)
@@ -270,6 +288,11 @@ def _change(old: Hash, held: Hash, was_prepared: set[bytes]) -> _Change:
             continue
         if was is not None and uid not in arrived and _seq(was) in was_prepared and was[:8] == record[:8]:
             change.committed.append(uid)
+            continue
+        if was is not None and _is_terminating(record) and was[:16] == record[:16]:
+            if not _is_terminating(was):
+                change.terminating.append(uid)
+            change.shared.append(uid)
             continue
         if was is not None:
             change.released.append(uid)

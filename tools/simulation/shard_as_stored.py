@@ -18,8 +18,8 @@ from resolver.core.arbiter import Arbiter
 from resolver.core.placement_constraints import DomainVersion
 from resolver.core.quarantine import QuarantineRecord
 from resolver.core.rules import RegisteredRule, RuleBook, packed, unpacked
-from resolver.core.shard import PreparedProposals, Reservation, ShardChange
-from resolver.core.values import MOVE_TARGET, AccountRows, FeedEntry, reservation_dtype
+from resolver.core.shard import PreparedProposals, Reservation, Share, ShardChange
+from resolver.core.values import IS_TERMINATING, MOVE_TARGET, AccountRows, FeedEntry, reservation_dtype
 from resolver.ledger import stored
 from resolver.messages.proposals import group_of
 
@@ -59,6 +59,10 @@ def _uids(joined: bytes) -> tuple[bytes, ...]:
     return tuple(joined[at : at + UID_BYTES] for at in range(0, len(joined), UID_BYTES))
 
 
+def _share(record: bytes) -> tuple[bytes, tuple[int, ...]]:
+    return record[:UID_BYTES], _amounts(np.frombuffer(record, "<i8", offset=UID_BYTES))
+
+
 def _quarantine(record: bytes) -> tuple[int, int, str]:
     since, until = np.frombuffer(record, _TIMES, 1)[0].tolist()
     return since, until, record[_TIMES.itemsize :].decode()
@@ -88,6 +92,8 @@ _READ: dict[str, tuple[Callable[[bytes], Any], Callable[[bytes], Any]]] = {
     "versions": (stored.number, int),
     "removed": (stored.number, bytes.decode),
     "moved": (bytes, stored.read_source),
+    "terminating": (bytes, _share),
+    "nominated": (bytes, _uids),
 }
 HASHES = tuple(_READ)
 
@@ -175,6 +181,8 @@ def of_model(shard: Arbiter) -> State:
         "nonces": dict(shard.nonces),
         "removed": dict(shard.removed),
         "moved": dict(shard.moved),
+        "terminating": {uid: (s.preemptor, _amounts(s.requests)) for uid, s in shard.terminating.items()},
+        "nominated": {uid: tuple(victims) for uid, victims in shard.nominated.items()},
     }
 
 
@@ -185,9 +193,9 @@ def account_of(account: Account) -> tuple[Any, ...]:
 
 
 def _held(held: Reservation) -> tuple[Any, ...]:
-    flags, key = (held.group.flags, held.group.key) if held.group is not None else (0, 0)
+    key = 0 if held.group is None else held.group.key
     numbers = held.node, held.card_mask, held.card_milli, held.seq, held.epoch, held.priority, held.attempt
-    return (*numbers, flags | MOVE_TARGET * held.is_target, key, _amounts(held.requests))
+    return (*numbers, held.flags, key, _amounts(held.requests))
 
 
 def restore(shard: Arbiter, state: State) -> None:
@@ -212,6 +220,7 @@ def restore(shard: Arbiter, state: State) -> None:
             np.array(requests, np.int64),
             group,
             is_target=bool(flags & MOVE_TARGET),
+            is_terminating=bool(flags & IS_TERMINATING),
         )
     shard.pending = {
         seq: (state["leases"].get(seq, _NEVER_MS), list(uids)) for seq, uids in state["pending"].items()
@@ -234,6 +243,8 @@ def restore(shard: Arbiter, state: State) -> None:
     }
     shard.resource_versions, shard.removed = dict(state["versions"]), dict(state["removed"])
     shard.moved = dict(state["moved"])
+    shard.terminating = {uid: Share(*share) for uid, share in state["terminating"].items()}
+    shard.nominated = {uid: list(victims) for uid, victims in state["nominated"].items()}
 
 
 def accounts_of_rows(rows: AccountRows) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class Evictions:
         self.taint_eviction.evicted(map(bytes, event.uids))
         rows = self.registry.directory.rows_of_uids(event.uids)
         known = np.flatnonzero(rows != NONE_U32)
+        if b"" in event.preemptors:  # found in the ledger, and perhaps read from the feed before
+            known = known[pods.eviction[rows[known]] == NO_REASON]
         # The worker has not reported this placement yet. When it does, the report is outdated.
         with_worker = known[pods.phase[rows[known]] == Phase.SCHEDULING]
         pods.uncertain[rows[with_worker]] = True
@@ -102,7 +104,8 @@ class Evictions:
         leaving = rows[which]
         preemptors = tuple(event.preemptors[i] for i in which.tolist())
         for preemptor, row in zip(preemptors, leaving.tolist(), strict=True):
-            self.settlement.nominations.add_victim(preemptor, pods.uid[row].tobytes())
+            if preemptor:
+                self.settlement.nominations.add_victim(preemptor, pods.uid[row].tobytes())
         pods.reason[leaving] = pods.eviction[leaving]
         self.registry.history.record(leaving, Phase.BOUND, now_ms, EVICTED)
         self.counters["evicted"] += len(leaving)

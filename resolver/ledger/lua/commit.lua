@@ -20,6 +20,7 @@
 --       gang_minimum (0: no gang)   criteria (criteria.lua)   lease_ms
 --       prepare_only: the feed does not show the pods until they are committed, and nobody is evicted
 --       victims_must_go: even if the pod fits   victims_assumed: victims go only while they are unconfirmed
+--       victims_terminate: victims are on their nodes until they are released
 --
 -- Returns false if the rules have changed. Else seq (0: nothing committed), verdicts (u8 each), nodes (u32
 -- each), conflicts (`<u32 position, u32 node, u32 resource, i64 asked, i64 free>`, one for each refused
@@ -101,7 +102,7 @@ if #reserved_uids > 0 then
     records[i], changes[2 * i - 1], changes[2 * i] = record, node, record
   end
   write_fields(ACCOUNTS, changes)
-  delete_evicted()
+  write_evicted()
   write_fields(RESERVATIONS, reservations)
   local entry = {'n', concat(touched_nodes)}
   entry[3], entry[5] = 'R', 'a'

@@ -28,7 +28,7 @@ for i = 1, #uids do
   if not stands then
     local done = own and own:sub(1, 4) == node and not is_prepared(own)
     results[i] = done and RESULT_MOVED or RESULT_TARGET_GONE
-  elseif (here and not is_of(own, args.sources[i], source_seq)) or (not here and own) then
+  elseif (here and (not is_of(own, args.sources[i], source_seq) or terminating.is(own))) or (not here and own) then
     results[i] = RESULT_SOURCE_CHANGED
   else
     results[i] = RESULT_MOVED

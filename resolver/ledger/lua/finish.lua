@@ -11,7 +11,8 @@ for i = 1, #args.replaced do
     call('RENAME', loaded, key)
   end
 end
-call('DEL', FEED, QUARANTINE, LEASES, VERSIONS, NONCES, REMOVED, MOVED)  -- the accounts have no node in quarantine
+-- The accounts have no node in quarantine, and what exists is counted in full.
+call('DEL', FEED, QUARANTINE, LEASES, VERSIONS, NONCES, REMOVED, MOVED, TERMINATING, NOMINATED)
 for _, field in ipairs(call('HKEYS', PENDING)) do
   call('ZADD', LEASES, string.format('%d', leases.now() + args.lease_ms), field)
 end

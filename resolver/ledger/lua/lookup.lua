@@ -8,7 +8,11 @@ local uids = args.uids
 local records, any_prepared = read_fields(RESERVATIONS, uids), call('HLEN', PREPARED) > 0
 local states, found, dead = {}, {}, {}
 
-local function state_of(field)
+local function state_of(record)
+  if terminating.is(record) then
+    return STATE_TERMINATING
+  end
+  local field = commit_field(record)
   if not states[field] then
     local prepared = any_prepared and call('HEXISTS', PREPARED, field) == 1
     states[field] = prepared and STATE_PREPARED
@@ -31,7 +35,7 @@ end
 
 for i = 1, #records do
   local record = records[i]
-  local state = record and state_of(commit_field(record))
+  local state = record and state_of(record)
   if state == STATE_PREPARED and is_fenced(record) then
     dead[#dead + 1], record = uids[i], nil
   end

@@ -20,6 +20,59 @@ local function accounts_of(reservations)
   return stored
 end
 
+-- Of these released pods, what concerns evictions. Who terminated leaves its preemptor. If a preemptor is released
+-- first, its victims hold all they held before: they are on the node, and nobody else may have their room.
+local function settle_evictions(released, accounts)
+  local shares, victims = read_fields(TERMINATING, released), read_fields(NOMINATED, released)
+  local over, left, restored = {}, {}, {}
+  for i = 1, #released do
+    over[released[i]] = true
+  end
+  for i = 1, #released do
+    local preemptor = shares[i] and shares[i]:sub(1, UID_BYTES)
+    if preemptor and not over[preemptor] then
+      left[preemptor] = true
+    end
+    for at = 1, victims[i] and #victims[i] or 0, UID_BYTES do
+      local victim = victims[i]:sub(at, at + UID_BYTES - 1)
+      if not over[victim] then
+        restored[#restored + 1] = victim
+      end
+    end
+  end
+  local records, taken, changes = read_fields(RESERVATIONS, restored), read_fields(TERMINATING, restored), {}
+  for i = 1, #restored do
+    local resources, amounts = reserved_amounts(records[i])
+    local share = {unpack_values('<' .. rep('i8', resources), taken[i], UID_BYTES + 1)}
+    local account = accounts[records[i]:sub(1, 4)]
+    for r = 1, resources do
+      amounts[r] = amounts[r] + share[r]
+      if account then
+        account[4 + 2 * r] = account[4 + 2 * r] + share[r]
+      end
+    end
+    changes[2 * i - 1], changes[2 * i] = restored[i], terminating.record(records[i], resources, amounts)
+    call('HDEL', TERMINATING, restored[i])
+  end
+  write_fields(RESERVATIONS, changes)
+  for i = 1, #released do
+    call('HDEL', TERMINATING, released[i])
+    call('HDEL', NOMINATED, released[i])
+  end
+  for preemptor in pairs(left) do
+    local listed, kept = call('HGET', NOMINATED, preemptor) or '', {}
+    for at = 1, #listed, UID_BYTES do
+      local victim = listed:sub(at, at + UID_BYTES - 1)
+      kept[#kept + 1] = not over[victim] and victim or nil
+    end
+    if #kept > 0 then
+      call('HSET', NOMINATED, preemptor, concat(kept))
+    else
+      call('HDEL', NOMINATED, preemptor)
+    end
+  end
+end
+
 local function release_pods(uids, seqs, as_of, unconfirmed)
   local records, nodes, seen = read_fields(RESERVATIONS, uids), {}, {}
   local accounts, cards, touched_cards, released = {}, {}, {}, {}
@@ -76,6 +129,9 @@ local function release_pods(uids, seqs, as_of, unconfirmed)
   end
   for from = 1, #released, STEP do
     call('HDEL', RESERVATIONS, unpack(released, from, math.min(from + STEP - 1, #released)))
+  end
+  if call('HLEN', TERMINATING) > 0 then
+    settle_evictions(released, accounts)
   end
   local seq, changes, joined = last_seq + 1, {}, {}
   for i = 1, #nodes do

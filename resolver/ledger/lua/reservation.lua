@@ -7,6 +7,23 @@ local function reserved_amounts(record)
   return resources, {unpack_values('<' .. rep('i8', resources), record, RESERVATION_BYTES + 1)}
 end
 
+-- Pods that were evicted and are on their nodes until they have ended. One table, for Lua allows 200 local names.
+local terminating = {}
+do
+  local FLAG = 8
+
+  function terminating.is(record)
+    return floor(record:byte(31) / FLAG) % 2 == 1
+  end
+
+  -- The record of such a pod that holds the first `resources` of these amounts.
+  function terminating.record(record, resources, amounts)
+    local flags = unpack_values('<I2', record, 31) + (terminating.is(record) and 0 or FLAG)
+    return record:sub(1, 30) .. pack_values('<I2', flags) .. record:sub(33, RESERVATION_BYTES)
+      .. pack_values('<' .. rep('i8', resources), unpack(amounts, 1, resources)) .. record:sub(-SPREAD_BYTES)
+  end
+end
+
 local function give_cards(used, mask, milli)
   for slot = 1, 16 do
     if floor(mask / 2 ^ (slot - 1)) % 2 == 1 then

@@ -22,7 +22,8 @@ end
 -- room. Returns whether it did.
 function room.resize(position, node, record, slot)
   local flat = needed[slot] or open_slot(slot)
-  if not accounts[node] or record:sub(1, 4) ~= node or room.as_reserved(record, slot) then
+  local elsewhere = not accounts[node] or record:sub(1, 4) ~= node
+  if elsewhere or terminating.is(record) or room.as_reserved(record, slot) then
     return false
   end
   if call('HLEN', PREPARED) > 0 and call('HEXISTS', PREPARED, commit_field(record)) == 1 then

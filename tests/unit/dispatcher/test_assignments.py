@@ -175,6 +175,22 @@ def test_a_victim_that_is_on_a_node_is_deleted_there_and_stays_until_it_is_gone(
     )
 
 
+def test_an_eviction_that_was_missed_and_is_found_in_the_ledger_has_the_victim_deleted_once(cluster_bench):
+    bench = cluster_bench
+    victim, preemptor = bench.pods("a"), bench.pods("b")
+    bench.handle(assigned(victim, 5))
+    uids = bench.machine.registry.pods.uid[victim]
+    found = m.evicted_unseen(uids.copy(), np.array([5], np.uint32))
+    bench.handle(found)
+    bench.handle(found)
+    (removal,) = bench.instructions(m.Remove)
+    assert (removal.rows.tolist(), removal.preemptors) == (victim.tolist(), (b"",))
+    assert len(bench.machine.settlement.nominations) == 0
+    assert not bench.machine.settlement.nominations.has_victims(
+        bench.machine.registry.pods.uid[preemptor[0]].tobytes()
+    )
+
+
 def test_a_preemptor_waits_for_word_of_every_victim_s_end_however_long_it_takes(cluster_bench):
     bench = cluster_bench
     victims, preemptor = bench.pods("a", "c"), bench.pods("b")

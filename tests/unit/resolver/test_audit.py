@@ -9,7 +9,7 @@ from hoss.model.pod import HostPort
 from hoss.wire.columns import FLAG_SHRUNK, account_dtype, numbered_uids
 from resolver.core.audit import ShardAccounts, audit
 from resolver.core.commits import LeaseRule, UnconfirmedCommits, commit_faults
-from resolver.core.values import HOLDS_PORTS, claim_of, reservation_dtype
+from resolver.core.values import HOLDS_PORTS, IS_TERMINATING, claim_of, reservation_dtype
 
 SCHEMA = ["cpu", "memory"]
 NAMES = {0: "alpha", 1: "beta"}
@@ -114,6 +114,17 @@ def test_invariant_1_covers_ports_of_different_pods(shard):
     assert findings(of_one_pod) == []
     of_two = replace(shard, ports={0: [(first, every), (second, one)]})
     assert findings(of_two) == [(1, "node alpha: port 80/TCP is held by more than one pod")]
+
+
+def test_cards_and_ports_of_a_terminating_pod_may_be_held_by_another_too(shard):
+    shard.cards[0, 0] = 1500
+    shard.records["card_mask"], shard.records["card_milli"] = 1, (500, 1000)
+    shard.records["flags"] = HOLDS_PORTS
+    every = claim_of(HostPort(80))
+    both = replace(shard, ports={0: [(uid.tobytes(), every) for uid in shard.uids]})
+    assert [invariant for invariant, _ in findings(both)] == [1, 1]
+    shard.records["flags"][1] |= IS_TERMINATING
+    assert findings(both) == []
 
 
 def test_invariant_6_compares_ports_and_groups_with_reservations(shard):

@@ -1,6 +1,8 @@
 """Pods that stand on their nodes already, and bindings of those that are reserved; on the ledger in
 memory."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -152,6 +154,20 @@ async def test_only_what_is_reserved_on_that_very_node_is_bound(ground):
     reply = await ground.standing.bind(asked(ground, "n0", "x1", "x1"))
     assert list(reply.results) == [BindResult.DONE, BindResult.UNRESERVED, BindResult.UNRESERVED]
     assert ground.bound == [BindingRequest("default/p0", uid_text(UIDS[0].tobytes()), "n0")]
+
+
+async def test_a_pod_is_not_bound_before_the_last_pod_that_it_preempted_is_released(ground, make_proposal):
+    await ground.upsert("n0")
+    shard, node = shard_of("n0", 2), ground.nodes["n0"]
+    await ground.ledger.grant("w1")
+    victim = UIDS[0].tobytes()
+    proposal = make_proposal([1], [[node]], cpu=500, priorities=[9], epoch=2)
+    await ground.ledger.commit(shard, [replace(proposal, victims={0: (victim,)}, victims_terminate=True)])
+    assert await ground.upsert("n0") == [Verdict.DUPLICATE]
+    request = asked(ground, "n0", "n0")
+    assert list((await ground.standing.bind(request)).results)[1] == BindResult.VICTIMS
+    await ground.ledger.release(shard, UIDS[:1])
+    assert list((await ground.standing.bind(request)).results) == [BindResult.UNRESERVED, BindResult.DONE]
 
 
 async def test_a_resolver_that_knows_no_api_server_says_so(ground):

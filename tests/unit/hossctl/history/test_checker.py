@@ -66,6 +66,36 @@ CASES = {
         steps(("submit", "r", 2, BIG), ("bind", "r-0", "n0"), ("bind", "r-1", "n1")),
         "node n0: 1200 of cpu are held and 1000 are allocatable",
     ),
+    "a terminating pod gives away room that nobody takes": Case(
+        Promise.NO_OVERCOMMIT,
+        steps(*submitted_and_bound(("r-0", "n0"), cpu=600), ("terminate", "r-0", {"cpu": 500})),
+        steps(*submitted_and_bound(("r-0", "n0"), cpu=600), ("terminate", "r-0", {"cpu": 600})),
+        "node n0: terminating pods gave away cpu=100, and nobody took it",
+    ),
+    "room of a terminating pod is given to another": Case(
+        Promise.NO_OVERCOMMIT,
+        steps(
+            *submitted_and_bound(("r-0", "n0"), cpu=600),
+            ("submit", "s", 1, BIG),
+            ("terminate", "r-0", {"cpu": 600}),
+            ("bind", "s-0", "n0"),
+            ("delete", "r-0"),
+        ),
+        steps(
+            *submitted_and_bound(("r-0", "n0"), cpu=600),
+            ("submit", "s", 1, BIG),
+            ("terminate", "r-0", {"cpu": 600}),
+            ("delete", "r-0"),
+            ("bind", "s-0", "n0"),
+        ),
+        "node n0: 1200 of cpu are held and 1000 are allocatable",
+    ),
+    "a pod shares its room that is not terminating": Case(
+        Promise.STATES,
+        steps(*ONE, ("share", "r-0", 10)),
+        steps(*ONE, ("terminate", "r-0", {"cpu": 100})),
+        "pod r-0 shares its room and is not terminating",
+    ),
     "more pods are on a node than it takes": Case(
         Promise.NO_OVERCOMMIT,
         steps(*submitted_and_bound(*((f"r-{i}", "n0") for i in range(11)), cpu=1)),
@@ -250,6 +280,10 @@ class Faulty(SmallPlatform):
 
     def commit_on(self, shard: int) -> None:
         ledger(self, shard, committed=["r-0"])
+
+    def share(self, uid: str, cpu: int) -> None:
+        shard = self.nodes[self.pods[uid].node].shard
+        ledger(self, shard, shared=[{"uid": uid, "requests": {"cpu": cpu, "pods": 1}}])
 
     def abort_on(self, shard: int) -> None:
         ledger(self, shard, released=["r-0"])
