@@ -14,7 +14,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 HELM = $(or $(shell command -v helm),$(lastword $(wildcard $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hoss/renderers/helm-*/helm)))
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
-.PHONY: help setup demo test test-all simulate faults test-redis test-pythons soak controlplane e2e go check model bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
+.PHONY: help setup demo test test-all simulate faults test-redis test-pythons soak churn controlplane e2e go check model bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -41,6 +41,9 @@ test-all: $(VENV)/.dev  ## everything but Kubernetes: also the long loads, all s
 
 soak: $(VENV)/.dev  ## property tests with new random examples, for MINUTES=60 or as many as told
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),60) $(TESTS)
+
+churn: $(VENV)/.dev  ## whether tables grow on a real platform where everything comes and goes, for MINUTES=60 or as many as told
+	$(BIN)/python -m tools.churn --minutes $(or $(MINUTES),60)
 
 simulate: $(VENV)/.dev  ## whole platforms in one process with faults by seed; SEEDS=200 or as many as told, FIRST=0; KUBERNETES=1
 	$(BIN)/python -m tools.simulation --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) $(if $(KUBERNETES),--kubernetes)

@@ -23,6 +23,7 @@ from hoss.model.placing import PlacementAlgorithm
 from hoss.security.options import SecurityConfig
 from hoss.telemetry import logger
 from hoss.telemetry.options import TelemetryConfig
+from hoss.wire.columns import MAX_CANDIDATES
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.registry import Registry, Weighted
 from scheduler_worker.core.placement.algorithms import made_algorithm
@@ -169,8 +170,9 @@ class WorkerConfig(TelemetryConfig, SecurityConfig):
     # milliseconds.
     pull_interval_ms: int = Field(default=100, ge=1, le=60_000)
 
-    # Alternative nodes in a proposal for each pod; the ledger takes the first node that fits.
-    alternates: int = Field(default=2, ge=0, le=16)
+    # Alternative nodes in a proposal for each pod; the ledger takes the first node that fits. Four times as
+    # many while the ledger refuses more than one of a hundred pods.
+    alternates: int = Field(default=2, ge=0, le=MAX_CANDIDATES - 1)
 
     # Nodes sampled for a single pod of a class that the worker has not met; 0: always all nodes. In clusters
     # of less than twice as many nodes it makes no difference. (docs/adr/0034; kube-scheduler's

@@ -7,7 +7,7 @@ write, but a dispatcher that takes over before that may find it made."""
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from dispatcher.api.cluster_objects import ClusterObjectStore, refuse_changes
 from dispatcher.api.intake import reading_order
 from dispatcher.core import messages as m
-from dispatcher.core.pods.sets import AlreadyExists, Submission, request_key
-from dispatcher.core.pods.table import Phase, Rows
+from dispatcher.core.pods.sets import AlreadyExists, PodSet, Submission, request_key
+from dispatcher.core.pods.table import Phase, Rows, grouped
 from dispatcher.journal.checkpointer import Checkpointer
 from dispatcher.ports import Record
 from dispatcher.runtime import Runtime, in_turns
@@ -30,6 +30,7 @@ ChangedT = TypeVar("ChangedT")
 
 # Pods of one request that change in one step of the event loop: some 20 ms.
 _SLICE_ROWS = 100_000
+_SLICE_SETS = 2000  # bare pods are sets of their own
 
 
 class Admission:
@@ -135,24 +136,24 @@ class Admission:
     async def _delete(self, find: Callable[[], Rows]) -> int:
         # One at a time, because bitmaps are written as a whole.
         async with self._deleting:
-            rows = await self._live(self._registry.pods.distinct(find()))
+            live = set(Phase) - {Phase.DELETED, Phase.ABSENT}
+            rows = await self._in_phase(self._registry.pods.distinct(find()), *live)
             if not len(rows):
                 return 0
-            await self._runtime.journal.delete(await self._bitmaps(rows))
+            deleted = await self._bitmaps(_slices(rows), self._registry.deleted)
+            await self._runtime.journal.delete({pod_set.uid_prefix: bitmap for pod_set, bitmap in deleted})
             await self._handle_in_slices(rows, m.Deleted)
             return len(rows)
 
-    async def _live(self, rows: Rows) -> Rows:
-        """Those of these rows whose pods exist and are not deleted. Others may get rows of deleted pods in
+    async def _in_phase(self, rows: Rows, *phases: Phase) -> Rows:
+        """Those of these rows whose pods are in one of the phases. Others may get rows of deleted pods in
         between: pods of sets that came after the call are not meant."""
         pods, newest = self._registry.pods, self._registry.directory.newest
+        wanted = np.array([phase in phases for phase in Phase], np.bool_)
         parts = [rows[:0]]
-        for start in range(0, len(rows), _SLICE_ROWS):
+        for part in _slices(rows):
             await asyncio.sleep(0)
-            part = rows[start : start + _SLICE_ROWS]
-            phase = pods.phase[part]
-            live = (phase != Phase.DELETED) & (phase != Phase.ABSENT) & (pods.pod_set[part] <= newest)
-            parts.append(part[live])
+            parts.append(part[wanted[pods.phase[part]] & (pods.pod_set[part] <= newest)])
         found = np.concatenate(parts)
         await asyncio.sleep(0)  # copying nine million takes a slice of its own
         return found
@@ -167,27 +168,33 @@ class Admission:
 
     async def _remove_gates(self, find: Callable[[], Rows], gates: frozenset[str]) -> tuple[int, int]:
         async with self._deleting:
-            phase = self._registry.pods.phase
-            named = self._registry.pods.distinct(find())
-            found = self._registry.gates_of(named[phase[named] == Phase.UNSCHEDULABLE])
-            parts = [rows for has, rows in found.items() if not gates or not gates.isdisjoint(has)]
+            named = await self._in_phase(self._registry.pods.distinct(find()), Phase.UNSCHEDULABLE)
+            parts, removed = [], set(gates)
+            for part in _slices(named):
+                await asyncio.sleep(0)
+                for has, rows in self._registry.gates_of(part).items():
+                    if not gates or not gates.isdisjoint(has):
+                        parts.append(rows)
+                        removed.update(() if gates else has)
             if not parts:
                 return 0, 0
-            rows = np.concatenate(parts)
-            removed = gates or frozenset(gate for has in found for gate in has)
-            await self._runtime.journal.ungate(self._removals(rows, removed))
-            await self._handle_in_slices(rows, lambda part: m.GatesRemoved(part, removed))
-            return len(rows), int((~self._registry.gated(rows)).sum())
+            await self._runtime.journal.ungate(await self._removals(parts, removed))
+            left = 0
+            for rows in parts:
+                self._runtime.handle(m.GatesRemoved(rows, frozenset(removed)))
+                left += int(self._registry.gated(rows).sum())
+                await asyncio.sleep(0)
+            changed = sum(map(len, parts))
+            return changed, changed - left
 
-    async def retry(self, find: Callable[[], Rows]) -> int:
+    async def retry(self, find: Callable[[], Awaitable[Rows]]) -> int:
         """Forgive and queue the failed ones of the pods that `find` returns. Returns how many. Raises
         LedgerUnavailable with none queued, and OutcomeUnknown."""
         return await _to_the_end(self._retry(find))
 
-    async def _retry(self, find: Callable[[], Rows]) -> int:
+    async def _retry(self, find: Callable[[], Awaitable[Rows]]) -> int:
         async with self._deleting:
-            named = self._registry.pods.distinct(find())
-            rows = named[self._registry.pods.phase[named] == Phase.FAILED]
+            rows = await self._in_phase(self._registry.pods.distinct(await find()), Phase.FAILED)
             if len(rows):
                 self._registry.faults.forgive(rows)
                 await self._checkpointer.write_faults()
@@ -197,35 +204,39 @@ class Admission:
     async def _handle_in_slices(self, rows: Rows, event: Callable[[Rows], m.Event]) -> None:
         """Let the machine handle an event about these pods, part by part. Everybody else gets a turn in
         between; to them it looks as if several requests had come."""
-        for start in range(0, len(rows), _SLICE_ROWS):
-            self._runtime.handle(event(rows[start : start + _SLICE_ROWS]))
+        for part in _slices(rows):
+            self._runtime.handle(event(part))
             await asyncio.sleep(0)
 
-    def _removals(self, rows: Rows, gates: frozenset[str]) -> dict[bytes, dict[str, NDArray[np.bool_]]]:
+    async def _removals(
+        self, parts: Iterable[Rows], gates: Iterable[str]
+    ) -> dict[bytes, dict[str, NDArray[np.bool_]]]:
+        """From which pods of these rows' sets each gate is removed, when these are removed as well."""
         removals = {}
-        pod_sets = self._registry.pods.pod_set[rows]
-        for index in np.unique(pod_sets).tolist():
-            pod_set = self._registry.directory.sets[index]
-            removed = np.zeros(pod_set.count, np.bool_)
-            removed[rows[pod_sets == index] - pod_set.first] = True
+        of_sets = await self._bitmaps(parts, lambda pod_set: np.zeros(pod_set.count, np.bool_))
+        for done, (pod_set, removed) in enumerate(of_sets, 1):
             all_gates = {gate: removed | pod_set.ungated.get(gate, False) for gate in sorted(gates)}
             removals[pod_set.uid_prefix] = {**pod_set.ungated, **all_gates}
+            if done % _SLICE_SETS == 0 or pod_set.count > _SLICE_ROWS:
+                await asyncio.sleep(0)
         return removals
 
-    async def _bitmaps(self, rows: Rows) -> dict[bytes, NDArray[np.bool_]]:
-        """Which pods of these rows' sets are deleted, when these are. The rows are ascending."""
+    async def _bitmaps(
+        self, parts: Iterable[Rows], before: Callable[[PodSet], NDArray[np.bool_]]
+    ) -> list[tuple[PodSet, NDArray[np.bool_]]]:
+        """The sets of these rows, with their pods in the rows besides those of `before`."""
         pods, sets = self._registry.pods, self._registry.directory.sets
-        bitmaps: dict[bytes, NDArray[np.bool_]] = {}
-        for start in range(0, len(rows), _SLICE_ROWS):
-            part = rows[start : start + _SLICE_ROWS]
-            indexes = pods.pod_set[part]
-            for index in np.unique(indexes).tolist():
-                pod_set = sets[index]
-                if pod_set.uid_prefix not in bitmaps:
-                    bitmaps[pod_set.uid_prefix] = self._registry.deleted(pod_set)
-                bitmaps[pod_set.uid_prefix][part[indexes == index] - pod_set.first] = True
+        bitmaps: dict[int, tuple[PodSet, NDArray[np.bool_]]] = {}
+        for part in parts:
             await asyncio.sleep(0)
-        return bitmaps
+            for done, (index, mine) in enumerate(grouped(part, pods.pod_set[part]), 1):
+                if index not in bitmaps:
+                    bitmaps[index] = sets[index], before(sets[index])
+                pod_set, bitmap = bitmaps[index]
+                bitmap[mine - pod_set.first] = True
+                if done % _SLICE_SETS == 0:
+                    await asyncio.sleep(0)
+        return list(bitmaps.values())
 
     async def _write(self, submission: Submission, message: pb.SubmitRequest, began_ns: int) -> Submission:
         prefixes = tuple(pod_set.uid_prefix for pod_set in submission.sets)
@@ -253,6 +264,11 @@ class Admission:
             for _ in range(0, pods, _SLICE_ROWS):
                 self._runtime.handle(m.Admitted(submission, _SLICE_ROWS))
                 await asyncio.sleep(0)
+
+
+def _slices(rows: Rows) -> Iterator[Rows]:
+    """The rows in parts of which each is handled in one step."""
+    return (rows[start : start + _SLICE_ROWS] for start in range(0, len(rows), _SLICE_ROWS))
 
 
 def _has_gang_jobs(message: pb.SubmitRequest) -> bool:

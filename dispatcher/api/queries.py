@@ -351,9 +351,13 @@ class Queries:
             return problem
         return self._registry.reasons.texts[int(self._registry.pods.reason[row])]
 
-    def matching(self, request: pb.ListPodsRequest) -> Rows:
+    def matching(self, request: pb.ListPodsRequest) -> Steps[Rows]:
         """The rows that match a request. Raises InvalidInput."""
-        return np.concatenate([np.empty(0, np.uint32), *self._matching(request)])
+        parts = [np.empty(0, np.uint32)]
+        for part in self._matching(request):
+            parts.append(part)
+            yield _SLICE_ROWS * _LOOK_MICROS
+        return np.concatenate(parts)
 
     def _matching(self, request: pb.ListPodsRequest, first: int = 0) -> Iterator[Rows]:
         """The rows from `first` on that match a request, part by part. The pods of sets that came since the

@@ -3,7 +3,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
@@ -295,10 +295,13 @@ class DispatcherService(DispatcherServicer):
     async def _retry(self, request: pb.RetryRequest) -> pb.RetryReply:
         not_found: list[str] = []
         every = pb.ListPodsRequest(namespace=request.namespace, phases=[pb.FAILED])
-        find: Callable[[], Rows] = partial(self._named, self._view(), request, not_found)
-        if request.every:
-            view = self._view()
-            find = lambda: view.of_rows(self._queries.matching(every))  # noqa: E731 - as the one above
+        view = self._view()
+
+        async def find() -> Rows:
+            if not request.every:
+                return self._named(view, request, not_found)
+            return view.of_rows(await in_turns(self._queries.matching(every)))
+
         return pb.RetryReply(retried_pods=await self._admission.retry(find), not_found=not_found)
 
     def _view(self) -> TenantView:

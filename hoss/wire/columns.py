@@ -114,6 +114,8 @@ def account_dtype(resources: int) -> np.dtype[Any]:
 
 # Nodes of a ledger, also those that were: a thousand times Kubernetes' largest clusters.
 MAX_NODES = 5_000_000
+# Nodes that a proposal names for a pod: the choice and its alternates.
+MAX_CANDIDATES = 16
 # Names of resources that a ledger may have. Ten times what any cluster offers.
 MAX_RESOURCES = 1024
 

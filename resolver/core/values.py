@@ -54,7 +54,6 @@ def port_text(claim: Claim) -> str:
 # One script call for this many pods takes Redis 3 to 5 ms. Larger batches are refused as invalid.
 MAX_BATCH_PODS = 1000
 MAX_BATCH_VICTIMS = 1000
-MAX_CANDIDATES = 16
 
 # Names of workers whose epochs a ledger keeps. Deployments bring new names with every rollout.
 MOST_WORKERS = 10_000

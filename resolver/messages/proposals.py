@@ -16,7 +16,19 @@ from hoss.model.pod import HostPort, PodAffinityTerm
 from hoss.model.resources import MAX_AMOUNT, PODS, WHOLE_CARD_MILLI
 from hoss.model.selectors import LabelSelector
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.columns import CARD_SLOTS, I32, I64, NONE_U32, U8, U16, U32, U64, decode, decode_uids
+from hoss.wire.columns import (
+    CARD_SLOTS,
+    I32,
+    I64,
+    MAX_CANDIDATES,
+    NONE_U32,
+    U8,
+    U16,
+    U32,
+    U64,
+    decode,
+    decode_uids,
+)
 from hoss.wire.convert_devices import held_claim_from_proto
 from hoss.wire.convert_rules import affinity_from_proto, constraint_from_proto, parsed
 from hoss.wire.convert_selectors import labels_from_proto
@@ -24,7 +36,6 @@ from resolver.core.rules import RESERVED_NAMES, PlacementRule
 from resolver.core.values import (
     MAX_BATCH_PODS,
     MAX_BATCH_VICTIMS,
-    MAX_CANDIDATES,
     AccountRows,
     Decision,
     Group,

@@ -36,6 +36,7 @@ class VerdictCode(IntEnum):
     CONFLICT_PORT = 4
     CONFLICT_TOPOLOGY = 6
     STALE_EPOCH = 9
+    GANG_ABORTED = 10  # another pod of its gang was refused
     CONFLICT_VERSION = 11
 
 

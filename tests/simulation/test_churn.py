@@ -6,13 +6,10 @@ every key of Redis. Days are short, and so is what is remembered for a time."""
 
 import asyncio
 import gc
-import json
 import re
 from collections import Counter
 from contextlib import closing
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from held_objects import entries_held
 
@@ -21,12 +18,10 @@ from dispatcher.runtime import Runtime
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.client.resolver import ResolverClient
 from hoss.errors import HossError
-from hoss.model.node import PREFER_NO_SCHEDULE, NodeSpec, Taint
-from hoss.model.pod import HostPort, PodAffinity, PodAffinityTerm, PodSpec, PodTemplate, Workload
-from hoss.model.selectors import LabelSelector, Requirement
 from resolver.api.service import ResolverService
 from resolver.config import ResolverConfig
 from scheduler_worker.service import WorkerService
+from tools.churn import JOBS, PODS, growing, node, policy, workloads
 from tools.simulation.loop import discarding
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.world import DISPATCHER, EPOCH_UNIX, RESOLVER, URL, WORKER, Service, World
@@ -118,7 +113,7 @@ class Month:
 
     async def _end(self, day: int) -> None:
         self._world.stop(f"w-of-{day}")
-        await self._pods.delete(f"ns-{day}", jobs=["plain", "apart", "port", "large"], pods=["bare"])
+        await self._pods.delete(f"ns-{day}", jobs=JOBS, pods=PODS)
         await self._nodes.remove_nodes([f"of-{day}"])
 
     def _held(self) -> dict[str, int]:
@@ -143,73 +138,15 @@ class Month:
         return {**sizes, "Redis": len(sizes)}
 
 
-def node(name: str) -> NodeSpec:
-    return NodeSpec(
-        name,
-        labels=(("kubernetes.io/hostname", name), ("zone", f"zone-{name}"), (f"label-{name}", "x")),
-        taints=(Taint("prefers", name, PREFER_NO_SCHEDULE),),
-        allocatable=(("cpu", 8000), ("memory", 8 * 2**30), ("pods", 50)),
-        images=((f"image-{name}", 1000),),
-    )
-
-
-def workloads(day: int) -> list[Workload]:
-    """Jobs and a bare pod of a namespace of this day, all of classes that no other day has; and a pod for which
-    there is no room."""
-    namespace, app = f"ns-{day}", (("app", f"app-{day}"),)
-    plain = PodSpec(namespace, requests=(("cpu", 100 + day),), labels=app)
-    selector = LabelSelector((Requirement("app", "In", (f"app-{day}",)),))
-    term = PodAffinityTerm("kubernetes.io/hostname", selector, (namespace,))
-    apart = replace(plain, pod_affinity=PodAffinity(anti_required=(term,)))
-    port = replace(plain, host_ports=(HostPort(1000 + day, "TCP", ""),))
-    large = replace(plain, requests=(("cpu", 100_000 + day),))
-
-    def job(name: str, spec: PodSpec, pods: int) -> Workload:
-        return Workload(name, PodTemplate(spec, scheduler_name=f"scheduler-{day}", owner_kind="Job"), pods)
-
-    jobs = [job("plain", plain, 40), job("apart", apart, 2), job("port", port, 1), job("large", large, 1)]
-    return [*jobs, Workload("bare", PodTemplate(plain, owner_kind=""))]
-
-
-def policy(day: int) -> str:
-    return json.dumps(
-        {
-            "apiVersion": "hoss.dev/v1alpha1",
-            "kind": "SchedulingPolicy",
-            "metadata": {"name": f"of-{day}"},
-            "rules": [
-                {"name": f"rule-{day}", "match": {"namespaces": [f"ns-{day}"]}, "fallback": "NextRule"},
-                {"name": "others"},
-            ],
-        }
-    )
-
-
-def growing(held: list[dict[str, int]]) -> list[str]:
-    """The tables that usually have more entries in the last third of the time than in the second, or more than their
-    limit."""
-    third, found = len(held) // 3, []
-    held = [_workers_together(of_day) for of_day in held]  # which of them gets a pod is chance
-    for path in sorted({path for of_day in held for path in of_day}):
-        sizes = np.array([of_day.get(path, 0) for of_day in held])
-        before, after = sizes[third : 2 * third], sizes[2 * third :]
-        limits = [most for part, most in LIMITS.items() if re.search(part, path)]
-        if limits and sizes.max() <= max(limits):
-            continue
-        # By the median and by the largest: days differ, and one that ends amid something may have many entries.
-        if limits or (
-            np.median(after) > 1.1 * np.median(before) + 3
-            and after.max() > 1.25 * sizes[: 2 * third].max() + 3
-        ):
-            found.append(f"{path}: {sizes.tolist()}")
-    return found
-
-
-def _workers_together(held: dict[str, int]) -> dict[str, int]:
-    entries: Counter[str] = Counter()
-    for path, number in held.items():
-        entries[re.sub(r"^WorkerService \w+", "WorkerService", path)] += number
-    return entries
+def _of_all_workers(held: list[dict[str, int]]) -> list[dict[str, int]]:
+    """The workers' tables together: which of them gets a pod is chance."""
+    together = []
+    for of_day in held:
+        entries: Counter[str] = Counter()
+        for path, number in of_day.items():
+            entries[re.sub(r"^WorkerService \w+", "WorkerService", path)] += number
+        together.append(entries)
+    return together
 
 
 def month(server: DrivenRedis, days: int) -> list[dict[str, int]]:
@@ -239,7 +176,7 @@ def short_memory(monkeypatch):
 @pytest.mark.parametrize("days", [30, pytest.param(120, marks=pytest.mark.thorough)])
 def test_no_table_and_no_key_grows_with_what_comes_and_goes(server, days):
     held = month(server, days)
-    assert growing(held) == []
+    assert growing(_of_all_workers(held), LIMITS) == []
     # The churn happened, and what lives is there. At the end of one day it may all be on its way.
     assert max(of_day["Runtime .machine.registry.pods.uid"] for of_day in held[-7:]) > 0
     shards = [f"Redis {{hoss:{shard}}}:reservations" for shard in range(2)]
@@ -258,4 +195,4 @@ def test_a_table_that_keeps_everything_is_found():
     for day in range(30):
         keeper.kept[day] = [day]
         held.append(entries_held({"keeper": keeper}))
-    assert [path.partition(":")[0] for path in growing(held)] == ["keeper.kept", "keeper.kept[]"]
+    assert [path.partition(":")[0] for path in growing(held, LIMITS)] == ["keeper.kept", "keeper.kept[]"]

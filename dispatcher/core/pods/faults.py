@@ -96,8 +96,10 @@ class Faults:
     def forgive(self, rows: Rows) -> None:
         """These pods have no faults any more."""
         self._pods.faults[rows] = 0
+        kept = np.ones(len(self._pods.faults), np.bool_)
+        kept[rows] = False
         for fault in list(self._all.values()):
-            self._replace_rows(fault, fault.rows[~np.isin(fault.rows, rows)])
+            self._replace_rows(fault, fault.rows[kept[fault.rows]])
 
     def sweep(self) -> None:
         """Forget faults of settled pods: the whole fault if no other pod is left, and the pods if they are at

@@ -25,7 +25,7 @@ from dispatcher.core.pods.sets import (
     request_key,
     uid_prefix,
 )
-from dispatcher.core.pods.table import Phase, PodTable, Reasons, Rows, count_by_phase
+from dispatcher.core.pods.table import Phase, PodTable, Reasons, Rows, count_by_phase, grouped
 from dispatcher.core.pods.templates import TemplateTable
 from dispatcher.core.policy.rules import ClassFacts
 from dispatcher.core.slices import Steps, finished
@@ -283,19 +283,16 @@ class PodRegistry:
     def gates_of(self, rows: Rows) -> dict[tuple[str, ...], Rows]:
         """Gated pods by their gates."""
         rows = rows[self.gated(rows)]
-        ids = self.pods.template[rows]
-        found: dict[tuple[str, ...], Rows] = {}
-        for template_id in np.unique(ids).tolist():
-            gates, part = self.templates.kind(template_id).gates, rows[ids == template_id]
-            found[gates] = np.concatenate([found[gates], part]) if gates in found else part
-        return found
+        found: dict[tuple[str, ...], list[Rows]] = {}
+        for template_id, part in grouped(rows, self.pods.template[rows]):
+            found.setdefault(self.templates.kind(template_id).gates, []).append(part)
+        return {gates: np.concatenate(parts) for gates, parts in found.items()}
 
     def remove_gates(self, rows: Rows, gates: frozenset[str]) -> None:
         """Remove gates from pods: each moves to a template of the same class with the other gates."""
         rows = rows[self.gated(rows)]
-        ids = self.pods.template[rows]
-        for template_id in np.unique(ids).tolist():
-            kind, mine = self.templates.kind(template_id), rows[ids == template_id]
+        for template_id, mine in grouped(rows, self.pods.template[rows]):
+            kind = self.templates.kind(template_id)
             left = kind._replace(gates=tuple(gate for gate in kind.gates if gate not in gates))
             priority = int(self.templates.priority[template_id])
             other, new = self.templates.intern(self.templates.spec(template_id), left, priority)
@@ -304,9 +301,9 @@ class PodRegistry:
             self.pods.template[mine] = other
             self.templates.hold(self.pods.template[mine])
             self.templates.drop(np.full(len(mine), template_id, np.uint32))
-        for index in np.unique(self.pods.pod_set[rows]).tolist():
+        for index, mine in grouped(rows, self.pods.pod_set[rows]):
             pod_set = self.directory.sets[index]
-            ordinals = rows[self.pods.pod_set[rows] == index] - pod_set.first
+            ordinals = mine - pod_set.first
             for gate in sorted(gates):
                 pod_set.ungated.setdefault(gate, np.zeros(pod_set.count, np.bool_))[ordinals] = True
 

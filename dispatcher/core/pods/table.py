@@ -3,7 +3,9 @@ one contiguous range of rows, of which parts may be freed before the others. The
 table grows, so nobody keeps a column across a call that may allocate."""
 
 from bisect import bisect
+from collections.abc import Iterator
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +66,16 @@ class GrowingColumns:
             setattr(self, name, new)
             yield old.nbytes * _COPY_MICROS_PER_BYTE
         self._capacity = max(self._capacity, capacity)  # only now: all columns have it
+
+
+def grouped(rows: Rows, numbers: NDArray[np.integer[Any]]) -> Iterator[tuple[int, Rows]]:
+    """The rows by their numbers, ascending; rows of equal numbers in their order."""
+    order = np.argsort(numbers, kind="stable")
+    ordered = rows[order]
+    distinct, first = np.unique(numbers[order], return_index=True)
+    ends = [*first[1:].tolist(), len(rows)]
+    for number, start, end in zip(distinct.tolist(), first.tolist(), ends[: len(distinct)], strict=True):
+        yield number, ordered[start:end]
 
 
 def count_by_phase(phases: NDArray[np.uint8]) -> NDArray[np.int64]:

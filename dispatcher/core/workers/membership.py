@@ -320,7 +320,7 @@ class Membership:
         worker.trust.probing = False
         worker.drop_batches()
         worker.stopping = False
-        worker.classes, worker.costs, worker.preference = KnownClasses(), ClassCosts(), DEFAULT_PREFERENCE
+        worker.preference = DEFAULT_PREFERENCE
         self._by_link[link] = worker
         return worker
 
@@ -364,6 +364,8 @@ class Membership:
         in_hand = "" if left else f", with {worker.outstanding} pods in hand"
         worker.set_state(WorkerState.LEFT if left else WorkerState.LOST, now, f"{why}{in_hand}")
         worker.busy_share = 0.0
+        # If it registers again, it knows no class. Until then a thousand workers that are gone would keep theirs.
+        worker.classes, worker.costs = KnownClasses(), ClassCosts()
         del self._by_link[worker.link]
         self.generation += 1
 

@@ -1,7 +1,7 @@
 -- The candidate nodes of a proposal, each read once, and the decision of a node on a pod.
 
--- Accounts by node; false: there is none. One read for all first candidates, and one more for all
--- alternates if any pod needs one.
+-- Accounts by node; false: there is none. One read for all first candidates, and one more for the alternates of
+-- each pod that needs one.
 local accounts = {}
 local function read_accounts(nodes)
   local records = read_fields(ACCOUNTS, nodes)
@@ -18,11 +18,22 @@ local alternates_each, alternate = args.alternates_each, nil
 do
   local alternates
   function alternate(position, rank)
-    if not alternates then
-      alternates = cmsgpack.unpack(args.alternates)
-      read_accounts(alternates)
+    alternates = alternates or cmsgpack.unpack(args.alternates)
+    local before = (position - 1) * alternates_each
+    if rank == 1 then
+      local unread = {}
+      for at = before + 1, before + alternates_each do
+        local node = alternates[at]
+        if node == NO_NODE then
+          break
+        end
+        if accounts[node] == nil then
+          unread[#unread + 1] = node
+        end
+      end
+      read_accounts(unread)
     end
-    return alternates[(position - 1) * alternates_each + rank]
+    return alternates[before + rank]
   end
 end
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hoss.model.placing import NO_NODE
 from hoss.model.pod import PodSpec
+from hoss.wire.columns import MAX_CANDIDATES
 from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import Demand, DemandTable, PodClass
@@ -47,6 +48,8 @@ from scheduler_worker.core.work import OutcomeCollector, Run, Work
 _ABOUT_ROOM = frozenset({"NodeResourcesFit", "DeviceCards"})
 _ABOUT_PORTS = "NodePorts"
 
+_IN_CONTENTION = 4  # times as many alternates
+
 # The ledger evicts nobody for them (docs/adr/0012-guards-across-shards.md): to ask would never end.
 _ON_SEVERAL_SHARDS = "not eligible: the pod has rules about other pods, and the ledger has several shards."
 
@@ -57,7 +60,7 @@ class SchedulerLimits:
 
     proposal_pods: int = 1000  # the ledger's script must not run long
     tries: int = 3  # proposals per pod and dispatch; then the dispatcher decides anew
-    alternates: int = 2  # further nodes named with each choice
+    alternates: int = 2  # further nodes named with each choice; four times as many in contention
     sample_nodes: int = 512  # scored for a single pod of a class never met; 0: all there are
     assumption_seconds: float = 120.0  # an assumption without an answer is given back after this
     ranking_bytes: int = 24 * 2**20  # for the columns of rankings
@@ -425,6 +428,9 @@ class Cycle:
         something by a name that depends on the node. Returns how many."""
         first_of_kind = _is_first_of_its_kind(run.pod_class, self._cache)
         alone = takes_by_name(run.pod_class.spec)
+        alternates = self._limits.alternates
+        more = min(_IN_CONTENTION * alternates, MAX_CANDIDATES - 1)
+        self._placer.alternates = more if self._proposals.contention else alternates
         placed = self._placer.place(ranking, 1 if alone else len(run.rows), run.pod_class.group)
         if len(placed.nodes) and alone:
             node = int(placed.nodes[0])

@@ -160,9 +160,7 @@ class Draft:
         runs = tuple(run for run, _ in self._placed)
         sizes = [len(placed.nodes) for _, placed in self._placed]
         nodes = np.concatenate([placed.nodes for _, placed in self._placed])
-        candidates = np.column_stack(
-            (nodes, np.concatenate([placed.alternates for _, placed in self._placed]))
-        )
+        candidates = np.column_stack((nodes, _joined([placed.alternates for _, placed in self._placed])))
         masks = np.concatenate([placed.card_masks for _, placed in self._placed])
         rows = np.concatenate([run.rows[:size] for run, size in zip(runs, sizes, strict=True)])
         slots = np.repeat(np.arange(len(runs)), sizes)
@@ -210,6 +208,19 @@ class Draft:
             )
             proposals.append(PendingProposal(columns, work, runs, rows[at], assumption, victims, proposed_at))
         return proposals
+
+
+def _joined(alternates: Sequence[NDArray[np.intp]]) -> NDArray[np.intp]:
+    """The rows of all; where some have fewer alternates than others, -1 ends the row."""
+    widest = max(rows.shape[1] for rows in alternates)
+    return np.concatenate(
+        [
+            rows
+            if rows.shape[1] == widest
+            else np.pad(rows, ((0, 0), (0, widest - rows.shape[1])), constant_values=-1)
+            for rows in alternates
+        ]
+    )
 
 
 def _by_position(victims: Mapping[int, Victims], at: NDArray[np.intp] | slice) -> dict[int, Victims]:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.draft import Draft, PendingProposal
-from scheduler_worker.core.cycle.refusals import ConflictAttribution
+from scheduler_worker.core.cycle.refusals import ConflictAttribution, Contention
 from scheduler_worker.core.messages import Outcome, ProposalColumns, VerdictCode, Verdicts
 from scheduler_worker.core.placement.run_placer import Placed
 from scheduler_worker.core.preemption.evaluator import Preemptor, Victims
 from scheduler_worker.core.work import OutcomeCollector, Run, Work
 
-# Refusals that only the feed can explain: it shows other pods and node specs. Verdicts bring amounts.
+# Refusals that only the feed can explain: it shows other pods and node specs. Verdicts bring amounts, but only
+# of the nodes that refused. In contention the other nodes are as likely to be taken.
 _EXPLAINED_BY_FEED = (VerdictCode.CONFLICT_PORT, VerdictCode.CONFLICT_TOPOLOGY, VerdictCode.CONFLICT_VERSION)
 
 
@@ -53,6 +54,7 @@ class Proposals:
         self.draft = Draft()
         self.proposed = 0  # pods of drafts proposed, ever, each as often as it was
         self.conflicts = 0  # refusals by the ledger, ever
+        self.contention = Contention()
         self._cache = cache
         self._outcomes = outcomes
         self._refusals = refusals
@@ -245,6 +247,8 @@ class Proposals:
         """Have these placed again, with what was left of their gang: at once, or when the view stands where
         they were refused."""
         work, shard = proposal.work, proposal.columns.shard
+        aborted = int((answer.verdicts == VerdictCode.GANG_ABORTED).sum())
+        self.contention.decided(len(answer.verdicts), len(refused) - aborted)
         if len(refused):
             self._count_refusals(proposal, refused, answer)
         elif work.gang is None:
@@ -254,7 +258,8 @@ class Proposals:
             for of_shard, seq in sorted(((shard, answer.as_of), *answer.awaits))
             if self._cache.seen(of_shard) < seq
         }
-        waiting = np.isin(answer.verdicts, _EXPLAINED_BY_FEED) & bool(settlement.awaited)
+        waiting = np.isin(answer.verdicts, _EXPLAINED_BY_FEED) | bool(self.contention)
+        waiting &= bool(settlement.awaited)
         # What was left of a gang is tried with the refused ones, and as often.
         again = [*work.take_unplaced(), *_runs_of(proposal, refused[~waiting[refused]])]
         # They have waited longest, and the numbers that came with the refusal are fresh now.

@@ -17,6 +17,10 @@ from scheduler_worker.core.nodes import NodeIndexes
 AGE_STEPS = 16  # see Heartbeat.refusal_seqs_behind in proto/hoss/v1/workerlink.proto
 WORST_NODES = 16
 
+# Contention is measured over about so many pods. More refusals than this share are contention: on a pool with
+# room, four workers have half of it.
+_CONTENTION_PODS, _CONTENTION_SHARE = 1000, 0.01
+
 _MOST_PAIRS = 256
 _REMEMBERED = 1024  # entries of a shard: seconds of the feed, and views are milliseconds old
 _MOST_WAITING = 1000  # a feed without progress must not fill the memory
@@ -147,6 +151,22 @@ class ConflictAttribution:
             (own if placed.epoch == self._own_epoch else others)[placed.nodes] = placed.epoch
         winners: NDArray[np.uint64] = np.where(others[nodes] > 0, others[nodes], own[nodes])
         return winners
+
+
+class Contention:
+    """Whether the ledger lately refused many of this worker's pods, so that its view of the nodes with room is
+    out of date faster than it places pods."""
+
+    def __init__(self) -> None:
+        self._share = 0.0  # of the latest pods, refused
+
+    def decided(self, pods: int, refused: int) -> None:
+        """The ledger decided this many pods, and refused some of them."""
+        if pods:
+            self._share += (refused / pods - self._share) * min(1.0, pods / _CONTENTION_PODS)
+
+    def __bool__(self) -> bool:
+        return self._share > _CONTENTION_SHARE
 
 
 def _step(amount: int) -> int:

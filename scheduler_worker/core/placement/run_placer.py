@@ -22,7 +22,8 @@ _CELLS = 1024
 _LARGEST_STEP = 256  # levels looked at in one selection
 _LEAST_EVEN_RUN = 16  # a run's pass over all nodes costs about as much as placing so many pods singly
 _SINGLY = 64  # pods placed singly after a run ended early, before the next one is tried
-_SPARE_NODES = 4  # per shard, besides those a run takes: for alternates
+# Nodes per shard besides those a run takes, for each alternate that a pod names: its pods name different ones.
+_SPARE_NODES = 2
 
 
 class Placed(NamedTuple):
@@ -34,12 +35,12 @@ class Placed(NamedTuple):
 
 
 class RunPlacer:
-    """Places runs in the cache. `alternates` is how many further nodes each pod names."""
+    """Places runs in the cache. `alternates` is how many further nodes each pod of the next run names."""
 
     def __init__(self, cache: NodeInfoCache, ties: TieOrder, *, alternates: int = 2) -> None:
         self._cache = cache
         self._ties = ties
-        self._alternates = alternates
+        self.alternates = alternates
 
     def place(self, ranking: Ranking, count: int, group: PodGroup) -> Placed:
         """Place up to `count` pods of the group and assume them. Returns fewer if nothing fits any more or a
@@ -68,7 +69,7 @@ class RunPlacer:
             np.concatenate([p.nodes for p in parts]) if parts else np.empty(0, np.intp),
             np.concatenate([p.alternates for p in parts])
             if parts
-            else np.empty((0, self._alternates), np.intp),
+            else np.empty((0, self.alternates), np.intp),
             np.concatenate([p.card_masks for p in parts]) if parts else np.empty(0, np.uint16),
         )
 
@@ -88,7 +89,7 @@ class RunPlacer:
         least = keys[best] >> SCORE_SHIFT << SCORE_SHIFT if ranking.only_best else 0
         taken, spare = [best], []
         hidden = [keys[best]]
-        for _ in range(self._alternates):
+        for _ in range(self.alternates):
             keys[taken[-1]] = INFEASIBLE
             following = int(pick(of_shard)) * shards + shard
             if keys[following] < least:
@@ -117,7 +118,7 @@ class RunPlacer:
             ranking.singly = _SINGLY
         elif run.deepest < run.levels // 2:
             ranking.levels_hint = run.levels // 2
-        return None if not chosen else (run.nodes[chosen], run.spare(_SPARE_NODES))
+        return None if not chosen else (run.nodes[chosen], run.spare(_SPARE_NODES * self.alternates))
 
     def _select(self, ranking: Ranking, pods: int) -> tuple[NodeIndexes, NodeIndexes]:
         """As many of the next `pods` choices as are certain, in order, and further nodes with room."""
@@ -140,7 +141,9 @@ class RunPlacer:
         """Keys of the nodes that may be chosen, ascending, and a bound: no node left out has a key above it.
 
         No run takes more nodes than it has pods, and these are the best ones at present."""
-        count = min(pods, max(_CELLS // levels, 1)) + _SPARE_NODES * max(self._cache.shards, 1)
+        count = min(pods, max(_CELLS // levels, 1)) + _SPARE_NODES * self.alternates * max(
+            self._cache.shards, 1
+        )
         keys = ranking.keys
         bound = INFEASIBLE
         if count < len(keys):
@@ -186,14 +189,14 @@ class RunPlacer:
     def _assign(self, nodes: NodeIndexes, spare: NodeIndexes) -> NodeIndexes:
         """Alternates from `spare` for each chosen node, on its shard, different ones for neighbouring
         pods."""
-        assigned = np.full((len(nodes), self._alternates), -1, np.intp)
-        if len(nodes) == 1 and len(spare) <= self._alternates:
+        assigned = np.full((len(nodes), self.alternates), -1, np.intp)
+        if len(nodes) == 1 and len(spare) <= self.alternates:
             assigned[0, : len(spare)] = spare  # of one shard already, see _best
             return assigned
         shards = max(self._cache.shards, 1)
         for shard in range(shards):
             of_shard = spare[spare % shards == shard] if shards > 1 else spare
             rows = np.flatnonzero(nodes % shards == shard) if shards > 1 else np.arange(len(nodes))
-            for rank in range(min(self._alternates, len(of_shard))):
+            for rank in range(min(self.alternates, len(of_shard))):
                 assigned[rows, rank] = of_shard[(np.arange(len(rows)) + rank) % len(of_shard)]
         return assigned

@@ -49,6 +49,49 @@ async def test_while_a_large_job_is_deleted_others_get_their_turn(bench, admissi
     assert bench.all_are(rows, Phase.DELETED)
 
 
+async def test_while_gates_of_a_large_job_are_removed_others_get_their_turn(bench, admission):
+    rows = bench.job("large", PODS, gates=("a.io/quota",))
+    removing = asyncio.ensure_future(admission.remove_gates(lambda: rows, frozenset()))
+    before, seen = 0, set()
+    while not removing.done():
+        await asyncio.sleep(0)
+        seen.add(bench.phases(rows[:: PODS // 50]).count(Phase.UNSCHEDULABLE))
+        before += len(seen) == 1
+    assert before >= 3 * 4  # slices are looked at, sorted by gates, and noted for the journal
+    assert len(seen) >= 4
+    assert await removing == (PODS, PODS)
+
+
+async def test_each_pod_loses_the_gates_that_are_named_whatever_others_it_has(bench, admission, journal):
+    both = bench.job("both", 2, gates=("a.io/quota", "a.io/data"))
+    one, none = bench.job("one", 3, gates=("a.io/quota",)), bench.job("none", 2)
+    named = np.concatenate([both, one, none])
+    assert await admission.remove_gates(lambda: named, frozenset({"a.io/quota"})) == (5, 3)
+    assert bench.all_are(both, Phase.UNSCHEDULABLE)
+    assert bench.all_are(one, Phase.QUEUED)
+    assert await admission.remove_gates(lambda: both[:1], frozenset()) == (1, 1)
+    removals = (await journal.recover()).ungated.values()
+    assert sorted((gate, int(mask.sum())) for of_set in removals for gate, mask in of_set.items()) == [
+        ("a.io/data", 1),
+        ("a.io/quota", 2),
+        ("a.io/quota", 3),
+    ]
+
+
+async def test_while_failed_pods_are_looked_for_others_get_their_turn(bench, admission):
+    rows = bench.job("large", PODS)
+
+    async def find():
+        return rows
+
+    looking, turns = asyncio.ensure_future(admission.retry(find)), 0
+    while not looking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert await looking == 0
+    assert turns >= 4
+
+
 async def test_a_deletion_is_in_the_journal_before_the_first_pod_is_deleted(bench, admission, journal):
     rows = bench.job("large", PODS)
     deleting = asyncio.ensure_future(admission.delete(lambda: rows))

@@ -129,6 +129,21 @@ def test_workers_that_are_gone_are_forgotten_after_a_day_and_their_numbers_used_
     bench.join("w-0")
 
 
+def test_what_a_worker_knew_of_classes_ends_with_its_stream(bench):
+    for number in range(20):
+        link = bench.join(f"w-{number}")
+        rows = bench.job("job", 3, spec=spec(number))
+        bench.pump()
+        report = CostReport(np.array([number], np.uint32), np.array([5.0], np.float32))
+        bench.handle(m.HeartbeatReceived(link, Heartbeat(ready=True), costs=report))
+        bench.answer(f"w-{number}", m.OutcomeCode.BOUND)
+        bench.handle(m.LinkClosed(link))
+        bench.handle(m.Deleted(rows))
+        bench.handle(m.Released(rows))
+        bench.pass_time(2.0)
+    assert bench.machine.table_sizes()["worker_classes"] == 0
+
+
 def test_more_names_than_numbers_may_come_one_after_the_other(bench):
     for number in range(70_000):
         link = next(bench._links)
