@@ -1,5 +1,6 @@
 """What tests ask of an API server: a few verbs on raw objects, and objects as short as they can be."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -59,11 +60,14 @@ class Api:
         memory: str = "64Mi",
         namespace: str = "default",
         scheduler: str = "somebody-else",
+        image: str = "none",
+        args: Sequence[str] = (),
         metadata: Any = None,
         **spec: Any,
     ) -> Any:
         """A pod of one container. `metadata` is more of that, and `spec` of its spec, as `nodeName="n1"`."""
-        container = {"name": "c", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+        requests = {"cpu": cpu, "memory": memory}
+        container = {"name": "c", "image": image, "args": [*args], "resources": {"requests": requests}}
         return self(
             "POST",
             f"/api/v1/namespaces/{namespace}/pods",
