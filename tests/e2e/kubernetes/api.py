@@ -1,6 +1,5 @@
 """What tests ask of an API server: a few verbs on raw objects, and objects as short as they can be."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -61,19 +60,20 @@ class Api:
         namespace: str = "default",
         scheduler: str = "somebody-else",
         image: str = "none",
-        args: Sequence[str] = (),
         metadata: Any = None,
+        container: Any = None,
         **spec: Any,
     ) -> Any:
-        """A pod of one container. `metadata` is more of that, and `spec` of its spec, as `nodeName="n1"`."""
+        """A pod of one container. `metadata` and `container` are more of these, and `spec` of its spec, as
+        `nodeName="n1"`."""
         requests = {"cpu": cpu, "memory": memory}
-        container = {"name": "c", "image": image, "args": [*args], "resources": {"requests": requests}}
+        only = {"name": "c", "image": image, "resources": {"requests": requests}, **(container or {})}
         return self(
             "POST",
             f"/api/v1/namespaces/{namespace}/pods",
             {
                 "metadata": {"name": name, **(metadata or {})},
-                "spec": {"schedulerName": scheduler, "containers": [container], **spec},
+                "spec": {"schedulerName": scheduler, "containers": [only], **spec},
             },
         )
 

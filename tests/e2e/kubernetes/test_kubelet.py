@@ -21,6 +21,7 @@ from hossctl.local.ports import free_ports
 pytestmark = pytest.mark.skipif(bool(no_kubelet()), reason=no_kubelet())
 
 KUBE_SCHEDULER = "default-scheduler"
+LEAVES_SLOWLY = {"lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
 
 
 @pytest.fixture
@@ -94,15 +95,15 @@ def test_pods_run_and_their_room_is_free_when_the_kubelet_has_ended_them(
 ) -> None:
     """Those that end by themselves, those that are deleted, and those that a more urgent one displaces."""
     cluster = start()
-    create(api, "first")
-    wait_until(lambda: runs(api, "first"), "it runs")
-    create(api, "second", args=["1s"], restartPolicy="Never")
-    wait_until(lambda: "Insufficient cpu" in told(api, "second"), "there is no room for another")
-    api("DELETE", "/api/v1/namespaces/default/pods/first")  # it may take thirty seconds
-    wait_until(lambda: status(api, "second").get("phase") == "Succeeded", "another has run, and ended")
-    create(api, "third", terminationGracePeriodSeconds=60)
-    wait_until(lambda: runs(api, "third"), "the room of one that has ended is free")
     api("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "urgent"}, "value": 1000})
+    create(api, "first", container=LEAVES_SLOWLY)
+    wait_until(lambda: runs(api, "first"), "it runs")
+    create(api, "second", container={"args": ["1s"]}, restartPolicy="Never")
+    wait_until(lambda: "Insufficient cpu" in told(api, "second"), "there is no room for another")
+    api("DELETE", "/api/v1/namespaces/default/pods/first")
+    wait_until(lambda: status(api, "second").get("phase") == "Succeeded", "another has run, and ended")
+    create(api, "third", container=LEAVES_SLOWLY)
+    wait_until(lambda: runs(api, "third"), "the room of one that has ended is free")
     create(api, "urgent", priorityClassName="urgent")
     wait_until(lambda: runs(api, "urgent"), "a more urgent one has taken the place of another")
     assert rejected(api) == []
