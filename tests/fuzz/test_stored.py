@@ -114,7 +114,7 @@ def test_any_journal_is_recovered_or_refused_before_anything_is_changed(redis_se
         (SUBMISSIONS, b"\1" * 9, "requires a buffer of at least 16 bytes"),
         (SUBMISSIONS, b"\1" * 17, "incomplete"),
         (DELETIONS, b"\5\0\0\0\0", "0 bytes for 5 pods"),
-        (DELETIONS, b"\4\0\0\0\0\x80", "of 4 pods, and it has 5"),
+        (DELETIONS, b"\6\0\0\0\0\x84", "of 6 pods, and it has 5"),
         (ATTEMPTS, b"\0" * 4, "buffer size must be a multiple"),
         (ATTEMPTS, b"\0" * 3, "of 1 pods, and it has 5"),
         (GATES, b"\xff" * 9, "requires a buffer of at least"),
