@@ -14,7 +14,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 HELM = $(or $(shell command -v helm),$(lastword $(wildcard $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hoss/renderers/helm-*/helm)))
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
-.PHONY: help setup demo test test-all simulate faults test-redis test-pythons soak churn controlplane e2e go check model bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
+.PHONY: help setup demo test test-all simulate faults test-redis test-pythons soak churn controlplane e2e kubelet go check model bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -63,6 +63,10 @@ controlplane: $(VENV)/.dev  ## kube-apiserver, kube-scheduler, etcd and helm, bu
 
 e2e: controlplane  ## end-to-end tests against a real Kubernetes control plane
 	$(PYTEST) tests/e2e/kubernetes
+
+kubelet: controlplane  ## pods on nodes with a real kubelet, built once; needs root, Go, containerd and runc
+	$(BIN)/python -m tools.kubelet
+	$(PYTEST) tests/e2e/kubernetes/test_kubelet.py
 
 go: $(VENV)/.dev  ## examples/go/bin: the scheduler of docs/tutorials/go.md (needs Go)
 	$(BIN)/python -m tools.go_example

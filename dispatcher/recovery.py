@@ -14,15 +14,16 @@ from google.protobuf.message import DecodeError
 from dispatcher.api.intake import read_order
 from dispatcher.core import messages as m
 from dispatcher.core.pods.faults import Fault
-from dispatcher.core.pods.sets import Submission
+from dispatcher.core.pods.sets import PodSet, Submission
 from dispatcher.core.pods.table import Phase
 from dispatcher.ledger.moving import MOVER
 from dispatcher.ports import Record, Recovered, ReservationColumns, commits_of
 from dispatcher.runtime import Runtime, TermFailed
 from hoss.errors import InvalidInput, InvariantViolation
+from hoss.model.cluster import ClusterObject
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.v1.objects_pb2 import ClusterObject
+from hoss.v1 import objects_pb2
 from hoss.wire.columns import NONE_U32
 from hoss.wire.convert_objects import object_from_proto
 
@@ -44,8 +45,7 @@ async def recover(runtime: Runtime, informers: "Informers | None" = None, *, ter
             "submitted and deleted then"
         )
         logger().warning("journal_incomplete", why=gap)
-    objects = (object_from_proto(ClusterObject.FromString(message)) for message in journal.objects.values())
-    runtime.handle(m.ObjectsApplied(tuple(objects)))
+    runtime.handle(m.ObjectsApplied(tuple(_read_object(*entry) for entry in journal.objects.items())))
     submissions = []
     for number, record in enumerate(journal.records):
         submissions.append(_restore_submission(runtime, record))
@@ -95,6 +95,13 @@ async def _fence(runtime: Runtime, workers: list[str]) -> None:
         await asyncio.gather(*(runtime.until_answered(grant) for grant in grants))
 
 
+def _read_object(key: str, message: bytes) -> ClusterObject:
+    try:
+        return object_from_proto(objects_pb2.ClusterObject.FromString(message))
+    except (DecodeError, InvalidInput) as exc:
+        raise InvariantViolation(f"the journal's object {key} cannot be read again: {exc}") from exc
+
+
 def _restore_submission(runtime: Runtime, record: Record) -> Submission:
     try:
         order = read_order(pb.SubmitRequest.FromString(record.message))
@@ -107,12 +114,22 @@ def _restore_submission(runtime: Runtime, record: Record) -> Submission:
     return submission
 
 
+def _expect_size(pod_set: PodSet, what: str, pods: int) -> None:
+    """More pods than the set has would be pods of another one."""
+    if pods != pod_set.count:
+        raise InvariantViolation(
+            f"the journal's {what} of the set {pod_set.uid_prefix.hex()} are of {pods:,} pods, and it has "
+            f"{pod_set.count:,}"
+        )
+
+
 def _restore_deletions(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
     """The next record may be of a submission with the same names: those of deleted pods are free."""
     registry = runtime.machine.registry
     for pod_set in submission.sets:
         bitmap = journal.deletions.get(pod_set.uid_prefix)
         if bitmap is not None:
+            _expect_size(pod_set, "deletions", len(bitmap))
             rows = (np.flatnonzero(bitmap) + pod_set.first).astype(np.uint32)
             registry.mark_deleted(rows, runtime.now_ms())
             registry.let_others_have(pod_set, rows)
@@ -121,6 +138,7 @@ def _restore_deletions(runtime: Runtime, submission: Submission, journal: Recove
 def _restore_gates(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
     for pod_set in submission.sets:
         for gate, bitmap in journal.ungated.get(pod_set.uid_prefix, {}).items():
+            _expect_size(pod_set, "removed gates", len(bitmap))
             rows = (np.flatnonzero(bitmap) + pod_set.first).astype(np.uint32)
             runtime.machine.registry.remove_gates(rows, frozenset((gate,)))
 
@@ -129,6 +147,7 @@ def _restore_attempts(runtime: Runtime, submission: Submission, journal: Recover
     for pod_set in submission.sets:
         attempts = journal.attempts.get(pod_set.uid_prefix)
         if attempts is not None:
+            _expect_size(pod_set, "attempts", len(attempts))
             runtime.machine.registry.pods.attempts[pod_set.range] = attempts
 
 

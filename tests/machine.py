@@ -8,6 +8,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from e2e.kubernetes.kubelet import no_kubelet
+
 from hoss.errors import HossError
 from hossctl.local.control_plane import find_binaries
 from hossctl.local.ports import free_ports
@@ -48,6 +50,7 @@ def lacking() -> tuple[str, ...]:
         (BY_NAME["clock-redis"].missing(), "clocks that jump, on real processes (tests/faults)"),
         (no_openb(), "replays of the whole openb trace (make test-all); a small one is in tests/traces"),
         (no_control_plane(), "Kubernetes (make e2e)"),
+        (no_kubelet(), "nodes with a real kubelet (make kubelet)"),
     )
     return tuple(f"{reason}; not tested for it: {untested}" for reason, untested in found if reason)
 

@@ -23,6 +23,7 @@ EXPECTED_SKIPS = {
     r"no Go": "few machines have it; tests/e2e/test_sdk.py runs the same scheduler in Python",
     r"no libfaketime": "it is a package of few systems; simulations step clocks everywhere",
     r"no file system can be mounted|no cgroup": "these take root",
+    r"no kubelet": "it takes root, containerd, and a build of its own (make kubelet)",
     r"could not import 'scipy'": "only an example needs it; the other algorithms are tried all the same",
     r"the openb trace is not in": "it is no part of the project; tests/traces has a small one that is",
 }

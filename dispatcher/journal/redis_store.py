@@ -4,25 +4,22 @@ Submissions that arrive during a write share the next one (group commit), so tha
 submissions needs few round trips. Writes are made one at a time (dispatcher.journal.fenced_redis)."""
 
 import asyncio
-import json
-import struct
-import zlib
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.journal import records
 from dispatcher.journal.fenced_redis import Command, FencedRedis, JournalKeys, hdel, hset
+from dispatcher.journal.records import read_field
 from dispatcher.ports import FaultRecord, GateRemovals, Record, Recovered, SavedPolicy
 from hoss.errors import LedgerUnavailable, OutcomeUnknown
 from hoss.host import THIS_HOST
 from hoss.redis_access import OpenRedis, RedisError, words
-from hoss.wire.columns import decode_uids
 
 SUBMISSIONS = "{hoss}:journal:submissions"  # request key -> order, time and SubmitRequest
 DELETIONS = "{hoss}:journal:deletions"  # UID prefix -> count and bitmap
@@ -36,21 +33,7 @@ POLICY = "{hoss}:journal:policy"  # SavedPolicy as JSON
 _OF_SETS = (DELETIONS, GATES, ATTEMPTS)  # by UID prefix
 _KEYS = JournalKeys((SUBMISSIONS, *_OF_SETS, OBJECTS, FAULTS), (WORKERS,), (POLICY,))
 
-_SMALL_BYTES = 512  # not worth compressing
-_NUMBER = struct.Struct("<I")
-_HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
-_BITMAP_HEADER = struct.Struct("<I")  # pods in the set
-_GATE_HEADER = struct.Struct("<HII")  # bytes of the name, pods in the set, bytes of the bitmap
 _TIMEOUT_SECONDS = 2.0
-
-
-def compress(data: bytes) -> bytes:
-    """Compress data unless it is small. The first byte says which."""
-    return b"\0" + data if len(data) < _SMALL_BYTES else b"\1" + zlib.compress(data, 1)
-
-
-def decompress(data: bytes) -> bytes:
-    return zlib.decompress(data[1:]) if data[:1] == b"\1" else data[1:]
 
 
 class _Pending(NamedTuple):
@@ -77,7 +60,7 @@ class RedisJournal:
 
     async def record(self, record: Record) -> int:
         order = next(self._order)
-        value = _HEADER.pack(order, record.submitted_ms) + compress(record.message)
+        value = records.pack_record(order, record)
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending.append(_Pending(record.key, value, record.prefixes, written))
         if self._writer is None or self._writer.done():
@@ -87,33 +70,30 @@ class RedisJournal:
         return order
 
     async def delete(self, deleted: Mapping[bytes, NDArray[np.bool_]]) -> None:
-        fields = {
-            prefix: _BITMAP_HEADER.pack(len(bitmap)) + compress(np.packbits(bitmap).tobytes())
-            for prefix, bitmap in deleted.items()
-        }
+        fields = {prefix: records.pack_deletions(bitmap) for prefix, bitmap in deleted.items()}
         async with self._server() as redis:
             await redis.write(*hset(DELETIONS, fields))
 
     async def ungate(self, removed: Mapping[bytes, GateRemovals]) -> None:
-        fields = {prefix: _pack_removals(gates) for prefix, gates in removed.items()}
+        fields = {prefix: records.pack_removals(gates) for prefix, gates in removed.items()}
         async with self._server() as redis:
             await redis.write(*hset(GATES, fields))
 
     async def save_attempts(self, attempts: Mapping[bytes, NDArray[np.uint16]]) -> None:
-        fields = {prefix: compress(column.astype("<u2").tobytes()) for prefix, column in attempts.items()}
+        fields = {prefix: records.pack_attempts(column) for prefix, column in attempts.items()}
         async with self._server() as redis:
             await redis.write(*hset(ATTEMPTS, fields))
 
     async def save_faults(self, changed: Sequence[FaultRecord], dropped: Collection[int]) -> None:
-        fields = {_NUMBER.pack(record.number): _pack_fault(record) for record in changed}
+        fields = {records.fault_field(record.number): records.pack_fault(record) for record in changed}
         async with self._server() as redis:
-            await redis.write(*hset(FAULTS, fields), *hdel(FAULTS, *map(_NUMBER.pack, dropped)))
+            await redis.write(*hset(FAULTS, fields), *hdel(FAULTS, *map(records.fault_field, dropped)))
 
     async def drop(self, key: bytes, order: int, prefixes: list[bytes]) -> None:
         async with self._server() as redis:
             # By the copy, for the script that writes holds Redis to it.
             value = redis.copy.hashes[SUBMISSIONS].get(key)
-            if value is not None and _HEADER.unpack_from(value)[0] == order:
+            if value is not None and records.order_of(value) == order:
                 await redis.write(*hdel(SUBMISSIONS, key), *_without_sets(redis, prefixes))
 
     async def add_worker(self, name: str) -> None:
@@ -145,45 +125,48 @@ class RedisJournal:
 
     async def save_policy(self, policy: SavedPolicy) -> None:
         async with self._server() as redis:
-            await redis.write(("SET", POLICY, json.dumps(asdict(policy))))
+            await redis.write(("SET", POLICY, records.pack_policy(policy)))
 
     async def saved_policy(self) -> SavedPolicy | None:
         async with self._server(reads=True) as redis:
             saved = await redis.get(POLICY)
-        return None if saved is None else SavedPolicy(**json.loads(saved))
+        return None if saved is None else read_field(POLICY, b"", records.unpack_policy, saved)
 
     async def recover(self) -> Recovered:
         async with self._server(reads=True) as redis:
             await redis.begin_reading()
             await redis.get(POLICY)
-            ordered: dict[bytes, tuple[int, Record]] = {}
-            async for key, value in redis.fields(SUBMISSIONS):
-                order, submitted_ms = _HEADER.unpack_from(value)
-                ordered[key] = (
-                    order,
-                    Record(key, submitted_ms, decompress(value[_HEADER.size :]), order=order),
-                )
-            deletions = {}
-            async for prefix, value in redis.fields(DELETIONS):
-                (pods,) = _BITMAP_HEADER.unpack_from(value)
-                bits = np.frombuffer(decompress(value[_BITMAP_HEADER.size :]), np.uint8)
-                deletions[prefix] = np.unpackbits(bits, count=pods).astype(np.bool_)
-            ungated: dict[bytes, GateRemovals] = {
-                prefix: _unpack_removals(value) async for prefix, value in redis.fields(GATES)
+            submitted = {
+                key: read_field(SUBMISSIONS, key, partial(records.unpack_record, key), value)
+                async for key, value in redis.fields(SUBMISSIONS)
             }
-            objects = {key.decode(): value async for key, value in redis.fields(OBJECTS)}
+            deletions = {
+                prefix: read_field(DELETIONS, prefix, records.unpack_deletions, value)
+                async for prefix, value in redis.fields(DELETIONS)
+            }
+            ungated: dict[bytes, GateRemovals] = {
+                prefix: read_field(GATES, prefix, records.unpack_removals, value)
+                async for prefix, value in redis.fields(GATES)
+            }
+            objects = {
+                read_field(OBJECTS, key, bytes.decode, key): value
+                async for key, value in redis.fields(OBJECTS)
+            }
             attempts = {
-                prefix: np.frombuffer(decompress(value), "<u2").astype(np.uint16)
+                prefix: read_field(ATTEMPTS, prefix, records.unpack_attempts, value)
                 async for prefix, value in redis.fields(ATTEMPTS)
             }
-            faults = {key: _unpack_fault(key, value) async for key, value in redis.fields(FAULTS)}
-            workers = {name.decode() for name in await redis.members(WORKERS)}
+            faults = {
+                key: read_field(FAULTS, key, partial(records.unpack_fault, key), value)
+                async for key, value in redis.fields(FAULTS)
+            }
+            workers = {read_field(WORKERS, name, bytes.decode, name) for name in await redis.members(WORKERS)}
             await redis.end_reading()
             gap, last_write = redis.gap, redis.last_write
-        entries = sorted(ordered.values(), key=lambda entry: entry[0])
-        self._order = count(entries[-1][0] + 1 if entries else 1)
+        accepted = sorted(submitted.values(), key=lambda record: record.order)
+        self._order = count(accepted[-1].order + 1 if accepted else 1)
         return Recovered(
-            [record for _, record in entries],
+            accepted,
             deletions,
             workers,
             ungated,
@@ -242,8 +225,8 @@ class RedisJournal:
     async def _write(self, batch: list[_Pending]) -> None:
         async with self._server() as redis:
             prefixes = [prefix for entry in batch for prefix in entry.prefixes]
-            records = {entry.key: entry.value for entry in batch}
-            await redis.write(*_without_sets(redis, prefixes), *hset(SUBMISSIONS, records))
+            values = {entry.key: entry.value for entry in batch}
+            await redis.write(*_without_sets(redis, prefixes), *hset(SUBMISSIONS, values))
 
 
 def _without_sets(redis: FencedRedis, prefixes: Collection[bytes]) -> Iterator[Command]:
@@ -251,36 +234,3 @@ def _without_sets(redis: FencedRedis, prefixes: Collection[bytes]) -> Iterator[C
     for key in _OF_SETS:
         fields = redis.copy.hashes[key]
         yield from hdel(key, *(prefix for prefix in prefixes if prefix in fields))
-
-
-def _pack_removals(gates: GateRemovals) -> bytes:
-    parts = []
-    for gate, bitmap in gates.items():
-        name, bits = gate.encode(), compress(np.packbits(bitmap).tobytes())
-        parts += [_GATE_HEADER.pack(len(name), len(bitmap), len(bits)), name, bits]
-    return b"".join(parts)
-
-
-def _pack_fault(record: FaultRecord) -> bytes:
-    packed: bytes = msgpack.packb(
-        [record.at_ms, record.worker, record.text, record.final, record.uids.tobytes()]
-    )
-    return packed
-
-
-def _unpack_fault(number: bytes, data: bytes) -> FaultRecord:
-    at_ms, worker, text, final, uids = msgpack.unpackb(data)
-    return FaultRecord(_NUMBER.unpack(number)[0], at_ms, worker, text, final, decode_uids(uids))
-
-
-def _unpack_removals(data: bytes) -> dict[str, NDArray[np.bool_]]:
-    gates, at = {}, 0
-    while at < len(data):
-        name_bytes, pods, bitmap_bytes = _GATE_HEADER.unpack_from(data, at)
-        name_end = at + _GATE_HEADER.size + name_bytes
-        bits = np.frombuffer(decompress(data[name_end : name_end + bitmap_bytes]), np.uint8)
-        gates[data[name_end - name_bytes : name_end].decode()] = np.unpackbits(bits, count=pods).astype(
-            np.bool_
-        )
-        at = name_end + bitmap_bytes
-    return gates

@@ -93,27 +93,29 @@ def find_binaries() -> Binaries:
     return binaries
 
 
-def cache_directory() -> Path:
-    """Where programs built from the present state of the Go module are. Raises ConfigError where the module
-    is not installed."""
+def cache_directory(source: Path | None = None) -> Path:
+    """Where programs built from the present state of a Go module are: of the control plane's, or of the one in
+    `source`. Raises ConfigError where the module is not installed."""
+    source = source or SOURCE
     given = os.environ.get(CACHE_VARIABLE)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     base = Path(given) if given else home / "hoss" / "controlplane"
-    sums = SOURCE / "go.sum"
+    sums = source / "go.sum"
     if not sums.is_file():
         raise ConfigError(
-            f"{SOURCE} is not there: it comes with the source tree, not with an installed package; set "
+            f"{source} is not there: it comes with the source tree, not with an installed package; set "
             f"${ASSETS_VARIABLE}",
             where="Kubernetes control plane",
         )
     state = hashlib.sha256(sums.read_bytes()).hexdigest()[:12]
-    return base / f"{version_of('k8s.io/kubernetes')}-{state}"
+    return base / f"{version_of('k8s.io/kubernetes', source)}-{state}"
 
 
-def version_of(package: str) -> str:
-    """The version that go.mod requires of a package's module."""
+def version_of(package: str, source: Path | None = None) -> str:
+    """The version that a go.mod requires of a package's module: the control plane's, or the one in
+    `source`."""
     required: list[tuple[str, str]] = re.findall(
-        r"^\s+(\S+) (v\S+)", (SOURCE / "go.mod").read_text(), re.MULTILINE
+        r"^\s+(\S+) (v\S+)", ((source or SOURCE) / "go.mod").read_text(), re.MULTILINE
     )
     return next(version for module, version in required if package.startswith(module))
 

@@ -14,7 +14,8 @@ from e2e.crashes import PODS, WORKERS, Moment, pods_under_way
 from e2e.loads import all_bound, assert_clean, prepare, submit
 from waiting import until
 
-from dispatcher.journal.redis_store import ATTEMPTS, FAULTS, decompress
+from dispatcher.journal.records import decompress
+from dispatcher.journal.redis_store import ATTEMPTS, FAULTS
 from hoss.client.dispatcher import submission
 from hoss.errors import HossError
 from hoss.model.node import Toleration

@@ -21,7 +21,7 @@ from fork_server import FORK_SERVER, ForkedProcess
 from waiting import DEADLINE_SECONDS, until
 
 from dispatcher.journal.fenced_redis import FORMAT, STATE
-from dispatcher.journal.redis_store import SUBMISSIONS
+from dispatcher.journal.redis_store import DELETIONS, SUBMISSIONS
 from hoss import rpc
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.client.errors import translate
@@ -254,6 +254,10 @@ class Platform:
         # A channel to the same port may remember its last life as unreachable for a moment.
         await asyncio.wait_for(client._channel.channel_ready(), DEADLINE_SECONDS)
         return client
+
+    def exit_code(self) -> int | None:
+        """Of the dispatcher, once it has ended."""
+        return None if self._process is None else self._process.poll()
 
     async def worker(self, name: str, **options) -> FakeWorker:
         worker = FakeWorker(self.ledger, f"127.0.0.1:{self.port}", name, **options)
@@ -709,6 +713,24 @@ async def test_a_journal_that_is_lost_alone_is_written_again_and_survives_kill_9
     platform.kill()
     client = await platform.start()
     await until_phases(client, QUEUED=14, DELETED=1)
+
+
+async def test_a_dispatcher_that_cannot_read_its_journal_ends_until_the_field_is_removed(
+    platform, redis_server
+):
+    client = await platform.start()
+    await client.submit(job("web", 10))
+    await client.delete("default", pods=["web-3"])
+    platform.kill()
+    with redis.Redis(port=redis_server.port) as connection:
+        (name,) = connection.hkeys(DELETIONS)
+        connection.hset(DELETIONS, name, b"damaged")
+        starting = asyncio.ensure_future(platform.start())
+        await until(lambda: platform.exit_code() == 1, "it ends by itself")
+        starting.cancel()
+        connection.hdel(DELETIONS, name)
+    client = await platform.start()
+    await until_phases(client, QUEUED=10)
 
 
 async def test_a_dispatcher_that_starts_notices_by_the_ledger_that_the_journal_went_back(

@@ -23,6 +23,7 @@ from tools.faults.platform import (
     DISPATCHERS,
     HERE,
     RESOLVERS,
+    SERVICES,
     WORKERS,
     Needs,
     Platform,
@@ -137,6 +138,24 @@ def _frozen(choose: Callable[[Strike], list[str]]) -> Happen:
             await strike.restarted()
 
     return happen
+
+
+@contextlib.asynccontextmanager
+async def _rolled(strike: Strike) -> AsyncIterator[None]:
+    """Every service is restarted, one after the other, while the block lasts and for as long as it takes."""
+
+    def roll() -> None:
+        for name in SERVICES:
+            strike.platform.restart(name)
+
+    rolling = asyncio.ensure_future(asyncio.to_thread(roll))
+    try:
+        yield
+        await rolling
+        strike.text = "all services in turn"
+    finally:
+        await asyncio.gather(rolling, return_exceptions=True)
+        await strike.restarted()
 
 
 def _active(_: Strike) -> list[str]:
@@ -378,9 +397,15 @@ FAULTS = (
     Fault("kill-worker", _killed(_one_of(WORKERS)), (0.5, 4.0)),
     Fault("kill-redis", _killed(_all_of("redis-1")), (0.2, 3.0), stops_service=True),
     Fault("kill-dispatchers", _killed(_all_of(*DISPATCHERS)), (0.2, 2.0), stops_service=True),
+    Fault("kill-workers", _killed(_all_of(*WORKERS)), (0.2, 2.0), stops_service=True),
+    Fault("kill-everything", _killed(_all_of("redis-1", *SERVICES)), (0.2, 2.0), stops_service=True),
+    Fault("restart-services", _rolled, (1.0, 2.0)),
     Fault("freeze-dispatcher", _frozen(_active), (0.5, 8.0)),
+    Fault("freeze-dispatchers", _frozen(_all_of(*DISPATCHERS)), (0.5, 8.0), stops_service=True),
+    Fault("freeze-resolvers", _frozen(_all_of(*RESOLVERS)), (0.5, 8.0), stops_service=True),
     Fault("freeze-resolver", _frozen(_one_of(RESOLVERS)), (0.5, 8.0)),
     Fault("freeze-worker", _frozen(_one_of(WORKERS)), (0.5, 8.0)),
+    Fault("freeze-workers", _frozen(_all_of(*WORKERS)), (0.5, 8.0), stops_service=True),
     Fault("freeze-redis", _frozen(_all_of("redis-1")), (0.5, 8.0), stops_service=True),
     Fault("cut-dispatcher", _cut(_dispatcher_and_redis), (5.0, 12.0), needs=_NETWORK),
     Fault("cut-dispatcher-workers", _cut(_dispatcher_and_workers), (1.0, 8.0), needs=_NETWORK, stops_service=True),
@@ -396,6 +421,8 @@ FAULTS = (
     Fault("memory-full", _memory_full, (1.0, 4.0), stops_service=True),
     Fault("out-of-memory", _out_of_memory, (0.2, 2.0), needs=Needs(cgroup=True), stops_service=True),
     Fault("clock-dispatcher", _clock(_active), (2.0, 6.0), needs=_CLOCKS),
+    Fault("clock-resolver", _clock(_one_of(RESOLVERS)), (2.0, 6.0), needs=_CLOCKS),
+    Fault("clock-worker", _clock(_one_of(WORKERS)), (2.0, 6.0), needs=_CLOCKS),
     Fault("clock-redis", _clock(_all_of("redis-1")), (2.0, 6.0), needs=_CLOCKS),
 )  # fmt: skip
 BY_NAME = {fault.name: fault for fault in FAULTS}

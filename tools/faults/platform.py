@@ -148,6 +148,12 @@ class Platform:
         process.kill()
         psutil.wait_procs([process], timeout=READY_SECONDS)
 
+    def restart(self, name: str) -> None:
+        """As an upgrade does: SIGTERM, and a new one when it has ended by itself."""
+        if stop_all([self._services[name].record]):
+            raise HossError(f"{name} has not ended by itself after SIGTERM")
+        self.start(name)
+
     def freeze(self, name: str) -> None:
         """As SIGSTOP."""
         self.process(name).suspend()

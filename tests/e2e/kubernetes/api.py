@@ -59,17 +59,21 @@ class Api:
         memory: str = "64Mi",
         namespace: str = "default",
         scheduler: str = "somebody-else",
+        image: str = "none",
         metadata: Any = None,
+        container: Any = None,
         **spec: Any,
     ) -> Any:
-        """A pod of one container. `metadata` is more of that, and `spec` of its spec, as `nodeName="n1"`."""
-        container = {"name": "c", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+        """A pod of one container. `metadata` and `container` are more of these, and `spec` of its spec, as
+        `nodeName="n1"`."""
+        requests = {"cpu": cpu, "memory": memory}
+        only = {"name": "c", "image": image, "resources": {"requests": requests}, **(container or {})}
         return self(
             "POST",
             f"/api/v1/namespaces/{namespace}/pods",
             {
                 "metadata": {"name": name, **(metadata or {})},
-                "spec": {"schedulerName": scheduler, "containers": [container], **spec},
+                "spec": {"schedulerName": scheduler, "containers": [only], **spec},
             },
         )
 

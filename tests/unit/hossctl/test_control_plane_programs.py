@@ -1,13 +1,17 @@
 """Where the programs of a control plane come from, and what is said where they cannot."""
 
+import re
 import stat
 from pathlib import Path
 
 import pytest
+from e2e.kubernetes.kubelet import no_kubelet
+from run_report import EXPECTED_SKIPS
 
 from hoss.errors import ConfigError
 from hossctl.local import control_plane
-from hossctl.local.control_plane import find_binaries
+from hossctl.local.control_plane import find_binaries, version_of
+from tools import kubelet
 from tools.controlplane import build_binaries
 
 
@@ -67,3 +71,25 @@ def test_another_state_of_the_module_is_another_directory(
         found.add(str(refused.value))
     assert len(found) == 2
     assert all("v1.36.3-" in text for text in found)
+
+
+def test_the_kubelet_has_the_version_of_the_control_plane() -> None:
+    package = "k8s.io/kubernetes"
+    assert version_of(package, kubelet.SOURCE) == version_of(package)
+
+
+def test_without_containerd_or_a_kubelet_its_tests_are_skipped_as_expected(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def reason() -> str:
+        found = no_kubelet.__wrapped__()
+        assert any(re.search(expected, found) for expected in EXPECTED_SKIPS), found
+        return found
+
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "apt-get install containerd runc" in reason()
+    _fill(tmp_path, "containerd", "ctr", "runc", "unshare")
+    assert "`make kubelet` builds" in reason()
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert "it takes root" in reason()

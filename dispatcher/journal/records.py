@@ -1,0 +1,153 @@
+"""What the fields of the journal in Redis contain: how each kind is written, and read again.
+
+A field that nobody can have written (a damaged one, or one of another program) is a broken invariant. The error
+names its place, so that it can be restored from a copy of Redis, or removed by somebody who knows what is forgotten
+with it."""
+
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.ports import FaultRecord, GateRemovals, Record, SavedPolicy
+from hoss.errors import InvalidInput, InvariantViolation, clipped
+from hoss.wire.columns import decode_uids
+
+_SMALL_BYTES = 512  # not worth compressing
+_NUMBER = struct.Struct("<I")
+_HEADER = struct.Struct("<Qq")  # order of acceptance, Unix milliseconds
+_BITMAP_HEADER = struct.Struct("<I")  # pods in the set
+_GATE_HEADER = struct.Struct("<HII")  # bytes of the name, pods in the set, bytes of the bitmap
+_MOST_SHOWN = 200
+
+# What reading a damaged field raises.
+_UNREADABLE = (
+    *(struct.error, zlib.error, msgpack.UnpackException, msgpack.ExtraData, InvalidInput),
+    *(UnicodeDecodeError, RecursionError, TypeError, ValueError),
+)
+
+_T = TypeVar("_T")
+
+
+def read_field(key: str, name: bytes, read: Callable[[bytes], _T], value: bytes) -> _T:
+    """What a field contains. Raises InvariantViolation with its place where it cannot be read."""
+    try:
+        return read(value)
+    except _UNREADABLE as exc:
+        raise unreadable(key, name, str(exc)) from exc
+
+
+def unreadable(key: str, name: bytes, why: str) -> InvariantViolation:
+    """The error for a field; "" as name: for a plain value."""
+    place = f"the field {name.hex()} of {key}" if name else key
+    return InvariantViolation(
+        f"{place} in the journal cannot be read: {clipped(why, _MOST_SHOWN)}; restore it from a copy of Redis, or "
+        "remove it, and what it says is forgotten"
+    )
+
+
+def compress(data: bytes) -> bytes:
+    """Compress data unless it is small. The first byte says which."""
+    return b"\0" + data if len(data) < _SMALL_BYTES else b"\1" + zlib.compress(data, 1)
+
+
+def decompress(data: bytes) -> bytes:
+    return zlib.decompress(data[1:]) if data[:1] == b"\1" else data[1:]
+
+
+def pack_record(order: int, record: Record) -> bytes:
+    return _HEADER.pack(order, record.submitted_ms) + compress(record.message)
+
+
+def unpack_record(key: bytes, value: bytes) -> Record:
+    """With its order."""
+    order, submitted_ms = _HEADER.unpack_from(value)
+    return Record(key, submitted_ms, decompress(value[_HEADER.size :]), order=order)
+
+
+def order_of(value: bytes) -> int:
+    """The order of a packed record."""
+    order: int = _HEADER.unpack_from(value)[0]
+    return order
+
+
+def pack_deletions(bitmap: NDArray[np.bool_]) -> bytes:
+    return _BITMAP_HEADER.pack(len(bitmap)) + compress(np.packbits(bitmap).tobytes())
+
+
+def unpack_deletions(value: bytes) -> NDArray[np.bool_]:
+    (pods,) = _BITMAP_HEADER.unpack_from(value)
+    return _bits(decompress(value[_BITMAP_HEADER.size :]), pods)
+
+
+def pack_removals(gates: GateRemovals) -> bytes:
+    parts = []
+    for gate, bitmap in gates.items():
+        name, bits = gate.encode(), compress(np.packbits(bitmap).tobytes())
+        parts += [_GATE_HEADER.pack(len(name), len(bitmap), len(bits)), name, bits]
+    return b"".join(parts)
+
+
+def unpack_removals(value: bytes) -> dict[str, NDArray[np.bool_]]:
+    gates, at = {}, 0
+    while at < len(value):
+        name_bytes, pods, bitmap_bytes = _GATE_HEADER.unpack_from(value, at)
+        name_end = at + _GATE_HEADER.size + name_bytes
+        at = name_end + bitmap_bytes
+        gates[value[name_end - name_bytes : name_end].decode()] = _bits(decompress(value[name_end:at]), pods)
+    return gates
+
+
+def _bits(packed: bytes, pods: int) -> NDArray[np.bool_]:
+    # unpackbits makes up bits that are missing.
+    if len(packed) != (pods + 7) // 8:
+        raise ValueError(f"{len(packed)} bytes for {pods} pods")
+    return np.unpackbits(np.frombuffer(packed, np.uint8), count=pods).astype(np.bool_)
+
+
+def pack_attempts(attempts: NDArray[np.uint16]) -> bytes:
+    return compress(attempts.astype("<u2").tobytes())
+
+
+def unpack_attempts(value: bytes) -> NDArray[np.uint16]:
+    return np.frombuffer(decompress(value), "<u2").astype(np.uint16)
+
+
+def fault_field(number: int) -> bytes:
+    """The name of a fault's field."""
+    return _NUMBER.pack(number)
+
+
+def pack_fault(record: FaultRecord) -> bytes:
+    fields = [record.at_ms, record.worker, record.text, record.final, record.uids.tobytes()]
+    packed: bytes = msgpack.packb(fields)
+    return packed
+
+
+def unpack_fault(number: bytes, value: bytes) -> FaultRecord:
+    at_ms, worker, text, final, uids = msgpack.unpackb(value)
+    _of_types((at_ms, int), (worker, str), (text, str), (final, bool), (uids, bytes))
+    return FaultRecord(_NUMBER.unpack(number)[0], at_ms, worker, text, final, decode_uids(uids))
+
+
+def pack_policy(policy: SavedPolicy) -> str:
+    return json.dumps(asdict(policy))
+
+
+def unpack_policy(value: bytes) -> SavedPolicy:
+    found = SavedPolicy(**json.loads(value))
+    numbers, texts = (found.version, found.since_ms), (found.yaml, found.source)
+    _of_types(*((number, int) for number in numbers), *((text, str) for text in texts))
+    return found
+
+
+def _of_types(*values: tuple[Any, type]) -> None:
+    for value, wanted in values:
+        if not isinstance(value, wanted):
+            raise TypeError(f"a {type(value).__name__} where a {wanted.__name__} belongs")
