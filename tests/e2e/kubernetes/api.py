@@ -1,5 +1,7 @@
 """What tests ask of an API server: a few verbs on raw objects, and objects as short as they can be."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -33,15 +35,23 @@ class Api:
         return answer
 
     def create_node(
-        self, name: str, *, cpu: str = "4", memory: str = "8Gi", pods: int = 110, **spec: Any
+        self,
+        name: str,
+        *,
+        cpu: str = "4",
+        memory: str = "8Gi",
+        pods: int = 110,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        extended: Mapping[str, str] = MappingProxyType({}),
+        **spec: Any,
     ) -> Any:
-        """A plain Node object, ready, as KWOK's are."""
-        amounts = {"cpu": cpu, "memory": memory, "pods": str(pods)}
+        """A plain Node object, ready, as KWOK's are. `extended`: amounts of extended resources."""
+        amounts = {"cpu": cpu, "memory": memory, "pods": str(pods), **extended}
         return self(
             "POST",
             "/api/v1/nodes",
             {
-                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}},
                 "spec": spec,
                 "status": {
                     "capacity": amounts,
@@ -57,13 +67,15 @@ class Api:
         *,
         cpu: str = "100m",
         memory: str = "64Mi",
+        extended: Mapping[str, str] = MappingProxyType({}),
         namespace: str = "default",
         scheduler: str = "somebody-else",
         metadata: Any = None,
         **spec: Any,
     ) -> Any:
         """A pod of one container. `metadata` is more of that, and `spec` of its spec, as `nodeName="n1"`."""
-        container = {"name": "c", "image": "none", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+        resources = {"requests": {"cpu": cpu, "memory": memory, **extended}, "limits": dict(extended)}
+        container = {"name": "c", "image": "none", "resources": resources}
         return self(
             "POST",
             f"/api/v1/namespaces/{namespace}/pods",

@@ -17,6 +17,7 @@ from e2e.kubernetes.renderers import DEPLOY, Objects, objects_of
 from e2e.kubernetes.rights import EVERY, Right, rights_of
 from waiting import wait_until
 
+from dispatcher.config import ClusterSection
 from dispatcher.core.policy.checks import document_warnings
 from dispatcher.flags import parse_flags, read_config
 from dispatcher.policy.documents import parse_policy
@@ -124,6 +125,17 @@ def test_the_chart_in_another_namespace_names_the_usual_one_nowhere() -> None:
     text = renderers.templated("--values", renderers.values("guard"), namespace="scheduling")
     assert NAMESPACE not in text
     assert "--webhook-host=hoss-resolver.scheduling.svc" in text
+
+
+@pytest.mark.parametrize("namespace", [NAMESPACE, "scheduling"])
+def test_dispatchers_report_no_binding_of_a_namespace_that_the_webhook_leaves_out(namespace: str) -> None:
+    text = renderers.templated("--values", renderers.values("guard"), namespace=namespace)
+    objects = objects_of(text)
+    (webhook,) = objects["ValidatingWebhookConfiguration", "hoss-binding-guard"]["webhooks"]
+    left_out = webhook["namespaceSelector"]["matchExpressions"][0]
+    document = yaml.safe_load(objects["ConfigMap", "hoss-dispatcher"]["data"]["dispatcher.yaml"])
+    cluster = ClusterSection(**document["kubernetes"])
+    assert cluster.unguarded_namespaces == {"kube-system", namespace} == set(left_out["values"])
 
 
 def test_the_api_server_takes_every_object(api: Api, overlay: str) -> None:
