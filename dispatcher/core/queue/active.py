@@ -336,6 +336,11 @@ class ActiveQueue:
         self._next.clear()
         return len(segments)
 
+    def rows(self, sub_queue: int) -> Rows:
+        """The rows of a sub-queue in no particular order, deleted and passed-over ones included."""
+        found = [segment.rows for where, _, segment in self._sub_queues.segments() if where == sub_queue]
+        return np.concatenate(found) if found else np.zeros(0, np.uint32)
+
     def all_rows(self) -> list[Rows]:
         """All rows in the queue, also those no longer QUEUED."""
         return [segment.rows for _, _, segment in self._sub_queues.segments()]
