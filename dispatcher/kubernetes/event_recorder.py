@@ -171,10 +171,10 @@ class EventRecorder:
         for sub_queue, since in self._unserved.items():
             if now - since < _UNSERVED_SECONDS:
                 continue
-            rows = active.rows(sub_queue)
+            first = self._unserved_looks * _UNSERVED_PODS % max(active.count(sub_queue), 1)
+            rows = active.rows(sub_queue, first, _UNSERVED_PODS)
             rows = rows[self._registry.pods.phase[rows] == Phase.QUEUED]
-            first = self._unserved_looks * _UNSERVED_PODS % max(len(rows), 1)
-            for row in rows[first : first + _UNSERVED_PODS].tolist():
+            for row in rows.tolist():
                 if (pod := self._waiting_pod(row, problems[sub_queue])) is not None:
                     self._conditions.update(pod, now)
         self._unserved_looks += 1
