@@ -301,7 +301,7 @@ def _check_strategy(args: Object, place: str) -> None:
     if not given and kind == REQUESTED_TO_CAPACITY_RATIO:
         problem = "must be specified when type is RequestedToCapacityRatio"
         raise ConfigError(f"Required value: {problem}", where=ratio)
-    if given and not strategy["requestedToCapacityRatio"].get("shape"):
+    if given and not mapping(strategy, "requestedToCapacityRatio", where).get("shape"):
         raise ConfigError("Required value: at least one point must be specified", where=f"{ratio}.shape")
 
 
@@ -312,7 +312,7 @@ def _weighted(resources: Iterable[Object]) -> list[dict[str, Any]]:
 
 def _balanced_allocation(args: Object, place: str) -> dict[str, Any]:
     _only(args, ("resources",), place)
-    names: set[object] = set()
+    names: list[object] = []  # a broken one may be anything
     resources = _weighted(mappings(args, "resources", place))
     for i, entry in enumerate(resources):
         where, name, weight = f"{place}.resources[{i}]", entry.get("name"), entry["weight"]
@@ -320,7 +320,7 @@ def _balanced_allocation(args: Object, place: str) -> dict[str, Any]:
             raise ConfigError(f"Duplicate value: {quoted(name)}", where=f"{where}.name")
         if weight != 1:
             raise ConfigError(f"Invalid value: {quoted(weight)}: must be 1", where=f"{where}.weight")
-        names.add(name)
+        names.append(name)
     return {"resources": resources} if resources else {}
 
 
