@@ -56,10 +56,10 @@ class ClusterSection(KubernetesConfig):
     # pods are always written.
     events_per_second: float = Field(default=100.0, ge=0, le=10_000)
 
-    # Namespaces whose bindings the binding webhook does not see: those that its namespaceSelector leaves out
-    # by name. Elsewhere a pod that was bound without a review is reported, unless its namespace has the label
-    # hoss.dev/binding-guard=off.
-    exempt_namespaces: tuple[str, ...] = ("kube-system", "hoss-system")
+    # Namespaces whose bindings the binding webhook does not see, beside HOSS's own (that of `lease`): those
+    # that its namespaceSelector leaves out by name. Elsewhere a pod that was bound without a review is
+    # reported, unless its namespace has the label hoss.dev/binding-guard=off.
+    exempt_namespaces: tuple[str, ...] = ("kube-system",)
 
     # What pods of HOSS request and HOSS ignores when it places them: persistent volume claims, ephemeral
     # volumes, resource claims.
@@ -81,6 +81,12 @@ class ClusterSection(KubernetesConfig):
     # Seconds that this Lease lasts from each renewal; it is renewed three times in that. As long as
     # kube-scheduler's.
     lease_seconds: int = Field(default=15, ge=2, le=600)
+
+    @property
+    def unguarded_namespaces(self) -> frozenset[str]:
+        """Those whose bindings the binding webhook does not see."""
+        own = self.lease.partition("/")[0]
+        return frozenset({*self.exempt_namespaces, own} - {""})
 
 
 class DispatcherConfig(TelemetryConfig, SecurityConfig):

@@ -5,11 +5,11 @@ kube-scheduler's process (leader election, connections, probes, profiling, paral
 Defaults, merging of plugin sets and, where there are some, the words of errors are kube-scheduler 1.36's
 (pkg/scheduler/apis/config)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hoss.errors import ConfigError, quoted
+from hoss.errors import ConfigError, InvalidInput, quoted
 from hoss.manifests.fields import Object, integer, mapping, mappings, text
 from hoss.manifests.placement import read_node_affinity
 from hoss.manifests.pod_rules import read_spread_constraints
@@ -17,6 +17,7 @@ from scheduler_worker.core.framework.registry import Registry, Weighted
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS
 from scheduler_worker.core.plugins.policy_nodes import PolicyNodes
 from scheduler_worker.core.plugins.profiles import ProfileSpec
+from scheduler_worker.core.plugins.scoring_strategies import REQUESTED_TO_CAPACITY_RATIO, STRATEGIES
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
@@ -24,7 +25,8 @@ KIND = "KubeSchedulerConfiguration"
 _DEFAULT_NAME = "default-scheduler"
 _ALL = "*"
 _MULTI_POINT = "multiPoint"
-_MOST_WEIGHT = 100  # of a plugin in a profile of HOSS
+# kube-scheduler's own limit is that scores do not overflow; sums of this do not overflow a ranking's keys.
+_MOST_WEIGHT = 100_000
 
 # Plugins of kube-scheduler for what HOSS does without a plugin. Each is always there, and has no score.
 _BUILT_IN = ("PrioritySort", "DefaultPreemption", "DefaultBinder")
@@ -33,6 +35,30 @@ _POINTS = (
     _MULTI_POINT, "preEnqueue", "queueSort", "preFilter", "filter", "postFilter", "preScore", "score",
     "reserve", "permit", "preBind", "bind", "postBind",
 )  # fmt: skip
+# What default plugins are asked at, beside multiPoint. To disable one elsewhere has no effect.
+_FILTERS = ("preFilter", "filter")
+_SCORES = ("preScore", "score")
+_POINTS_OF: Mapping[str, tuple[str, ...]] = {
+    "SchedulingGates": ("preEnqueue",),
+    "PrioritySort": ("queueSort",),
+    "NodeUnschedulable": ("filter",),
+    "NodeName": ("filter",),
+    "TaintToleration": ("filter", *_SCORES),
+    "NodeAffinity": (*_FILTERS, *_SCORES),
+    "NodePorts": _FILTERS,
+    "NodeResourcesFit": (*_FILTERS, *_SCORES),
+    "VolumeRestrictions": _FILTERS,
+    "NodeVolumeLimits": _FILTERS,
+    "VolumeBinding": (*_FILTERS, *_SCORES, "reserve", "preBind"),
+    "VolumeZone": _FILTERS,
+    "PodTopologySpread": (*_FILTERS, *_SCORES),
+    "InterPodAffinity": (*_FILTERS, *_SCORES),
+    "DynamicResources": ("preEnqueue", *_FILTERS, "postFilter", "score", "reserve", "preBind"),
+    "DefaultPreemption": ("preEnqueue", "postFilter"),
+    "NodeResourcesBalancedAllocation": _SCORES,
+    "ImageLocality": ("score",),
+    "DefaultBinder": ("bind",),
+}
 _PROFILE_FIELDS = ("schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig")
 _OF_THE_PROCESS = (
     "parallelism", "leaderElection", "clientConnection", "enableProfiling", "enableContentionProfiling",
@@ -63,6 +89,10 @@ def read_scheduler_profiles(document: Object, registry: Registry) -> dict[str, P
         if document.get(name) not in (None, default):
             raise _unsupported(name, f"{what}, and has no other setting")
     percentage = _percentage(document, "")
+    parallelism = document.get("parallelism")
+    if parallelism is not None and (not isinstance(parallelism, int) or parallelism < 1):
+        problem = "should be an integer value greater than zero"
+        raise ConfigError(f"Invalid value: {quoted(parallelism)}: {problem}", where="parallelism")
     sections = mappings(document, "profiles", "") or [{}]
     found: dict[str, ProfileSpec] = {}
     for i, section in enumerate(sections):
@@ -72,7 +102,8 @@ def read_scheduler_profiles(document: Object, registry: Registry) -> dict[str, P
         if not name:
             raise ConfigError("Required value", where=f"{place}.schedulerName")
         if name in found:
-            raise ConfigError(f"Duplicate value: {quoted(name)}", where=f"{place}.schedulerName")
+            first = f"profiles[{list(found).index(name)}].schedulerName"
+            raise ConfigError(f"Duplicate value: {quoted(first)}", where=f"{place}.schedulerName")
         own = _percentage(section, f"{place}.")
         found[name] = ProfileSpec(
             _plugins(section, place, registry),
@@ -145,8 +176,11 @@ def _plugins(section: Object, place: str, registry: Registry) -> tuple[Weighted,
     known = {*registry.names, *_BUILT_IN} - {PolicyNodes.name}  # no file weakens the policy
     for point, listed in points.items():
         for name, (_, at) in listed.enabled.items():
+            kind = f"{point[0].upper()}{point[1:]}Plugin"
             if name not in known:
-                raise ConfigError(f"{point} plugin {quoted(name)} does not exist", where=at)
+                raise ConfigError(f"{kind} {quoted(name)} does not exist", where=at)
+            if point != _MULTI_POINT and point not in _POINTS_OF.get(name, (point,)):
+                raise ConfigError(f"plugin {quoted(name)} does not extend {kind} plugin", where=at)
     multi, score = points[_MULTI_POINT], points["score"]
     names = [n for n in _KUBE_DEFAULTS if n in multi.enabled or not multi.leaves_out(n)]
     names += [name for name in multi.enabled if name not in names]
@@ -183,7 +217,7 @@ def _keep_filters(points: Mapping[str, _PluginSet]) -> None:
         if point in (_MULTI_POINT, "permit", "postBind"):  # no default plugin is at the latter two
             continue
         for name, at in listed.disabled.items():
-            if name == _ALL or (name in _KUBE_DEFAULTS and name not in listed.enabled):
+            if name == _ALL or (point in _POINTS_OF.get(name, ()) and name not in listed.enabled):
                 raise _cannot_go(at, f"all of {point}" if name == _ALL else name)
 
 
@@ -224,14 +258,15 @@ def _resources_fit(args: Object, place: str) -> dict[str, Any]:
         if args.get(name):
             raise _unsupported(f"{place}.{name}", "the ledger counts every resource")
     where = f"{place}.scoringStrategy"
+    if "scoringStrategy" in args:
+        _check_strategy(args, place)
     strategy = mapping(args, "scoringStrategy", place)
     _only(strategy, ("type", "resources", "requestedToCapacityRatio"), where)
     read: dict[str, Any] = {}
     if strategy.get("type"):
         read["strategy"] = text(strategy, "type", where)
     if resources := mappings(strategy, "resources", where):
-        # kube-scheduler's default for a weight that is left out, or 0
-        read["resources"] = [{**entry, "weight": entry.get("weight") or 1} for entry in resources]
+        read["resources"] = _weighted(resources)
     ratio = mapping(strategy, "requestedToCapacityRatio", where)
     if ratio:
         _only(ratio, ("shape",), f"{where}.requestedToCapacityRatio")
@@ -240,6 +275,70 @@ def _resources_fit(args: Object, place: str) -> dict[str, Any]:
             for point in mappings(ratio, "shape", f"{where}.requestedToCapacityRatio")
         ]
     return read
+
+
+def _check_strategy(args: Object, place: str) -> None:
+    """Refuse what kube-scheduler refuses, in its words; amounts and shapes are checked by the plugin."""
+    strategy, where = mapping(args, "scoringStrategy", place), f"{place}.scoringStrategy"
+    kind = strategy.get("type")
+    if kind not in STRATEGIES:
+        listed = ", ".join(f'"{name}"' for name in STRATEGIES)
+        problem = f"Unsupported value: {quoted(kind or '')}: supported values: {listed}"
+        raise ConfigError(problem, where=f"{where}.type")
+    for i, entry in enumerate(mappings(strategy, "resources", where)):
+        weight = entry.get("weight") or 1
+        if not isinstance(weight, int) or not 0 < weight <= 100:
+            name = entry.get("name")
+            problem = (
+                f"Invalid value: {quoted(weight)}: resource weight of {name} not in valid range (0, 100]"
+            )
+            raise ConfigError(problem, where=f"{where}.resources[{i}].weight")
+    given = strategy.get("requestedToCapacityRatio") is not None
+    ratio = f"{where}.requestedToCapacityRatio"
+    if given and kind != REQUESTED_TO_CAPACITY_RATIO:
+        problem = "must be nil when type is not RequestedToCapacityRatio"
+        raise ConfigError(f"Forbidden: {problem}", where=ratio)
+    if not given and kind == REQUESTED_TO_CAPACITY_RATIO:
+        problem = "must be specified when type is RequestedToCapacityRatio"
+        raise ConfigError(f"Required value: {problem}", where=ratio)
+    if given and not mapping(strategy, "requestedToCapacityRatio", where).get("shape"):
+        raise ConfigError("Required value: at least one point must be specified", where=f"{ratio}.shape")
+
+
+def _weighted(resources: Iterable[Object]) -> list[dict[str, Any]]:
+    """With kube-scheduler's default for a weight that is left out, or 0."""
+    return [{**entry, "weight": entry.get("weight") or 1} for entry in resources]
+
+
+def _balanced_allocation(args: Object, place: str) -> dict[str, Any]:
+    _only(args, ("resources",), place)
+    names: list[object] = []  # a broken one may be anything
+    resources = _weighted(mappings(args, "resources", place))
+    for i, entry in enumerate(resources):
+        where, name, weight = f"{place}.resources[{i}]", entry.get("name"), entry["weight"]
+        if name in names:
+            raise ConfigError(f"Duplicate value: {quoted(name)}", where=f"{where}.name")
+        if weight != 1:
+            raise ConfigError(f"Invalid value: {quoted(weight)}: must be 1", where=f"{where}.weight")
+        names.append(name)
+    return {"resources": resources} if resources else {}
+
+
+def _inter_pod_affinity(args: Object, place: str) -> dict[str, Any]:
+    _only(args, ("hardPodAffinityWeight", "ignorePreferredTermsOfExistingPods"), place)
+    weight, ignore = args.get("hardPodAffinityWeight"), args.get("ignorePreferredTermsOfExistingPods")
+    weight = 1 if weight is None else weight
+    if not isinstance(weight, int) or isinstance(weight, bool) or not 0 <= weight <= 100:
+        problem = f"Invalid value: {quoted(weight)}: not in valid range [0, 100]"
+        raise ConfigError(problem, where=f"{place}.hardPodAffinityWeight")
+    if ignore is not None and not isinstance(ignore, bool):
+        raise ConfigError(
+            f"is {quoted(ignore)}; it is true or false", where=f"{place}.ignorePreferredTermsOfExistingPods"
+        )
+    return {
+        "hard_pod_affinity_weight": weight,
+        "ignore_preferred_terms_of_existing_pods": bool(ignore),
+    }
 
 
 def _topology_spread(args: Object, place: str) -> dict[str, Any]:
@@ -252,7 +351,8 @@ def _topology_spread(args: Object, place: str) -> dict[str, Any]:
         raise ConfigError(problem, where=f"{place}.defaultingType")
     if defaulting == "System":
         if given:
-            raise ConfigError("when .defaultingType is System, must be empty", where=where)
+            problem = "Invalid value: 'System': when .defaultConstraints are not empty"
+            raise ConfigError(problem, where=f"{place}.defaultingType")
         return {}
     for i, entry in enumerate(given):
         if entry.get("labelSelector") is not None:
@@ -261,14 +361,22 @@ def _topology_spread(args: Object, place: str) -> dict[str, Any]:
         if entry.get("whenUnsatisfiable") == "DoNotSchedule":
             problem = "HOSS takes ScheduleAnyway as a default; write DoNotSchedule into the pods"
             raise _unsupported(f"{where}[{i}].whenUnsatisfiable", problem)
-    constraints = read_spread_constraints({"topologySpreadConstraints": given}, place, labels={})
+    try:
+        constraints = read_spread_constraints({"topologySpreadConstraints": given}, place, labels={})
+    except InvalidInput as exc:
+        at = exc.where.replace(".topologySpreadConstraints", ".defaultConstraints")
+        raise ConfigError(exc.text, where=at) from exc
     return {"default_constraints": constraints}
 
 
 def _node_affinity(args: Object, place: str) -> dict[str, Any]:
     _only(args, ("addedAffinity",), place)
     spec = {"affinity": {"nodeAffinity": mapping(args, "addedAffinity", place)}}
-    required, preferred = read_node_affinity(spec, place)
+    try:
+        required, preferred = read_node_affinity(spec, place)
+    except InvalidInput as exc:
+        at = exc.where.replace(".affinity.nodeAffinity", ".addedAffinity")
+        raise ConfigError(exc.text, where=at) from exc
     return {"added_required": required, "added_preferred": preferred}
 
 
@@ -287,22 +395,21 @@ def _only_defaults(**defaults: tuple[Any, str]) -> Callable[[Object, str], dict[
 
 
 _CANDIDATES = "HOSS looks for victims in a way of its own"
-_BALANCED = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
 
 _READERS: Mapping[str, Callable[[Object, str], dict[str, Any]]] = {
     "NodeResourcesFit": _resources_fit,
     "PodTopologySpread": _topology_spread,
     "NodeAffinity": _node_affinity,
-    "InterPodAffinity": _only_defaults(
-        hardPodAffinityWeight=(1, "required affinity of other pods counts 1"),
-        ignorePreferredTermsOfExistingPods=(False, "preferred terms of other pods count"),
-    ),
-    "NodeResourcesBalancedAllocation": _only_defaults(resources=(_BALANCED, "cpu and memory are balanced")),
+    "InterPodAffinity": _inter_pod_affinity,
+    "NodeResourcesBalancedAllocation": _balanced_allocation,
     "VolumeBinding": _only_defaults(
         bindTimeoutSeconds=(600, "it is volume_bind_timeout_seconds of the DispatcherConfig"),
         shape=(None, "HOSS does not score by the capacity of storage"),
     ),
-    "DynamicResources": _only_defaults(filterTimeout=("10s", "HOSS has a limit of its own")),
+    "DynamicResources": _only_defaults(
+        filterTimeout=("10s", "HOSS has a limit of its own"),
+        bindingTimeout=("10m", "HOSS places no devices with binding conditions"),
+    ),
     "DefaultPreemption": _only_defaults(
         minCandidateNodesPercentage=(10, _CANDIDATES), minCandidateNodesAbsolute=(100, _CANDIDATES)
     ),

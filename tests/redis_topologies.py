@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -22,9 +23,11 @@ from typing import Any
 
 import pytest
 import redis
+import yaml
 from waiting import wait_until
 
 from hoss.errors import ConfigError
+from hoss.redis_url import PASSWORD_VARIABLE
 from hossctl.local.ports import free_ports
 from hossctl.local.redis_server import RedisServer, carried_server, find_redis_server
 
@@ -39,6 +42,7 @@ _OUTGOING_PORTS = 32_768  # from there on the system gives ports to outgoing con
 # machine that is held up for some seconds would take a server of the whole run away from the tests that come
 # after.
 SOON_MS, NEVER_MS = 1000, 3_600_000
+_DEPLOY = Path(__file__).parents[1] / "deploy"
 _OPERATIONS = Path(__file__).parents[1] / "docs" / "operations" / "redis.md"
 _PASSWORD = "documented"
 # A replica gets its copy at once; Redis 7 and Valkey wait 5 s for others that may want one, too.
@@ -185,6 +189,81 @@ class SentinelSetup:
         self._sentinel.wait()
         self.replica.kill()
         self.master.kill()
+
+
+class ComposedSentinels:
+    """The servers of deploy/docker-compose.sentinel.yml as processes: its commands, script and configurations,
+    with addresses of this machine in place of names. The environment has HOSS_REDIS_PASSWORD."""
+
+    def __init__(self, directory: Path) -> None:
+        services = yaml.safe_load((_DEPLOY / "docker-compose.sentinel.yml").read_text())["services"]
+        programs = directory / "programs"
+        programs.mkdir(parents=True)
+        (programs / "redis-server").symlink_to(find_redis_server())
+        self._environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+        first, replica, *sentinels = free_ports(2 + services["sentinel"]["scale"])
+        self._first, self._replica, self._sentinels = first, replica, sentinels
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._start(directory, services["redis"], first)
+        self._start(directory, services["redis-replica"], replica)
+        for port in sentinels:
+            self._start(directory, services["sentinel"], port)
+        until(self._are_ready, "all Sentinels know the replica and each other")
+
+    def url(self, service: str) -> str:
+        """The --redis-url of a service of HOSS."""
+        services = yaml.safe_load((_DEPLOY / "docker-compose.sentinel.yml").read_text())["services"]
+        (flag,) = (flag for flag in services[service]["command"] if flag.startswith("--redis-url="))
+        addresses = ",".join(f"127.0.0.1:{port}" for port in self._sentinels)
+        return str(flag.removeprefix("--redis-url=").replace("sentinel:26379", addresses))
+
+    def kill_master(self) -> None:
+        """The server that is the master at first."""
+        self._processes[self._first].kill()
+        self._processes[self._first].wait()
+
+    def _start(self, directory: Path, service: dict[str, Any], port: int) -> None:
+        files, data = directory / f"files-{port}", directory / f"data-{port}"
+        shutil.copytree(_DEPLOY / "redis", files)
+        data.mkdir()
+        for path in files.glob("*.conf"):
+            text = re.sub(r"^port \d+$", f"port {port}\nbind 127.0.0.1", path.read_text(), flags=re.MULTILINE)
+            text = text.replace(" redis 6379", f" 127.0.0.1 {self._first}")
+            path.write_text(re.sub(r"announce-ip \S+", "announce-ip 127.0.0.1", text))
+        self._processes[port] = subprocess.Popen(
+            [word.replace("/etc/hoss", str(files)) for word in service["command"]],
+            cwd=data,
+            env=self._environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until(lambda: self._answers(port), "it answers")
+
+    def _answers(self, port: int) -> bool:
+        with self._client(port) as client:
+            return bool(client.ping())
+
+    def _are_ready(self) -> bool:
+        with self._client(self._replica) as client:
+            if client.info("replication")["master_link_status"] != "up":
+                return False
+        for port in self._sentinels:
+            with self._client(port) as client:
+                replicas = client.execute_command("SENTINEL", "REPLICAS", SERVICE)
+                others = client.execute_command("SENTINEL", "SENTINELS", SERVICE)
+            if len(replicas) != 1 or len(others) != len(self._sentinels) - 1:
+                return False
+        return True
+
+    def _client(self, port: int) -> redis.Redis:
+        password = None if port in self._sentinels else self._environment[PASSWORD_VARIABLE]
+        return redis.Redis(port=port, password=password)
+
+    def stop(self) -> None:
+        """End every process."""
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
 
 
 class ClusterSetup:

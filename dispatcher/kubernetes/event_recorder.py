@@ -1,6 +1,7 @@
 """Kubernetes mode: writes pod conditions and events to the API server, in kube-scheduler's words.
 
-A pod that fits nowhere gets the condition PodScheduled=False with the reason, and an event FailedScheduling.
+A pod that fits nowhere gets the condition PodScheduled=False with the reason, and an event FailedScheduling;
+so does a pod that has no worker for some seconds.
 A bound pod gets an event Scheduled, a victim an event Preempted. A PodGroup whose gang waits for too long gets an
 event FailedScheduling. Conditions are always written, if late.
 Events beyond the configured rate are dropped and counted, because each costs the API server as much as a
@@ -26,6 +27,11 @@ from hoss.wire.uids import uid_text
 
 _POLL_SECONDS = 0.1
 _CONCURRENT_REQUESTS = 8  # few, because bindings matter more
+# Pods without a worker are told after this: a worker that restarts is back by then. At each look the next so
+# many of a sub-queue.
+_UNSERVED_SECONDS = 10.0
+_UNSERVED_LOOK_SECONDS = 1.0
+_UNSERVED_PODS = 500
 _COMPONENT = "hoss"
 _REFUSED_BY = "hoss.dev/refused-by"  # annotation of FailedScheduling: its plugins, for programs to read
 _UNREVIEWED = "BindingNotReviewed"
@@ -60,6 +66,9 @@ class EventRecorder:
         self._revision = runtime.machine.log.revision
         self._events: asyncio.Queue[Object] = asyncio.Queue()
         self._unplaceable: set[bytes] = set()
+        self._unserved: dict[int, float] = {}  # sub-queues that no worker may have, and since when
+        self._unserved_looks = 0
+        self._next_unserved_look = 0.0
 
     def bound(self, rows: Rows, nodes: Sequence[str]) -> None:
         """The API server has bound these pods to the nodes of these names."""
@@ -109,6 +118,7 @@ class EventRecorder:
         while True:
             self._read_log()
             self._read_unplaceable()
+            self._read_unserved()
             due = self._conditions.take_due(self._runtime.now(), _CONCURRENT_REQUESTS)
             if due:
                 await asyncio.gather(*map(self._write_condition, due))
@@ -135,15 +145,39 @@ class EventRecorder:
             if (pod := self._waiting_pod(row)) is not None:
                 self._conditions.update(pod, self._runtime.now())
 
-    def _waiting_pod(self, row: int) -> WaitingPod | None:
+    def _waiting_pod(self, row: int, unserved: str = "") -> WaitingPod | None:
+        """`unserved`: why the pod has no worker, instead of its own reason."""
         pods, reasons = self._registry.pods, self._registry.reasons
-        number = int(pods.reason[row])
-        text = reasons.texts[number]
+        number = 0 if unserved else int(pods.reason[row])
+        text = unserved or reasons.texts[number]
         if pods.phase[row] not in _WAITING or not text or text.startswith(_GATED):
             return None
         name = self._registry.set_of(row).pod_name(row)
         refused_by = tuple(sorted(reasons.refused_by[number]))
         return WaitingPod(pods.uid[row].tobytes(), self._registry.namespace_of(row), name, text, refused_by)
+
+    def _read_unserved(self) -> None:
+        now, machine = self._runtime.now(), self._runtime.machine
+        if now < self._next_unserved_look:
+            return
+        self._next_unserved_look = now + _UNSERVED_LOOK_SECONDS
+        active = machine.queues.active
+        problems = {
+            sub_queue: problem
+            for sub_queue in active.sub_queues()
+            if (problem := machine.routing.destination(sub_queue).problem)
+        }
+        self._unserved = {sub_queue: self._unserved.get(sub_queue, now) for sub_queue in problems}
+        for sub_queue, since in self._unserved.items():
+            if now - since < _UNSERVED_SECONDS:
+                continue
+            first = self._unserved_looks * _UNSERVED_PODS % max(active.count(sub_queue), 1)
+            rows = active.rows(sub_queue, first, _UNSERVED_PODS)
+            rows = rows[self._registry.pods.phase[rows] == Phase.QUEUED]
+            for row in rows.tolist():
+                if (pod := self._waiting_pod(row, problems[sub_queue])) is not None:
+                    self._conditions.update(pod, now)
+        self._unserved_looks += 1
 
     def _read_unplaceable(self) -> None:
         unplaceable = self._pods.unplaceable

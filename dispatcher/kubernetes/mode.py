@@ -61,7 +61,7 @@ class KubernetesMode:
             self._recorder,
             self.informers.pods.nodes,
             schedulers=config.scheduler_names,
-            exempt_namespaces=config.exempt_namespaces,
+            exempt_namespaces=config.unguarded_namespaces,
             new_nodes=self.informers.new_nodes,
         )
         self._existing_pods = ExistingPods(runtime, resolver, leadership, nodes, self._unreviewed.report)

@@ -233,12 +233,13 @@ class ControlPlane:
             return []
         return [f"--audit-policy-file={self.directory / 'audit.json'}", f"--audit-log-path={self.audit_log}"]
 
-    def start_scheduler(self) -> None:
-        """Start kube-scheduler without its limit on requests. It schedules the pods that name no other."""
+    def start_scheduler(self, config: Path | None = None) -> None:
+        """Start kube-scheduler. Without a file of kind KubeSchedulerConfiguration it has no limit on requests,
+        and schedules the pods that name no other. Raises HossError where it ends, with the end of its log."""
         port = self._ports["kube-scheduler"]
         self._launch(
             "kube-scheduler",
-            f"--config={self.directory / 'scheduler.json'}",
+            f"--config={config or self.directory / 'scheduler.json'}",
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
             f"--tls-cert-file={self.directory / 'apiserver.crt'}",

@@ -6,13 +6,23 @@ from pathlib import Path
 
 import pytest
 from e2e.crashes import Moment, pods_under_way
-from redis_topologies import SOON_MS, ClusterSetup, SentinelSetup
+from redis_topologies import SOON_MS, ClusterSetup, ComposedSentinels, SentinelSetup
 from waiting import until
+
+from hoss.redis_url import PASSWORD_VARIABLE
 
 
 @pytest.fixture
 def sentinel(tmp_path: Path) -> Iterator[SentinelSetup]:
     setup = SentinelSetup(tmp_path / "redis", silence_ms=SOON_MS)
+    yield setup
+    setup.stop()
+
+
+@pytest.fixture
+def composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ComposedSentinels]:
+    monkeypatch.setenv(PASSWORD_VARIABLE, "lettersAnd1234")
+    setup = ComposedSentinels(tmp_path / "redis")
     yield setup
     setup.stop()
 
@@ -28,6 +38,13 @@ async def test_sentinel_promotes_the_replica_in_mid_load_and_no_pod_is_lost(
     tmp_path: Path, sentinel: SentinelSetup
 ) -> None:
     await _bind_all_through(tmp_path, sentinel.url, sentinel.master.kill)
+
+
+async def test_the_composed_sentinels_promote_the_replica_in_mid_load_and_no_pod_is_lost(
+    tmp_path: Path, composed: ComposedSentinels
+) -> None:
+    assert composed.url("dispatcher") == composed.url("resolver")
+    await _bind_all_through(tmp_path, composed.url("resolver"), composed.kill_master)
 
 
 async def test_a_cluster_promotes_a_replica_in_mid_load_and_no_pod_is_lost(

@@ -120,6 +120,19 @@ class SubQueues:
             for segment in self._sub_queues[sub_queue][place.priority][place.tenant]:
                 yield sub_queue, place, segment
 
+    def rows(self, sub_queue: int, start: int, limit: int) -> Rows:
+        """Up to `limit` rows of a sub-queue from a position on."""
+        found = [np.zeros(0, np.uint32)]
+        levels = self._sub_queues.get(sub_queue, {}).values()
+        for segment in (each for level in levels for segments in level.values() for each in segments):
+            part = segment.rows[start : start + limit]
+            start = max(start - len(segment.rows), 0)
+            limit -= len(part)
+            found.append(part)
+            if not limit:
+                break
+        return np.concatenate(found)
+
     def take_all(self) -> list[tuple[int, Place, Segment]]:
         """Empty the sub-queues: every segment, those of one place in order."""
         everything = list(self.segments())
@@ -335,6 +348,11 @@ class ActiveQueue:
                 self._sub_queues.add(sub_queue, place, segment)
         self._next.clear()
         return len(segments)
+
+    def rows(self, sub_queue: int, start: int, limit: int) -> Rows:
+        """Up to `limit` rows of a sub-queue from a position on, as they lie there: deleted and passed-over ones
+        included."""
+        return self._sub_queues.rows(sub_queue, start, limit)
 
     def all_rows(self) -> list[Rows]:
         """All rows in the queue, also those no longer QUEUED."""

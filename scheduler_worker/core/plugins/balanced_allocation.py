@@ -1,26 +1,44 @@
-"""NodeResourcesBalancedAllocation: prefers nodes on which the pod balances the use of cpu and memory."""
+"""NodeResourcesBalancedAllocation: prefers nodes on which the pod balances the use of cpu and memory, or of
+other resources that a profile names."""
 
+from collections.abc import Mapping, Sequence
 from math import floor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.errors import ConfigError
 from hoss.model.resources import CPU, MEMORY
 from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework.extension_points import ScoreFastPaths, ScorePlugin
+from scheduler_worker.core.plugins.scoring_strategies import DEFAULT_RESOURCES, read_resources, scored_row
 
 
 class BalancedAllocation(ScorePlugin):
-    """Balance is 100 less the spread of the used fractions; the score is 50 + (50 + balance gained) / 2."""
+    """Balance is 100 less the spread of the used fractions; the score is 50 + (50 + balance gained) / 2.
+
+    `resources` are balanced, all with weight 1; by default cpu and memory."""
 
     name = "NodeResourcesBalancedAllocation"
 
-    def __init__(self) -> None:
-        self.fast_score = ScoreFastPaths(self._score_one, self._score_each)
+    def __init__(self, resources: Sequence[Mapping[str, Any]] | None = None) -> None:
+        balanced = read_resources(resources)
+        for i, (_, weight) in enumerate(balanced):
+            if weight != 1:
+                raise ConfigError(f"is {weight}; it must be 1", where=f"resources[{i}].weight")
+        self._resources = tuple(name for name, _ in balanced)
+        # The most common configuration has a faster implementation.
+        self._plain = set(balanced) == set(DEFAULT_RESOURCES)
+        if self._plain:
+            self.fast_score = ScoreFastPaths(self._score_one, self._score_each)
 
     def score(self, pod: Demand, nodes: NodeView) -> NDArray[np.float64] | None:
-        """See ScorePlugin. None for pods that request neither cpu nor memory."""
+        """See ScorePlugin. None for pods that request none of the resources."""
+        if not self._plain:
+            rows = [row for name in self._resources if (row := scored_row(name, pod)) is not None]
+            return _score_of(rows, pod, nodes) if pod.request[rows].any() else None
         request = pod.request[:2]
         if not (request[CPU] or request[MEMORY]):
             return None
@@ -53,6 +71,28 @@ def _score(request: NDArray[np.int64], view: NodeView, *, clip: bool) -> NDArray
     gain *= 0.5
     gain += 75.0
     return np.floor(gain, out=gain)
+
+
+def _score_of(rows: list[int], pod: Demand, nodes: NodeView) -> NDArray[np.float64]:
+    """Scores of the view's nodes, of any resources."""
+    allocatable, used = nodes.allocatable[rows], nodes.requested[rows]
+    gain = _balance_of(used + pod.request[rows][:, None], allocatable) - _balance_of(used, allocatable)
+    return np.floor(gain * 0.5 + 75.0)
+
+
+def _balance_of(used: NDArray[np.int64], allocatable: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The balance of any number of resources, (resources, n) both; a node's are those that it offers. Two
+    have half of their difference as spread, as in kube-scheduler, more the standard deviation."""
+    offered = allocatable > 0
+    fractions = np.minimum(used / np.where(offered, allocatable, 1), 1.0)
+    count = offered.sum(axis=0)
+    mean = fractions.sum(axis=0, where=offered) / np.maximum(count, 1)
+    squares = np.square(fractions - mean).sum(axis=0, where=offered)
+    spread = np.sqrt(squares / np.maximum(count, 1))
+    highest = fractions.max(axis=0, where=offered, initial=0.0)
+    lowest = fractions.min(axis=0, where=offered, initial=1.0)
+    spread = np.where(count == 2, (highest - lowest) / 2, spread)
+    return np.floor((1.0 - spread) * 100.0)
 
 
 def _balance_of_one(cpu: int, memory: int, node: OneNode) -> int:

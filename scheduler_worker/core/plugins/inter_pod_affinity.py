@@ -27,10 +27,20 @@ _KEPT_AWAY = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 
 class InterPodAffinity(FilterPlugin, ScorePlugin):
-    """Required terms filter; preferred terms and required affinity of others score."""
+    """Required terms filter; preferred terms and required affinity of others score.
+
+    `hard_pod_affinity_weight` is what a required affinity term of another pod counts. With
+    `ignore_preferred_terms_of_existing_pods`, terms of other pods score only pods that have preferred terms
+    themselves. kube-scheduler: InterPodAffinityArgs."""
 
     name = "InterPodAffinity"
     filter_reads = score_reads = Reads.PODS
+
+    def __init__(
+        self, hard_pod_affinity_weight: int = 1, *, ignore_preferred_terms_of_existing_pods: bool = False
+    ) -> None:
+        self._hard_weight = hard_pod_affinity_weight
+        self._only_preferring = ignore_preferred_terms_of_existing_pods
 
     def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
         """See FilterPlugin. There always is one: pods that come later may carry terms that match this one."""
@@ -38,7 +48,11 @@ class InterPodAffinity(FilterPlugin, ScorePlugin):
 
     def score_state(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreState | None:
         """See ScorePlugin."""
-        return _AffinityScore(spec, cache)
+        affinity = spec.pod_affinity
+        prefers = affinity is not None and (affinity.preferred or affinity.anti_preferred)
+        if self._only_preferring and not prefers:
+            return None
+        return _AffinityScore(spec, cache, self._hard_weight)
 
 
 class _Sums:
@@ -143,13 +157,16 @@ class _AffinityFilter(FilterState):
 
 
 class _AffinityScore(ScoreState):
-    def __init__(self, spec: PodSpec, cache: NodeInfoCache) -> None:
+    def __init__(self, spec: PodSpec, cache: NodeInfoCache, hard_weight: int) -> None:
         affinity = spec.pod_affinity or PodAffinity()
         self._cache = cache
+        self._hard_weight = hard_weight
         self._own: list[tuple[PodAffinityTerm, int]] = [(p.term, p.weight) for p in affinity.preferred]
         self._own += [(p.term, -p.weight) for p in affinity.anti_preferred]
         own, namespaces = group_of(spec), cache.pod_index.namespaces
-        self._matches_itself = any(Matching((term,)).includes(own, namespaces) for term in affinity.required)
+        self._matches_itself = bool(hard_weight) and any(
+            Matching((term,)).includes(own, namespaces) for term in affinity.required
+        )
         self._sums = _Sums(spec, cache)
         self._weighted: list[tuple[DomainSums, int]] = []
         self._raw: NDArray[np.float64] = np.zeros(0)  # (size,), whole numbers
@@ -200,10 +217,14 @@ class _AffinityScore(ScoreState):
     def _connect(self) -> None:
         self._weighted = [(self._sums.of(Matching((t,)), t.topology_key), weight) for t, weight in self._own]
         self._weighted += [
-            (self._sums.of(carried, carried.term.topology_key), carried.points)
+            (self._sums.of(carried, carried.term.topology_key), points)
             for carried in self._sums.terms
-            if carried.points is not None
+            if (points := self._points(carried))
         ]
+
+    def _points(self, carried: CarriedTerm) -> int:
+        """What a term of other pods adds to its domain; 0 for anti-affinity, which filters."""
+        return (carried.points or 0) * (self._hard_weight if carried.required else 1)
 
 
 def _any_pod(domains: list[DomainSums], size: int) -> Mask:

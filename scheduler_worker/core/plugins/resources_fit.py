@@ -28,10 +28,10 @@ from scheduler_worker.core.plugins.scoring_strategies import (
     Amounts,
     read_resources,
     read_shape,
+    scored_row,
     weighted_score,
 )
 
-_COLUMN_OF_ALL = {"cpu": CPU, "memory": MEMORY, "ephemeral-storage": EPHEMERAL_STORAGE}
 _REPORTED_FIRST = (PODS, CPU, MEMORY, EPHEMERAL_STORAGE)
 
 
@@ -134,18 +134,15 @@ class ResourcesFit(FilterPlugin, ScorePlugin):
         return total // max(offered, 1)
 
     def _amounts(self, name: str, weight: int, demand: Demand, view: NodeView) -> Amounts | None:
-        """The resource's columns; None for one that the pod does not request, unless every node has it."""
-        if name in _COLUMN_OF_ALL:
-            row = _COLUMN_OF_ALL[name]
-            if row in (CPU, MEMORY):
-                used = view.nonzero_requested[row] + demand.nonzero[row]
-            else:
-                used = view.requested[row] + demand.request[row]
-            return Amounts(used, view.allocatable[row], weight)
-        if name not in demand.names:
+        """The resource's columns; None for one that is not scored."""
+        row = scored_row(name, demand)
+        if row is None:
             return None
-        row = int(demand.rows[demand.names.index(name)])
-        return Amounts(view.requested[row] + demand.request[row], view.allocatable[row], weight)
+        if row in (CPU, MEMORY):
+            used = view.nonzero_requested[row] + demand.nonzero[row]
+        else:
+            used = view.requested[row] + demand.request[row]
+        return Amounts(used, view.allocatable[row], weight)
 
     def _mean_of_cpu_and_memory(self, nonzero: NDArray[np.int64], view: NodeView) -> NDArray[np.float64]:
         """The mean of 100 x (free or used) / allocatable over cpu and memory, as far as the node offers them.

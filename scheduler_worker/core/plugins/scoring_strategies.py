@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import ConfigError
+from hoss.model.resources import CPU, EPHEMERAL_STORAGE, MEMORY
+from scheduler_worker.core.classes import Demand
 
 LEAST_ALLOCATED = "LeastAllocated"
 MOST_ALLOCATED = "MostAllocated"
@@ -18,6 +20,7 @@ STRATEGIES = (LEAST_ALLOCATED, MOST_ALLOCATED, REQUESTED_TO_CAPACITY_RATIO)
 
 DEFAULT_RESOURCES = (("cpu", 1), ("memory", 1))
 
+_ROW_OF_ALL = {"cpu": CPU, "memory": MEMORY, "ephemeral-storage": EPHEMERAL_STORAGE}
 _MAX_WEIGHT = 100
 _MAX_SHAPE_SCORE = 10  # a shape's scores go from 0 to 10 and count tenfold
 _FULL = 100
@@ -57,6 +60,14 @@ def read_shape(given: Sequence[Mapping[str, Any]] | None) -> NDArray[np.int64]:
             raise ConfigError(problem, where=f"shape[{i}].utilization")
         points.append((utilization, score * _FULL // _MAX_SHAPE_SCORE))
     return np.array([_broken_line(points, percentage) for percentage in range(_FULL + 1)], np.int64)
+
+
+def scored_row(resource: str, demand: Demand) -> int | None:
+    """The row of a resource in the columns of nodes; None for one that the pod does not request, unless every
+    node has it."""
+    if resource in _ROW_OF_ALL:
+        return _ROW_OF_ALL[resource]
+    return int(demand.rows[demand.names.index(resource)]) if resource in demand.names else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ A group of pods has *tokens*: its labels, its affinity terms, its host ports. A 
 of which every included group has at least one. So a new query need not check all groups, nor a new group all
 queries."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +24,7 @@ class CarriedTerm:
 
     term: PodAffinityTerm
     points: int | None  # added to the domain's score for a pod that the term matches; None: anti-affinity
+    required: bool = False  # required affinity, whose points are times hardPodAffinityWeight
 
     def includes(self, group: PodGroup, _namespaces: NamespaceLabels) -> bool:
         """Whether the group carries the term."""
@@ -104,17 +106,14 @@ Token = tuple[str, str] | CarriedTerm | tuple[int, str] | InlineDisk | ClaimUser
 
 
 def carried_terms(affinity: PodAffinity | None) -> tuple[CarriedTerm, ...]:
-    """The terms of one pod that concern later pods.
-
-    A required term adds one point (kube-scheduler's hardPodAffinityWeight)."""
+    """The terms of one pod that concern later pods. A required one has a point for each time that it is
+    given."""
     return () if affinity is None else _carried_terms(affinity)
 
 
 @lru_cache(maxsize=4096)
 def _carried_terms(affinity: PodAffinity) -> tuple[CarriedTerm, ...]:
     points: dict[PodAffinityTerm, int] = {}
-    for term in affinity.required:
-        points[term] = points.get(term, 0) + 1
     for weighted in affinity.preferred:
         points[weighted.term] = points.get(weighted.term, 0) + weighted.weight
     for weighted in affinity.anti_preferred:
@@ -122,6 +121,7 @@ def _carried_terms(affinity: PodAffinity) -> tuple[CarriedTerm, ...]:
     keeping_away = dict.fromkeys(affinity.anti_required)
     return (
         *(CarriedTerm(term, None) for term in keeping_away),
+        *(CarriedTerm(term, count, required=True) for term, count in Counter(affinity.required).items()),
         *(CarriedTerm(term, count) for term, count in points.items() if count),
     )
 

@@ -1,5 +1,7 @@
 """What tests ask of an API server: a few verbs on raw objects, and objects as short as they can be."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -33,15 +35,23 @@ class Api:
         return answer
 
     def create_node(
-        self, name: str, *, cpu: str = "4", memory: str = "8Gi", pods: int = 110, **spec: Any
+        self,
+        name: str,
+        *,
+        cpu: str = "4",
+        memory: str = "8Gi",
+        pods: int = 110,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        extended: Mapping[str, str] = MappingProxyType({}),
+        **spec: Any,
     ) -> Any:
-        """A plain Node object, ready, as KWOK's are."""
-        amounts = {"cpu": cpu, "memory": memory, "pods": str(pods)}
+        """A plain Node object, ready, as KWOK's are. `extended`: amounts of extended resources."""
+        amounts = {"cpu": cpu, "memory": memory, "pods": str(pods), **extended}
         return self(
             "POST",
             "/api/v1/nodes",
             {
-                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}},
                 "spec": spec,
                 "status": {
                     "capacity": amounts,
@@ -57,6 +67,7 @@ class Api:
         *,
         cpu: str = "100m",
         memory: str = "64Mi",
+        extended: Mapping[str, str] = MappingProxyType({}),
         namespace: str = "default",
         scheduler: str = "somebody-else",
         image: str = "none",
@@ -66,8 +77,8 @@ class Api:
     ) -> Any:
         """A pod of one container. `metadata` and `container` are more of these, and `spec` of its spec, as
         `nodeName="n1"`."""
-        requests = {"cpu": cpu, "memory": memory}
-        only = {"name": "c", "image": image, "resources": {"requests": requests}, **(container or {})}
+        resources = {"requests": {"cpu": cpu, "memory": memory, **extended}, "limits": dict(extended)}
+        only = {"name": "c", "image": image, "resources": resources, **(container or {})}
         return self(
             "POST",
             f"/api/v1/namespaces/{namespace}/pods",

@@ -17,6 +17,7 @@ from e2e.kubernetes.renderers import DEPLOY, Objects, objects_of
 from e2e.kubernetes.rights import EVERY, Right, rights_of
 from waiting import wait_until
 
+from dispatcher.config import ClusterSection
 from dispatcher.core.policy.checks import document_warnings
 from dispatcher.flags import parse_flags, read_config
 from dispatcher.policy.documents import parse_policy
@@ -37,6 +38,8 @@ from hossctl.local.deployment import (
 )
 from resolver import __main__ as resolver
 from scheduler_worker import __main__ as scheduler_worker
+from scheduler_worker.config import chosen_profile
+from scheduler_worker.core.plugins import REGISTRY
 from scheduler_worker.metrics import BUSY
 
 pytestmark = pytest.mark.skipif(bool(renderers.missing()), reason=renderers.missing())
@@ -124,6 +127,17 @@ def test_the_chart_in_another_namespace_names_the_usual_one_nowhere() -> None:
     text = renderers.templated("--values", renderers.values("guard"), namespace="scheduling")
     assert NAMESPACE not in text
     assert "--webhook-host=hoss-resolver.scheduling.svc" in text
+
+
+@pytest.mark.parametrize("namespace", [NAMESPACE, "scheduling"])
+def test_dispatchers_report_no_binding_of_a_namespace_that_the_webhook_leaves_out(namespace: str) -> None:
+    text = renderers.templated("--values", renderers.values("guard"), namespace=namespace)
+    objects = objects_of(text)
+    (webhook,) = objects["ValidatingWebhookConfiguration", "hoss-binding-guard"]["webhooks"]
+    left_out = webhook["namespaceSelector"]["matchExpressions"][0]
+    document = yaml.safe_load(objects["ConfigMap", "hoss-dispatcher"]["data"]["dispatcher.yaml"])
+    cluster = ClusterSection(**document["kubernetes"])
+    assert cluster.unguarded_namespaces == {"kube-system", namespace} == set(left_out["values"])
 
 
 def test_the_api_server_takes_every_object(api: Api, overlay: str) -> None:
@@ -408,6 +422,27 @@ def test_a_pool_of_the_chart_has_its_image_configuration_and_places(tmp_path: Pa
     assert {"ports": [{"port": 4318}]} in egress
 
 
+def test_pools_of_the_chart_have_profiles_of_kube_schedulers_own_file(tmp_path: Path) -> None:
+    example = DEPLOY.parent / "examples/kube-scheduler-config.yaml"
+    flags = ("--set-file", f"kubeSchedulerConfig={example}", "--set", "worker.schedulerName=hoss")
+    pools = '[{"name":"gpu","replicas":1,"schedulerName":"hoss-gpu"},{"name":"packs","replicas":1}]'
+    objects = objects_of(renderers.templated(*flags, "--set-json", f"pools={pools}"))
+    (tmp_path / "config.yaml").write_text(objects["ConfigMap", "hoss-kube-scheduler"]["data"]["config.yaml"])
+
+    def profile_of(deployment: str) -> str:
+        pod = objects["Deployment", deployment]["spec"]["template"]["spec"]
+        given = [
+            flag.replace("/etc/hoss-kube-scheduler", str(tmp_path)) for flag in pod["containers"][0]["args"]
+        ]
+        config = scheduler_worker._config(scheduler_worker._parser().parse_args(given[1:]))
+        assert (config.kube_scheduler_config is not None) == ("kube-scheduler" in str(pod["volumes"]))
+        return chosen_profile(config, REGISTRY)[0]
+
+    assert profile_of("hoss-worker") == "hoss"
+    assert profile_of("hoss-worker-gpu") == "hoss-gpu"
+    assert profile_of("hoss-worker-packs") == "spread"
+
+
 @pytest.mark.parametrize(
     ("value", "restarted"),
     [
@@ -415,6 +450,7 @@ def test_a_pool_of_the_chart_has_its_image_configuration_and_places(tmp_path: Pa
         ("redis.url=redis://elsewhere:6379/0", {"hoss-dispatcher", "hoss-resolver"}),
         ("worker.config.alternates=3", {"hoss-worker"}),
         ("authentication.rules[0].role=view", {"hoss-dispatcher", "hoss-resolver"}),
+        ("kubeSchedulerConfig=other,worker.schedulerName=a", {"hoss-worker"}),
         ("policy=other", set()),  # it is read again while they run
     ],
 )
@@ -438,6 +474,8 @@ def test_a_release_restarts_what_reads_a_changed_configuration_when_it_starts(
     [
         ('[{"name":"a","replicas":1},{"name":"a","replicas":2}]', "two of them have the name a"),
         ('[{"name":"a","autoscaling":{"minReplicas":1,"maxReplicas":2}}]', "set metrics.enabled"),
+        ('[{"name":"a","replicas":1,"schedulerName":"b"}]', "set kubeSchedulerConfig"),
+        ('[{"name":"a","replicas":1,"schedulerName":"b","profile":"c"}]', "give one of the two"),
         ('[{"name":"Not_a_name","replicas":1}]', "values don't meet"),
         ('[{"replicas":1}]', "values don't meet"),
         ('[{"name":"a"}]', "values don't meet"),

@@ -25,6 +25,7 @@ from tools.sbom import bill_of_materials
 DEPLOY = Path(__file__).parents[3] / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
+UNDER_SENTINEL = yaml.safe_load((DEPLOY / "docker-compose.sentinel.yml").read_text())["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"] == "hoss:local"}
 SERVERS = {name: service for name, service in OURS.items() if service["command"][0] != "hossctl"}
 WORKERS = {name: service for name, service in OURS.items() if service["command"][0] == "scheduler_worker"}
@@ -121,6 +122,31 @@ def test_mounted_files_are_there(name):
         for flag in SERVICES[name].get("command", ()):
             if f"={target}" in flag and "." in target and source.startswith("."):
                 assert (DEPLOY / Path(target).name).exists() or (DEPLOY / source).is_file()
+
+
+def test_under_sentinel_the_services_differ_in_their_redis_alone():
+    for name in ("resolver", "dispatcher"):
+        ours, theirs = flags(UNDER_SENTINEL[name]), flags(SERVICES[name])
+        form, addresses = ours.pop("redis-url").split("://")
+        assert (form, addresses.partition(":")[0]) == ("redis+sentinel", "sentinel")
+        assert theirs.pop("redis-url").startswith("redis://")
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["redis", "redis-replica", "sentinel"])
+def test_every_redis_under_sentinel_is_as_closed_as_the_single_one(name):
+    service = {**(SERVICES["redis"] if name == "redis" else {}), **UNDER_SENTINEL[name]}
+    for field in ("image", "user", "read_only", "cap_drop", "security_opt", "restart"):
+        assert service[field] == SERVICES["redis"][field], field
+    assert "ports" not in service
+    assert "./redis:/etc/hoss:ro" in service["volumes"]
+    shell, script, configuration = service["command"]
+    assert shell == "sh"
+    text = (DEPLOY / "redis" / configuration).read_text()
+    assert (DEPLOY / script.replace("/etc/hoss", "redis")).is_file()
+    named = re.findall(r"^(?:sentinel monitor hoss|replicaof|replica-announce-ip) (\S+)", text, re.MULTILINE)
+    assert set(named) <= {"redis", "redis-replica"}
+    assert len(named) == {"redis": 1, "redis-replica": 2, "sentinel": 1}[name]
 
 
 def test_images_are_pinned_to_a_release():

@@ -1,5 +1,6 @@
 """Profiles from a KubeSchedulerConfiguration: what is honoured, and what is refused with name and place."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from hoss.errors import ConfigError
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec
+from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec, WeightedPodTerm, group_of
 from hoss.model.resources import ResourceSchema
 from hoss.model.selectors import LabelSelector, Requirement
 from scheduler_worker.config import WorkerConfig, chosen_profile
@@ -15,6 +16,7 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.nodes import NodeCatalogue, NodeSpecs
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
+from scheduler_worker.core.plugins.topology_spread import HOSTNAME
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 DEFAULT_WEIGHTS = {
@@ -83,6 +85,8 @@ def test_the_scheduler_name_chooses_among_profiles(choose):
             {"NodeAffinity": 9},
         ),
         ("multiPoint: {enabled: [{name: GpuBestFit, weight: 5}]}", {"GpuBestFit": 5}),
+        ("score: {enabled: [{name: NodeAffinity, weight: 100000}]}", {"NodeAffinity": 100_000}),
+        ("filter: {disabled: [{name: ImageLocality}]}", {}),
         (
             "score: {disabled: [{name: '*'}], enabled: [{name: NodeResourcesFit, weight: 4}]}",
             {**dict.fromkeys(DEFAULT_WEIGHTS, 0), "NodeResourcesFit": 4},
@@ -134,15 +138,15 @@ def test_the_scoring_strategy_is_that_of_the_file(choose):
         ("profiles: [{schedulerName: a}, {}]", r"profiles\[1\].schedulerName: Required value"),
         (
             "profiles: [{schedulerName: a}, {schedulerName: a}]",
-            r"profiles\[1\].schedulerName: Duplicate value",
+            r"profiles\[1\].schedulerName: Duplicate value: .profiles\[0\].schedulerName",
         ),
         (
             profiles("plugins: {score: {enabled: [{name: Nope}]}}"),
-            r"profiles\[0\].plugins.score.enabled\[0\]: score plugin .Nope. does not exist",
+            r"profiles\[0\].plugins.score.enabled\[0\]: ScorePlugin .Nope. does not exist",
         ),
         (
             profiles("plugins: {score: {enabled: [{name: PolicyNodes, weight: 1}]}}"),
-            "score plugin .PolicyNodes. does not exist",
+            "ScorePlugin .PolicyNodes. does not exist",
         ),
         (
             profiles("plugins: {filter: {disabled: [{name: TaintToleration}]}}"),
@@ -166,18 +170,74 @@ def test_the_scoring_strategy_is_that_of_the_file(choose):
         ),
         (
             arguments("NodeResourcesFit", "{scoringStrategy: {type: Best}}"),
-            "NodeResourcesFit.strategy: is 'Best'",
+            "args.scoringStrategy.type: Unsupported value: .Best.: supported values: .LeastAllocated",
         ),
         (
-            arguments("InterPodAffinity", "{hardPodAffinityWeight: 5}"),
-            "hardPodAffinityWeight: is not supported",
+            arguments("InterPodAffinity", "{hardPodAffinityWeight: 101}"),
+            r"args.hardPodAffinityWeight: Invalid value: 101: not in valid range \[0, 100\]",
         ),
         (arguments("VolumeBinding", "{bindTimeoutSeconds: 5}"), "volume_bind_timeout_seconds"),
         (
             arguments("PodTopologySpread", "{defaultConstraints: [{maxSkew: 1}]}"),
-            "defaultConstraints: when .defaultingType is System, must be empty",
+            "args.defaultingType: Invalid value: 'System': when .defaultConstraints are not empty",
         ),
         (arguments("NodeName", "{x: 1}"), "NodeName has no arguments"),
+        ("parallelism: 0", "parallelism: Invalid value: 0: should be an integer value greater than zero"),
+        (
+            profiles("plugins: {score: {enabled: [{name: NodeName}]}}"),
+            "plugin 'NodeName' does not extend ScorePlugin plugin",
+        ),
+        (
+            arguments("NodeResourcesFit", "{scoringStrategy: {resources: [{name: cpu}]}}"),
+            "args.scoringStrategy.type: Unsupported value: ''",
+        ),
+        (
+            arguments(
+                "NodeResourcesFit",
+                "{scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 101}]}}",
+            ),
+            r"resources\[0\].weight: Invalid value: 101: resource weight of cpu not in valid range",
+        ),
+        (
+            arguments("NodeResourcesFit", "{scoringStrategy: {type: RequestedToCapacityRatio}}"),
+            "requestedToCapacityRatio: Required value: must be specified when type is",
+        ),
+        (
+            arguments(
+                "NodeResourcesFit",
+                "{scoringStrategy: {type: RequestedToCapacityRatio, requestedToCapacityRatio: {shape: []}}}",
+            ),
+            "requestedToCapacityRatio.shape: Required value: at least one point must be specified",
+        ),
+        (
+            arguments(
+                "NodeResourcesFit",
+                "{scoringStrategy: {type: LeastAllocated, requestedToCapacityRatio: {shape: []}}}",
+            ),
+            "requestedToCapacityRatio: Forbidden: must be nil when type is not",
+        ),
+        (
+            arguments("NodeResourcesBalancedAllocation", "{resources: [{name: cpu, weight: 2}]}"),
+            r"args.resources\[0\].weight: Invalid value: 2: must be 1",
+        ),
+        (
+            arguments("NodeResourcesBalancedAllocation", "{resources: [{name: cpu}, {name: cpu}]}"),
+            r"args.resources\[1\].name: Duplicate value: 'cpu'",
+        ),
+        (
+            arguments(
+                "PodTopologySpread",
+                "{defaultingType: List, defaultConstraints: [{maxSkew: 0, topologyKey: a}]}",
+            ),
+            r"args.defaultConstraints\[0\].maxSkew",
+        ),
+        (
+            arguments(
+                "NodeAffinity",
+                "{addedAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 101}]}}",
+            ),
+            r"args.addedAffinity.preferredDuringSchedulingIgnoredDuringExecution\[0\].weight",
+        ),
     ],
 )
 def test_what_is_wrong_or_cannot_be_honoured_is_refused_at_its_place(choose, text, problem):
@@ -200,6 +260,70 @@ def test_added_affinity_filters_and_scores_for_every_pod(choose):
     assert affinity.filter(pod, nodes).tolist() == [True, False]
     assert affinity.score(pod, nodes).tolist() == [0, 9]
     assert affinity.reason_for(PodSpec()) == "node(s) didn't match scheduler-enforced node affinity"
+
+
+def test_what_other_pods_require_counts_as_much_as_the_file_says(choose, harness_of, make_ledger):
+    """A pod on node 1 requires its kind; a pod of that kind, without rules, comes next."""
+    kind = LabelSelector((Requirement("app", "In", ("web",)),))
+    term = PodAffinityTerm(HOSTNAME, kind, namespaces=("default",))
+    there = PodSpec(
+        labels=(("app", "web"),),
+        pod_affinity=PodAffinity(
+            required=(term,), anti_preferred=(WeightedPodTerm(5, replace(term, topology_key="rack")),)
+        ),
+    )
+    ledger = make_ledger()
+    for index, rack in enumerate(("r1", "r2", "r2")):
+        ledger.add(index, labels=((HOSTNAME, f"n{index}"), ("rack", rack)))
+    cache = harness_of(ledger).cache
+    cache.pod_index.add(group_of(there), np.array([1]))
+    comes = PodSpec(labels=(("app", "web"),))
+    nowhere = WeightedPodTerm(1, replace(term, topology_key="zone"))
+    prefers = replace(comes, pod_affinity=PodAffinity(preferred=(nowhere,)))
+
+    def scored(args, spec=comes):
+        plugin = plugin_of(choose(arguments("InterPodAffinity", args))[1], "InterPodAffinity")
+        state = plugin.score_state(spec, cache)
+        if state is None:
+            return None
+        state.refresh()
+        found = state.scores(np.ones(3, np.bool_))
+        return None if found is None else found.tolist()
+
+    # Of 0, weight - 5 and -5 points the lowest is 0 and the highest is 100.
+    assert scored("{}") == [100, 20, 0]
+    assert scored("{hardPodAffinityWeight: 10}") == [50, 100, 0]
+    assert scored("{hardPodAffinityWeight: 0}") == [100, 0, 0]
+    ignoring = "{ignorePreferredTermsOfExistingPods: true}"
+    assert scored(ignoring) is None
+    assert scored(ignoring, prefers) == [100, 20, 0]
+
+
+def test_other_resources_than_cpu_and_memory_are_balanced(choose, harness_of, make_ledger, make_pod):
+    args = "{resources: [{name: cpu}, {name: memory}, {name: example.com/widget}]}"
+    profile = choose(arguments("NodeResourcesBalancedAllocation", args))[1]
+    plugin = next(p for p, _ in profile.dynamic_scores if p.name == "NodeResourcesBalancedAllocation")
+    ledger = make_ledger()
+    ledger.schema = (*ledger.schema, "example.com/widget")
+    amounts = {"cpu": 1000, "memory": 1000, "pods": 110}
+    for index in (0, 1):
+        ledger.add(index, allocatable={**amounts, "example.com/widget": 4})
+    ledger.add(2, allocatable=amounts)
+    ledger.reserve([1], [np.array([0, 0, 0, 1, 0, 0, 2])])
+    cache = harness_of(ledger).cache
+
+    def scored(**requests):
+        demand = compile_demand(make_pod(**requests), cache.schema)
+        found = plugin.score(demand, cache.view(None, cards=False))
+        return None if found is None else found.tolist()
+
+    # Half of cpu and memory each: node 0 goes from (0, 0, 0) to (1/2, 1/2, 1/4) with a widget, a standard
+    # deviation of 0.1178; node 1 from (0, 0, 1/2), 0.2357, to (1/2, 1/2, 3/4), 0.1178; node 2 has none, and its
+    # two stay equal.
+    assert scored(cpu=500, memory=500, more=(("example.com/widget", 1),)) == [69.0, 81.0, 75.0]
+    # A pod without widgets is balanced by cpu and memory alone.
+    assert scored(cpu=500, memory=500) == [75.0, 75.0, 75.0]
+    assert scored(cpu=0, memory=0) is None
 
 
 def test_a_list_of_default_constraints_takes_the_place_of_the_systems(choose):
