@@ -77,9 +77,14 @@ class Moves:
 
     def of(self, rows: "NDArray[np.intp] | NDArray[np.bool_] | slice") -> "Moves":
         """A subset."""
-        columns = (self.uids, self.nodes, self.seqs, self.sources, self.source_seqs)
-        successors = None if self.successors is None else self.successors[rows]
-        return Moves(*(column[rows] for column in columns), successors)
+        return Moves(
+            self.uids[rows],
+            self.nodes[rows],
+            self.seqs[rows],
+            self.sources[rows],
+            self.source_seqs[rows],
+            None if self.successors is None else self.successors[rows],
+        )
 
     def rows(self, shards: int, shard: int) -> Iterator[Move]:
         """The moves one by one; `shard`: that of their targets."""
