@@ -338,7 +338,7 @@ class Runtime:
         if confirmed < sum(len(seqs) for seqs in commits.values()):
             # A commit that is not pending was confirmed before, or its lease expired and the reaper released
             # it. Pods without a reservation are queued again.
-            await self.verify(m.Verify(rows, uids))
+            await self._executors[m.Verify](m.Verify(rows, uids))
         self.handle(m.Confirmed(rows, uids))
         self.on_confirmed(rows, uids)
 

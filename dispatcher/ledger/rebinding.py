@@ -1,6 +1,12 @@
 """Moves in the platform's own mode: a pod is bound to another node in one step of the ledger. Each move is
-judged by what the dispatcher knows, reserved and confirmed in the ledger, and told to everybody."""
+judged by what the dispatcher knows, reserved and confirmed in the ledger, and told to everybody.
 
+A pod may lose its source while the confirmation is under way: it is evicted, or its node is removed. If it were
+placed anew then, a confirmation that comes late could leave it with two reservations, because the shard of the
+target does not see what the pod holds on others. So the pods of a step are marked as uncertain: whoever hears
+that one lost its reservation looks it up first, and its look-up waits until the step has ended."""
+
+import asyncio
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +15,7 @@ from numpy.typing import NDArray
 from dispatcher.core import messages as m
 from dispatcher.core.bound.disruption_budgets import PodCounts, RemainingDisruptions
 from dispatcher.core.moves import MoveRun, PlannedMove
-from dispatcher.core.pods.table import Phase
+from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.ledger.move_steps import RESULTS, MoveSteps, uids_of
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
@@ -25,13 +31,39 @@ class Rebinding:
     def __init__(self, runtime: Runtime, nodes: ClusterNodes) -> None:
         self._runtime = runtime
         self._nodes = nodes
+        self._under_way = asyncio.Lock()  # a step
+        self._moving: Rows = np.empty(0, np.uint32)  # the pods of the last step
+        self._looked_up: list[Rows] = []  # pods whose look-ups are under way
         self.steps = MoveSteps(runtime)
+        runtime.set_executor(m.Verify, self._verify)
+
+    async def _verify(self, instruction: m.Verify) -> None:
+        moving = np.isin(instruction.rows, self._moving)
+        await self._look_up(instruction, ~moving)
+        if moving.any():
+            async with self._under_way:
+                await self._look_up(instruction, moving)
+
+    async def _look_up(self, instruction: m.Verify, which: NDArray[np.bool_]) -> None:
+        rows = instruction.rows[which]
+        self._looked_up.append(rows)
+        try:
+            await self._runtime.verify(m.Verify(rows, instruction.uids[which]))
+        finally:
+            self._looked_up = [others for others in self._looked_up if others is not rows]
 
     async def make(self, run: MoveRun, step: Sequence[PlannedMove]) -> None:
         """Reserve and confirm these moves. Raises what the ledger raises while nothing is reserved."""
+        async with self._under_way:
+            await self._make(run, step)
+
+    async def _make(self, run: MoveRun, step: Sequence[PlannedMove]) -> None:
         judged = self._judged(run, step)
         if not judged:
             return
+        registry = self._runtime.machine.registry
+        self._moving = registry.directory.rows_of_uids(uids_of(judged))
+        registry.pods.uncertain[self._moving] = True
         reserved = await self.steps.reserve(run, judged)
         if not reserved.moves:
             return
@@ -46,13 +78,16 @@ class Rebinding:
 
     def _judged(self, run: MoveRun, step: Sequence[PlannedMove]) -> list[PlannedMove]:
         """The moves that may be made, by the pods and the disruption budgets as they are. The others are
-        refused."""
+        refused, but for pods that are looked up at the moment: these wait."""
         machine = self._runtime.machine
         registry = machine.registry
         leaving = machine.taint_eviction.leaving()
         left = RemainingDisruptions(lambda: PodCounts(registry, leaving), lambda: machine.objects.budgets)
+        looked_up = {row for rows in self._looked_up for row in rows.tolist()}
         may = []
         for move, row in zip(step, registry.directory.rows_of_uids(uids_of(step)).tolist(), strict=True):
+            if row in looked_up:
+                continue
             if why := misplaced(self._runtime, self._nodes, move):
                 run.refused(move, why)
                 continue
