@@ -101,7 +101,7 @@ class Reconciler:
             first=uid_text(uids[wrong][0].tobytes()),
         )
         # Looked up once more, because a pod may be on its way from one node to another.
-        self._runtime.perform([m.Verify(rows[wrong], uids[wrong])])
+        await self._runtime.carry_out(m.Verify(rows[wrong], uids[wrong]))
 
     async def check_reservations(self) -> None:
         """One pass over all reservations, with a pause after each part."""
