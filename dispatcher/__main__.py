@@ -26,6 +26,7 @@ from dispatcher.leader.lease import Lease, RedisLease
 from dispatcher.ledger.client import FencedLedger, ResolverLedger
 from dispatcher.ledger.moving import Mover
 from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.ledger.rebinding import Rebinding
 from dispatcher.ledger.rebuilding import LedgerRebuilder
 from dispatcher.ledger.reconciliation import Reconciler
 from dispatcher.metrics import Activity, Terms, TermSource
@@ -211,9 +212,9 @@ class _Dispatcher:
             policy = ActivePolicy(runtime, nodes, config.policy, host=host)
             preemption = PreemptionAnswers(runtime, nodes, of_cluster=self._api is not None)
             rebuilder = LedgerRebuilder(runtime, ledger, nodes, leadership, rng=host.rng)
-            mover = Mover(runtime, nodes, follows_cluster=self._api is not None)
             checkpointer = Checkpointer(runtime)
             cluster = self._cluster_mode(runtime, resolver, nodes, preemption, leadership)
+            mover = Mover(runtime, nodes, Rebinding(runtime, nodes) if cluster is None else cluster.moves)
 
             # The services.
             services, views, decisions = Services(leadership), CacheViewQueries(), DecisionQueries()

@@ -69,6 +69,10 @@ class ClusterSection(KubernetesConfig):
     # (kube-scheduler's bindTimeoutSeconds).
     volume_bind_timeout_seconds: float = Field(default=600.0, ge=1, le=86_400)
 
+    # How long a move waits for the API server to evict its pod, as disruption budgets may forbid; and how long it
+    # waits for the pod's successor, beyond the pod's grace period. Then its new place is free again.
+    move_timeout_seconds: float = Field(default=120.0, ge=1, le=3_600)
+
     # Delete pods that HOSS placed and a kubelet rejected (OutOfcpu and the like). Otherwise they stay Failed,
     # until their owner or the cluster's pod garbage collector deletes them.
     delete_rejected: bool = False

@@ -16,7 +16,7 @@ from dispatcher.core import messages as m
 from dispatcher.core.pods.faults import Fault
 from dispatcher.core.pods.sets import PodSet, Submission
 from dispatcher.core.pods.table import Phase
-from dispatcher.ledger.moving import MOVER
+from dispatcher.ledger.move_steps import MOVER
 from dispatcher.ports import Record, Recovered, ReservationColumns, commits_of
 from dispatcher.runtime import Runtime, TermFailed
 from hoss.errors import InvalidInput, InvariantViolation

@@ -237,6 +237,10 @@ class Runtime:
         """From now on this job carries out instructions of this kind."""
         self._executors[kind] = job
 
+    async def carry_out(self, instruction: m.Instruction) -> None:
+        """Return when the job of this instruction is done."""
+        await self._executors[type(instruction)](instruction)
+
     def spawn(self, job: Coroutine[Any, Any, None]) -> None:
         """Run a job in the background. A job repeats its requests until they are answered. If it fails all
         the same, the term ends: the pods that it was about would wait for it for ever."""
@@ -340,7 +344,7 @@ class Runtime:
         if confirmed < sum(len(seqs) for seqs in commits.values()):
             # A commit that is not pending was confirmed before, or its lease expired and the reaper released
             # it. Pods without a reservation are queued again.
-            await self.verify(m.Verify(rows, uids))
+            await self.carry_out(m.Verify(rows, uids))
         self.handle(m.Confirmed(rows, uids))
         self.on_confirmed(rows, uids)
 

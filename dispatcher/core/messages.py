@@ -230,6 +230,15 @@ class Assigned(Event):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Inherited(Event):
+    """Kubernetes mode: these new pods, which are not admitted yet, have got the places that moves of other
+    pods had reserved on these nodes. The reservations are confirmed."""
+
+    rows: Rows
+    nodes: NDArray[np.uint32]  # (n,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PodsChanged(Event):
     """Kubernetes mode: these pods have another template (resized in place, tolerations added) or other
     labels. Changed gates are GatesRemoved events."""

@@ -19,8 +19,12 @@ class MoveState(str, Enum):
     """Of one planned move."""
 
     WAITING = "Waiting"
+    EVICTED = "Evicted"  # Kubernetes mode: its successor is awaited
     MOVED = "Moved"
     REFUSED = "Refused"
+
+
+_ENDED = (MoveState.MOVED, MoveState.REFUSED)
 
 
 class RunState(str, Enum):
@@ -40,7 +44,7 @@ class PlannedMove:
     source: int
     target: int
     state: MoveState = MoveState.WAITING
-    text: str = ""  # why it was refused
+    text: str = ""  # why it was refused, or what it waits for; of a moved one: its successor's name
 
 
 @dataclass(slots=True)
@@ -55,14 +59,15 @@ class MoveRun:
     purpose: str = ""
     controller: str = ""  # the id of the controller that began it; empty: a person did
     state: RunState = RunState.RUNNING
-    reason: str = ""  # why it is paused
+    reason: str = ""  # why it is paused, or what `take_back` left
+    _undone: bool = field(default=False, init=False)
     _next: int = field(default=0, init=False)
     _refused_in_a_row: int = field(default=0, init=False)
     _allowed_at: float = field(default=0.0, init=False)
 
     def due(self, now: float, waiting: int) -> Sequence[PlannedMove]:
         """The moves to make now, of which each gets an outcome by `moved` or `refused` before the next call,
-        or stays as it is, to be tried again. `waiting`: the pods that wait now."""
+        or waits again, to be tried once more. `waiting`: the pods that wait now."""
         self._skip_ended()
         if self.state is not RunState.RUNNING:
             return ()
@@ -75,6 +80,8 @@ class MoveRun:
         step: list[PlannedMove] = []
         left: set[int] = set()
         for move in self.moves[self._next :]:
+            if move.state is not MoveState.WAITING:
+                continue
             if len(step) == most or move.target in left or any(move.uid == other.uid for other in step):
                 break
             step.append(move)
@@ -82,13 +89,23 @@ class MoveRun:
         self._allowed_at = now + len(step) / self.moves_per_second
         return step
 
-    def moved(self, move: PlannedMove) -> None:
-        """The pod is on its target."""
-        move.state, self._refused_in_a_row = MoveState.MOVED, 0
+    def evicted(self, move: PlannedMove) -> None:
+        """The pod is evicted now, unless `waits` says that it was not. Its successor will get the target."""
+        move.state, move.text = MoveState.EVICTED, "evicted; its successor is awaited"
+
+    def waits(self, move: PlannedMove, text: str) -> None:
+        """The pod could not be evicted yet, for this reason."""
+        move.state, move.text = MoveState.WAITING, text
+        if self._undone:
+            self._withdraw(move)
+
+    def moved(self, move: PlannedMove, text: str = "") -> None:
+        """The pod, or its successor (`text` names it), is on the target."""
+        move.state, move.text, self._refused_in_a_row = MoveState.MOVED, text, 0
         self._skip_ended()
 
     def refused(self, move: PlannedMove, text: str) -> None:
-        """The pod stays on its source, for this reason."""
+        """The pod stays on its source, or nobody came for its target, for this reason."""
         move.state, move.text = MoveState.REFUSED, text
         self._refused_in_a_row += 1
         self._skip_ended()
@@ -116,15 +133,34 @@ class MoveRun:
         purpose = f"undo: {self.purpose}" if self.purpose else "undo"
         return MoveRun(back, seen, waiting, self.moves_per_second, purpose)
 
+    def take_back(self) -> None:
+        """Kubernetes mode: make no more moves, and end those whose pods are not evicted yet. What is evicted
+        cannot be taken back."""
+        self._undone, self.state, self.reason = True, RunState.PAUSED, self._undone_reason()
+        for move in self.moves:
+            if move.state is MoveState.WAITING:
+                self._withdraw(move)
+        self._skip_ended()
+
     def counts(self) -> Counter[MoveState]:
         """The number of moves by state."""
         return Counter(move.state for move in self.moves)
 
     def _skip_ended(self) -> None:
-        while self._next < len(self.moves) and self.moves[self._next].state is not MoveState.WAITING:
+        while self._next < len(self.moves) and self.moves[self._next].state in _ENDED:
             self._next += 1
         if self._next == len(self.moves):
-            self.state, self.reason = RunState.DONE, ""
+            self.state, self.reason = RunState.DONE, self._undone_reason() if self._undone else ""
+
+    def _withdraw(self, move: PlannedMove) -> None:
+        move.state, move.text = MoveState.REFUSED, "undone before its pod was evicted"
+
+    def _undone_reason(self) -> str:
+        counts = self.counts()
+        gone = counts[MoveState.MOVED] + counts[MoveState.EVICTED]
+        if not gone:
+            return "undone by hand"
+        return f"undone by hand, but for {gone} pods that were evicted already: their successors get the new places"
 
 
 @dataclass(slots=True)

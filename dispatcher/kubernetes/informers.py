@@ -6,7 +6,7 @@ a new leader lists them, and writes none of them down. Changes are processed in 
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import NamedTuple
@@ -221,8 +221,10 @@ class Informers:
         self._runtime = runtime
         self._registry = runtime.machine.registry
         self._resolver = resolver
-        self._reader = PodReader(config.scheduler_names, ignored=config.ignored, max_pod_terms=max_pod_terms)
+        self.reader = PodReader(config.scheduler_names, ignored=config.ignored, max_pod_terms=max_pod_terms)
         self.pods = PodMirror(self._registry)
+        # Gives the places of moves to their successors among new pods: the nodes, by UID.
+        self.place_successors: Callable[[Sequence[SeenPod]], Awaitable[Mapping[bytes, int]]] | None = None
         self.over_reserved: set[int] = set()  # nodes with pods that had no reservations at the start
         # Nodes that the ledger did not have at the start, until their pods are counted.
         self.new_nodes: set[int] = set()
@@ -299,6 +301,13 @@ class Informers:
         self._runtime.handle(m.Assigned(part.rows, part.nodes))
         self._runtime.handle(m.Admitted(part.submission))
 
+    def _inherit(self, placed: Mapping[bytes, int]) -> None:
+        """These pods, which nobody has queued yet, hold the places that moves reserved for them."""
+        uids = decode_uids(b"".join(placed))
+        rows = self._registry.directory.rows_of_uids(uids)
+        self._runtime.handle(m.Inherited(rows, np.array([*placed.values()], np.uint32)))
+        self._runtime.on_confirmed(rows, uids)
+
     async def run(self) -> None:
         """Process changes until cancelled."""
         debounce = Debounce()
@@ -312,7 +321,7 @@ class Informers:
             await self._take_nodes()
             changes = [*self.pods.take_resolved(), *self._take_pod_changes()]
             debounce.observe(len(changes))
-            self._take(self.pods.plan(changes))
+            await self._take(self.pods.plan(changes))
             if self._nodes.terminating and any(isinstance(change, GonePod) for change in changes):
                 self._changed.set()  # a deleted node may have become empty
             self._update_problems()
@@ -327,7 +336,7 @@ class Informers:
                 self._pod_changes.append(gone)
                 continue
             try:
-                pod = self._reader.read(change.object)
+                pod = self.reader.read(change.object)
                 self.pod_groups.groups.pod_seen(pod.uid, pod.group, Member(bool(pod.node), pod.phase))
                 self._pod_changes.append(pod)
             except InvalidInput as exc:
@@ -339,12 +348,16 @@ class Informers:
         taken, self._pod_changes = self._pod_changes, []
         return taken
 
-    def _take(self, plan: PodPlan) -> None:
+    async def _take(self, plan: PodPlan) -> None:
         if len(plan.gone):
             self._runtime.handle(m.Deleted(plan.gone))
             self._registry.release_names(plan.gone)
         for part in _parts(plan.new):
-            self._settle(self._accept(part))
+            placed = await self.place_successors(part) if self.place_successors is not None else {}
+            accepted = self._accept(part)
+            if placed:
+                self._inherit(placed)
+            self._settle(accepted)
         if len(plan.assigned):
             self._runtime.handle(m.Assigned(plan.assigned, plan.nodes))
         self._take_changes([*zip(plan.assigned.tolist(), plan.seen, strict=True), *plan.waiting])

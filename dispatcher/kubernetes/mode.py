@@ -16,6 +16,7 @@ from dispatcher.kubernetes.evictor import Evictor
 from dispatcher.kubernetes.existing_pods import ExistingPods
 from dispatcher.kubernetes.informers import Informers
 from dispatcher.kubernetes.pod_groups import PodGroupStatusWriter
+from dispatcher.kubernetes.pod_moves import PodMoves
 from dispatcher.kubernetes.unreviewed_bindings import UnreviewedBindings
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
@@ -79,6 +80,10 @@ class KubernetesMode:
             on_volumes_refused=self._recorder.volumes_refused,
             volume_timeout_seconds=config.volume_bind_timeout_seconds,
         )
+        self.moves = PodMoves(
+            runtime, api, nodes, self.informers.reader, timeout_seconds=config.move_timeout_seconds
+        )
+        self.informers.place_successors = self.moves.place
         runtime.on_confirmed = self._binder.add
         runtime.kubernetes_tables = self._group_statuses.table_sizes
         runtime.set_executor(m.Remove, Evictor(runtime, api, nodes, self._recorder).evict)

@@ -100,7 +100,8 @@ class Reconciler:
             moved=int(moved.sum()),
             first=uid_text(uids[wrong][0].tobytes()),
         )
-        self._runtime.handle(m.Verified(rows[wrong], uids[wrong], found.nodes[wrong]))
+        # Looked up once more, because a pod may be on its way from one node to another.
+        await self._runtime.carry_out(m.Verify(rows[wrong], uids[wrong]))
 
     async def check_reservations(self) -> None:
         """One pass over all reservations, with a pause after each part."""

@@ -993,7 +993,7 @@ class MoveStatus(_message.Message):
     def __init__(self, pod: _Optional[str] = ..., source: _Optional[str] = ..., target: _Optional[str] = ..., state: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class RebalanceStatus(_message.Message):
-    __slots__ = ("state", "reason", "purpose", "moved", "refused", "waiting", "moves", "begun_by", "controller")
+    __slots__ = ("state", "reason", "purpose", "moved", "refused", "waiting", "moves", "begun_by", "controller", "evicted")
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -1003,6 +1003,7 @@ class RebalanceStatus(_message.Message):
     MOVES_FIELD_NUMBER: _ClassVar[int]
     BEGUN_BY_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
     state: str
     reason: str
     purpose: str
@@ -1012,4 +1013,5 @@ class RebalanceStatus(_message.Message):
     moves: _containers.RepeatedCompositeFieldContainer[MoveStatus]
     begun_by: str
     controller: RebalanceController
-    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., moved: _Optional[int] = ..., refused: _Optional[int] = ..., waiting: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[MoveStatus, _Mapping]]] = ..., begun_by: _Optional[str] = ..., controller: _Optional[_Union[RebalanceController, _Mapping]] = ...) -> None: ...
+    evicted: int
+    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., moved: _Optional[int] = ..., refused: _Optional[int] = ..., waiting: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[MoveStatus, _Mapping]]] = ..., begun_by: _Optional[str] = ..., controller: _Optional[_Union[RebalanceController, _Mapping]] = ..., evicted: _Optional[int] = ...) -> None: ...

@@ -327,9 +327,9 @@ class DispatcherServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Rebalance(self, request, context):
-        """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
-        moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, while another run is under way, and for
-        a controller that is paused.
+        """Carries out a plan of moves, pauses it, undoes it, or tells how far it is. In Kubernetes mode pods are evicted, and
+        their successors get the new places. A run of moves ends with the dispatcher's term. INVALID_ARGUMENT while another
+        run is under way, and for a controller that is paused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

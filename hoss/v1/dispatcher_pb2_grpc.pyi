@@ -100,9 +100,9 @@ class DispatcherStub:
     names an unknown value.
     """
     Rebalance: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceRequest, _dispatcher_pb2.RebalanceStatus]
-    """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
-    moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, while another run is under way, and for
-    a controller that is paused.
+    """Carries out a plan of moves, pauses it, undoes it, or tells how far it is. In Kubernetes mode pods are evicted, and
+    their successors get the new places. A run of moves ends with the dispatcher's term. INVALID_ARGUMENT while another
+    run is under way, and for a controller that is paused.
     """
     ReportRebalancing: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceController, _dispatcher_pb2.RebalanceStatus]
     """A rebalance controller tells that it is there, every second, and learns whether it is paused. INVALID_ARGUMENT in
@@ -185,9 +185,9 @@ class DispatcherAsyncStub(DispatcherStub):
     names an unknown value.
     """
     Rebalance: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceRequest, _dispatcher_pb2.RebalanceStatus]  # type: ignore[assignment]
-    """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
-    moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, while another run is under way, and for
-    a controller that is paused.
+    """Carries out a plan of moves, pauses it, undoes it, or tells how far it is. In Kubernetes mode pods are evicted, and
+    their successors get the new places. A run of moves ends with the dispatcher's term. INVALID_ARGUMENT while another
+    run is under way, and for a controller that is paused.
     """
     ReportRebalancing: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceController, _dispatcher_pb2.RebalanceStatus]  # type: ignore[assignment]
     """A rebalance controller tells that it is there, every second, and learns whether it is paused. INVALID_ARGUMENT in
@@ -393,9 +393,9 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         request: _dispatcher_pb2.RebalanceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.RebalanceStatus, _abc.Awaitable[_dispatcher_pb2.RebalanceStatus]]:
-        """Carries out a plan of moves in the platform's own mode, pauses it, undoes it, or tells how far it is. A run of
-        moves ends with the dispatcher's term. INVALID_ARGUMENT in Kubernetes mode, while another run is under way, and for
-        a controller that is paused.
+        """Carries out a plan of moves, pauses it, undoes it, or tells how far it is. In Kubernetes mode pods are evicted, and
+        their successors get the new places. A run of moves ends with the dispatcher's term. INVALID_ARGUMENT while another
+        run is under way, and for a controller that is paused.
         """
 
     @_abc_1.abstractmethod

@@ -38,6 +38,7 @@ class MoveStep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MOVE_RESERVE: _ClassVar[MoveStep]
     MOVE_CONFIRM: _ClassVar[MoveStep]
     MOVE_UNDO: _ClassVar[MoveStep]
+    MOVE_RENEW: _ClassVar[MoveStep]
 
 class MoveResult(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -85,6 +86,7 @@ MOVE_STEP_UNSPECIFIED: MoveStep
 MOVE_RESERVE: MoveStep
 MOVE_CONFIRM: MoveStep
 MOVE_UNDO: MoveStep
+MOVE_RENEW: MoveStep
 MOVE_RESULT_UNSPECIFIED: MoveResult
 MOVED: MoveResult
 TARGET_GONE: MoveResult
@@ -529,7 +531,7 @@ class ReleaseReply(_message.Message):
     def __init__(self, released: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ...) -> None: ...
 
 class MoveRequest(_message.Message):
-    __slots__ = ("step", "worker", "epoch", "term", "journal_write", "ledger_epoch", "uids", "nodes", "seen", "seqs", "sources", "source_seqs")
+    __slots__ = ("step", "worker", "epoch", "term", "journal_write", "ledger_epoch", "uids", "nodes", "seen", "seqs", "sources", "source_seqs", "successors")
     STEP_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -542,6 +544,7 @@ class MoveRequest(_message.Message):
     SEQS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     SOURCE_SEQS_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSORS_FIELD_NUMBER: _ClassVar[int]
     step: MoveStep
     worker: str
     epoch: int
@@ -554,7 +557,8 @@ class MoveRequest(_message.Message):
     seqs: bytes
     sources: bytes
     source_seqs: bytes
-    def __init__(self, step: _Optional[_Union[MoveStep, str]] = ..., worker: _Optional[str] = ..., epoch: _Optional[int] = ..., term: _Optional[int] = ..., journal_write: _Optional[int] = ..., ledger_epoch: _Optional[str] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seen: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., sources: _Optional[bytes] = ..., source_seqs: _Optional[bytes] = ...) -> None: ...
+    successors: bytes
+    def __init__(self, step: _Optional[_Union[MoveStep, str]] = ..., worker: _Optional[str] = ..., epoch: _Optional[int] = ..., term: _Optional[int] = ..., journal_write: _Optional[int] = ..., ledger_epoch: _Optional[str] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seen: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., sources: _Optional[bytes] = ..., source_seqs: _Optional[bytes] = ..., successors: _Optional[bytes] = ...) -> None: ...
 
 class MoveReply(_message.Message):
     __slots__ = ("verdicts", "seqs", "sources", "source_seqs", "results")

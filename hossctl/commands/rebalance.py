@@ -232,7 +232,8 @@ def resume(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> Non
 @group.command("undo")
 def undo(*, dispatcher: Dispatcher = "", output: Output = Format.TABLE) -> None:
     """Move back what the run has moved, the last pod first. This is a run of its own: see status. It pauses
-    the controller, which would plan the same again."""
+    the controller, which would plan the same again. In Kubernetes mode only moves whose pods are not evicted
+    yet are taken back."""
     _show(_asked("UNDO", dispatcher), output)
 
 

@@ -5,10 +5,11 @@ The document (camel case):
 
     kind                  "RebalanceRun"
     state                 Running, Paused, Done; "" if the dispatcher has made no moves since it leads
-    reason                why it is paused
+    reason                why it is paused, or what an undo could not take back
     purpose
-    moved, refused, waiting   moves
-    moves[]               pod, from, to, state (Waiting, Moved, Refused), text (why it was refused)
+    moved, refused, waiting, evicted   moves
+    moves[]               pod, from, to, state (Waiting, Evicted, Moved, Refused), text (why it was refused, or
+                          what it waits for; in Kubernetes mode also which pod is the successor of a moved one)
     byController          whether the rebalance controller began it
     controller            null, or text (what it does or waits for), paused, goals, movesLastHour,
                           movesPerHour, movesLastDay, ended, silentSeconds (since its last report)
@@ -107,6 +108,7 @@ def run_document(status: pb.RebalanceStatus) -> Document:
         "moved": status.moved,
         "refused": status.refused,
         "waiting": status.waiting,
+        "evicted": status.evicted,
         "moves": [
             {
                 "pod": move.pod,
@@ -148,11 +150,13 @@ MOVE_COLUMNS: Sequence[Column] = (
 
 def run_lines(document: Document) -> list[tuple[str, object]]:
     """A run in short."""
-    lines: list[tuple[str, object]] = [
-        ("state", document["state"]),
-        ("moves", f"{document['moved']} made, {document['refused']} refused, {document['waiting']} to come"),
-    ]
-    return [*lines, ("paused", document["reason"])] if document["reason"] else lines
+    counts = f"{document['moved']} made, {document['refused']} refused, {document['waiting']} to come"
+    if document["evicted"]:
+        counts += f", {document['evicted']} evicted whose successors are awaited"
+    lines: list[tuple[str, object]] = [("state", document["state"]), ("moves", counts)]
+    if not document["reason"]:
+        return lines
+    return [*lines, ("why" if document["state"] == "Done" else "paused", document["reason"])]
 
 
 _SILENT_SECONDS = 10  # a controller reports every second

@@ -41,11 +41,16 @@ class Moving:
         if request.step == pb.MOVE_UNDO:
             await self._undo(uids, nodes, seqs, writer)
             return pb.MoveReply()
+        if request.step == pb.MOVE_RENEW:
+            return await self._renew(uids, nodes, seqs, writer)
         if request.step != pb.MOVE_CONFIRM:
             raise InvalidInput(f"{request.step} is no step", where="step")
         sources = decode(request.sources, U32, name="sources", rows=len(uids))
         source_seqs = decode(request.source_seqs, U64, name="source_seqs", rows=len(uids))
-        return await self._confirm(Moves(uids, nodes, seqs, sources, source_seqs), writer)
+        successors = decode_uids(request.successors) if request.successors else None
+        if successors is not None and len(np.unique(successors, axis=0)) != len(uids):
+            raise InvalidInput("does not name one pod for each, none twice", where="successors")
+        return await self._confirm(Moves(uids, nodes, seqs, sources, source_seqs, successors), writer)
 
     async def _reserve(
         self, uids: Uids, nodes: NDArray[np.uint32], writer: Writer, seen: tuple[int, ...]
@@ -103,11 +108,21 @@ class Moving:
             here = np.flatnonzero(moves.nodes % self._ledger.shards == shard)
             part = moves.of(here)
             results[here] = await self._ledger.confirm_moves(shard, part, writer)
-            if (part.sources % self._ledger.shards != shard).any():
+            if part.successors is None and (part.sources % self._ledger.shards != shard).any():
                 await self._ledger.finish_moves(shard)
         changed = results == MoveResult.SOURCE_CHANGED
         if changed.any():
             await self._undo(moves.uids[changed], moves.nodes[changed], moves.seqs[changed], writer)
+        return pb.MoveReply(results=results.tobytes())
+
+    async def _renew(
+        self, uids: Uids, nodes: NDArray[np.uint32], seqs: NDArray[np.uint64], writer: Writer
+    ) -> pb.MoveReply:
+        results = np.full(len(uids), MoveResult.TARGET_GONE, np.uint8)
+        for shard in self._shards(nodes):
+            here = nodes % self._ledger.shards == shard
+            stand = await self._ledger.commit_prepared(shard, target_uids(uids[here]), seqs[here], writer)
+            results[here] = np.where(stand == seqs[here], MoveResult.MOVED, MoveResult.TARGET_GONE)
         return pb.MoveReply(results=results.tobytes())
 
     async def _undo(

@@ -25,7 +25,7 @@ from hoss.wire.columns import (
 from resolver.core import values
 from resolver.core.account_columns import claim_ranked
 from resolver.core.accounts import Account, resized_cards
-from resolver.core.moves import Move, MoveResult, Moves, target_uid
+from resolver.core.moves import Move, MoveResult, Moves
 from resolver.core.quarantine import QuarantineRecord, QuarantineRequest
 from resolver.core.rules import PlacementRule
 from resolver.core.serving import NodeRefusal, Ruling, Serving
@@ -301,15 +301,16 @@ class Arbiter(Shard):
 
     def confirm_moves(self, moves: Moves) -> list[MoveResult]:
         """End moves: the target becomes the pod's reservation, confirmed, and the source is released in the
-        same step if it is on this shard. Otherwise the pod is in `moved` until `finish_moves`."""
+        same step if it is on this shard. Otherwise the pod is in `moved` until `finish_moves`. A target that
+        a successor gets becomes the successor's reservation, and the source stays."""
         results, targets = [], {}
         for move in moves.rows(self.shards, self.shard):
-            own, target = self.reservations.get(move.uid), self.reservations.get(target_uid(move.uid))
+            own, target = self.reservations.get(move.uid), self.reservations.get(move.target)
             results.append(self._judge_move(move, own, target))
             if target is None or results[-1] is not MoveResult.MOVED or not self._is_target(move, target):
                 continue
-            targets[move.uid] = target
-            if not move.source_here:
+            targets[move.uid] = move.target
+            if move.source is not None and not move.source_here:
                 self.moved[move.uid] = move.source
         if targets:
             self._take_targets(targets)
@@ -331,18 +332,18 @@ class Arbiter(Shard):
         as_known = own is not None and settled and (own.node, own.seq) == move.source
         return MoveResult.MOVED if as_known else MoveResult.SOURCE_CHANGED
 
-    def _take_targets(self, targets: Mapping[Uid, Reservation]) -> None:
-        """These targets, by pod, become the reservations of their pods."""
+    def _take_targets(self, targets: Mapping[Uid, Uid]) -> None:
+        """These targets, by the pod that gets them, become the reservations of the pods."""
         seq = self.seq + 1
         if not self.release([uid for uid in targets if uid in self.reservations]):
             self.publish(ShardChange(seq, ()))
-        for uid, target in targets.items():
-            former = target_uid(uid)
-            del self.reservations[former]
+        taken = {former: self.reservations.pop(former) for former in targets.values()}
+        for uid, former in targets.items():
+            target = taken[former]
             self.reservations[uid] = replace(target, seq=seq, is_target=False)
             account = self.accounts[target.node]
             account.ports = [(uid if holder == former else holder, claim) for holder, claim in account.ports]
-        for commit in {target.seq for target in targets.values()}:
+        for commit in {target.seq for target in taken.values()}:
             listed = self.pending[commit][1] if commit in self.pending else []
             if listed and not any(uid in self.reservations for uid in listed):
                 del self.pending[commit]

@@ -6,7 +6,11 @@ reservation. Like any assumed reservation it ends by its lease. A move ends in o
 *confirmed* (the target becomes the pod's reservation and the source is released, in one step), *undone* (the
 target is aborted), or timed out. If the source is on another shard, the step that confirms also notes the
 source in `moved`, and whoever finds the note releases it. So the pod has one reservation that counts at every
-moment: the source until the confirmation, and the target from then on (docs/adr/0071-moves.md)."""
+moment: the source until the confirmation, and the target from then on (docs/adr/0071-moves.md).
+
+In Kubernetes mode a pod cannot change its node: it is evicted, and its controller makes a *successor* with a
+UID of its own. There the confirmation gives the target to the successor, and the source is left to the pod
+(docs/adr/0081-moves-in-kubernetes-mode.md)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,10 +51,11 @@ def target_uids(uids: Uids) -> Uids:
 class Move(NamedTuple):
     """One pod's move. `source`, `node` and `seq` name the reservations that are meant, by node and commit."""
 
-    uid: bytes
+    uid: bytes  # of the pod that gets the target
+    target: bytes  # UID of the target
     node: int
     seq: int
-    source: tuple[int, int]
+    source: tuple[int, int] | None  # None: a successor gets the target, and the source stays
     source_here: bool  # on the target's shard
 
 
@@ -63,6 +68,9 @@ class Moves:
     seqs: NDArray[np.uint64]  # (n,): the commits that reserved the targets
     sources: NDArray[np.uint32]  # (n,): nodes
     source_seqs: NDArray[np.uint64]  # (n,): the commits of the pods' reservations there
+    # (n, 16): the pods that get the targets, of which none holds anything, and the sources stay; None: the pods
+    # themselves get them.
+    successors: Uids | None = None
 
     def __len__(self) -> int:
         return len(self.uids)
@@ -70,15 +78,23 @@ class Moves:
     def of(self, rows: "NDArray[np.intp] | NDArray[np.bool_] | slice") -> "Moves":
         """A subset."""
         return Moves(
-            self.uids[rows], self.nodes[rows], self.seqs[rows], self.sources[rows], self.source_seqs[rows]
+            self.uids[rows],
+            self.nodes[rows],
+            self.seqs[rows],
+            self.sources[rows],
+            self.source_seqs[rows],
+            None if self.successors is None else self.successors[rows],
         )
 
     def rows(self, shards: int, shard: int) -> Iterator[Move]:
         """The moves one by one; `shard`: that of their targets."""
+        getting = self.uids if self.successors is None else self.successors
         columns = (self.nodes, self.seqs, self.sources, self.source_seqs)
-        rows = zip(self.uids, *(column.tolist() for column in columns), strict=True)
-        for uid, node, seq, source, source_seq in rows:
-            yield Move(uid.tobytes(), node, seq, (source, source_seq), source % shards == shard)
+        rows = zip(getting, target_uids(self.uids), *(column.tolist() for column in columns), strict=True)
+        for uid, target, node, seq, source, source_seq in rows:
+            left = (source, source_seq) if self.successors is None else None
+            here = left is not None and source % shards == shard
+            yield Move(uid.tobytes(), target.tobytes(), node, seq, left, here)
 
 
 def sources_by_shard(

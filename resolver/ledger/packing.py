@@ -244,14 +244,16 @@ def read_queries(
 def move_arguments(moves: Moves, shards: int, shard: int) -> Members:
     """What confirm_moves.lua has besides the writer."""
     here = moves.sources % np.uint32(shards) == shard
+    of_successors = moves.successors is not None
+    where = np.full(len(moves), ord("-")) if of_successors else np.where(here, ord("1"), ord("0"))
     return {
-        "uids": string_array(moves.uids),
+        "uids": string_array(moves.uids if moves.successors is None else moves.successors),
         "targets": string_array(target_uids(moves.uids)),
         "nodes": string_array(moves.nodes.astype(U32)),
         "seqs": moves.seqs.astype(U64).tobytes(),
         "sources": string_array(moves.sources.astype(U32)),
         "source_seqs": moves.source_seqs.astype(U64).tobytes(),
-        "here": np.where(here, ord("1"), ord("0")).astype(np.uint8).tobytes(),
+        "here": where.astype(np.uint8).tobytes(),
     }
 
 

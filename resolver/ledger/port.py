@@ -85,7 +85,8 @@ class Ledger(Protocol):
 
     async def confirm_moves(self, shard: int, moves: Moves, writer: Writer) -> NDArray[np.uint8]:
         """End moves with targets on this shard: MoveResult of each. A target becomes the pod's reservation,
-        and a source on this shard is released, in one step. `finish_moves` releases the others."""
+        and a source on this shard is released, in one step. `finish_moves` releases the others. A successor
+        gets the target as its own reservation, and the source stays."""
 
     async def finish_moves(self, shard: int) -> int:
         """Release on other shards what pods held there before they were moved to this shard. Returns the

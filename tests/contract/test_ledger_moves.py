@@ -250,5 +250,80 @@ async def test_moves_of_one_call_end_each_on_its_own(nodes, place):
     assert await used_cpu(nodes) == {2: 600}
 
 
+HEIR = 5
+
+
+def for_successor(move, number=HEIR):
+    return replace(move, successors=pods(number))
+
+
+@pytest.mark.topologies
+@pytest.mark.parametrize("target", TARGETS)
+async def test_a_successor_gets_the_target_and_the_source_stays_with_the_pod(nodes, place, target):
+    await place([1], 0, cpu=600)
+    _, move = await reserve(nodes, 1, target)
+    for _ in range(2):  # the second one finds the first one's work done
+        assert await confirm(nodes, for_successor(move)) is MoveResult.MOVED
+        await nodes.finish_moves(target % 2)
+    assert await held(nodes, 1) == {0: ReservationState.CONFIRMED}
+    assert await held(nodes, HEIR) == {target: ReservationState.CONFIRMED}
+    assert await used_cpu(nodes) == dict(sorted({0: 600, target: 600}.items()))
+    for shard in SHARDS:
+        state = await nodes.state(shard)
+        assert (state.moved, state.commit_faults, state.commits.listed) == ({}, [], frozenset())
+        assert not state.reservations.targets.any()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+async def test_a_successor_gets_the_target_also_when_the_pod_is_gone(nodes, place, target):
+    await place([1], 0, cpu=600)
+    _, move = await reserve(nodes, 1, target)
+    await nodes.release(0, pods(1))
+    assert await confirm(nodes, for_successor(move)) is MoveResult.MOVED
+    assert await used_cpu(nodes) == {target: 600}
+
+
+async def test_a_successor_that_holds_room_already_gets_no_second_place(nodes, place):
+    await place([1], 0, cpu=600)
+    _, move = await reserve(nodes, 1, 2)
+    await place([HEIR], 4, cpu=600)
+    assert await confirm(nodes, for_successor(move)) is MoveResult.SOURCE_CHANGED
+    assert await held(nodes, HEIR) == {4: ReservationState.CONFIRMED}
+
+
+async def test_a_target_that_another_successor_got_is_gone(nodes, place):
+    await place([1], 0, cpu=600)
+    _, move = await reserve(nodes, 1, 2)
+    assert await confirm(nodes, for_successor(move)) is MoveResult.MOVED
+    assert await confirm(nodes, for_successor(move, 6)) is MoveResult.TARGET_GONE
+    assert await used_cpu(nodes) == {0: 600, 2: 600}
+
+
+async def test_ports_cards_and_group_go_to_the_successor(nodes, place):
+    await place([1], 4, group=WEB, devices=[(1, 400)])
+    _, move = await reserve(nodes, 1, 3, WEB)
+    assert await confirm(nodes, for_successor(move)) is MoveResult.MOVED
+    came = await nodes.state(1)
+    assert came.ports == {3: [(pods(HEIR).tobytes(), WEB.ports[0])]}
+    [record] = came.reservations.records
+    assert (int(record["card_mask"]), int(record["card_milli"]), int(record["flags"])) == (1, 400, WEB.flags)
+
+
+async def test_a_target_lasts_while_its_lease_is_renewed_and_no_longer(nodes, place):
+    await place([1], 0, cpu=600)
+    nodes._leases = Leases(commit_ms=0)
+    _, move = await reserve(nodes, 1, 2)
+    nodes._leases = Leases(commit_ms=HOUR_MS)
+    renewed = await nodes.commit_prepared(0, target_uids(move.uids), move.seqs, nodes.mover)
+    assert renewed.tolist() == move.seqs.tolist()
+    await nodes.reap(0)
+    assert await used_cpu(nodes) == {0: 600, 2: 600}
+    nodes._leases = Leases(commit_ms=0)
+    await nodes.commit_prepared(0, target_uids(move.uids), move.seqs, nodes.mover)
+    await nodes.reap(0)
+    assert await used_cpu(nodes) == {0: 600}
+    assert (await nodes.commit_prepared(0, target_uids(move.uids), move.seqs, nodes.mover)).tolist() == [0]
+
+
 def first_columns(move):
     return move.uids, move.nodes, move.seqs, move.sources, move.source_seqs

@@ -4,11 +4,13 @@ reserved, and the request to confirm them is held up. Two shards, so many moves 
 import asyncio
 from pathlib import Path
 
+import pytest
 from e2e.crashes import interposed_cluster
 from e2e.interposed import Gate
-from e2e.loads import all_bound, assert_clean, prepare, submit
+from e2e.loads import GIB, all_bound, assert_clean, prepare, submit
 from waiting import until
 
+from hoss.model.node import NO_EXECUTE, NodeSpec, Taint
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1 import resolver_pb2
 from hoss.wire.uids import UID_BYTES
@@ -113,6 +115,59 @@ async def test_invariant_2_each_pod_has_one_place_when_resolver_and_dispatcher_d
         assert 0 < sum(places[pod] == targets[pod] for pod in places) <= PODS - under_way
         await until(lambda: holds(clients, PODS), "targets of nobody to end")
         await assert_clean(clients, bound=PODS)
+
+
+@pytest.mark.parametrize("loss", ["the node is removed", "the node is tainted"])
+async def test_invariant_2_a_pod_that_loses_its_node_amid_a_move_between_shards_is_not_placed_twice(
+    tmp_path: Path, loss: str
+):
+    """The confirmation is under way when the source goes. It still makes the target the pod's place, so the
+    pod must not be placed anew meanwhile."""
+    async with (
+        interposed_cluster(tmp_path, shards=2, workers=("w1",)) as (cluster, between),
+        clients_of(cluster.endpoints) as clients,
+    ):
+        gate = between.asked["Move"]
+        await prepare(clients, workers=1, nodes=6)
+        await submit(clients, jobs=1, replicas=12)
+        await until(lambda: all_bound(clients, 12), "all pods to be bound")
+        indexes = {node.spec.name: node.index for node in await clients.resolver.list_nodes()}
+        pod, source = min((await nodes_of_pods(clients)).items())
+        target = next(name for name, index in indexes.items() if (index - indexes[source]) % 2)
+        gate.close(_confirms)
+        await begin_move(clients, pod, source, target)
+        await until(lambda: bool(gate.held), "the request to confirm the move")
+        for name, index in indexes.items():
+            if (index - indexes[source]) % 2:  # so that what is placed anew is not on the target's shard
+                await clients.resolver.cordon_node(name, unschedulable=True)
+        if loss == "the node is removed":
+            await clients.resolver.remove_nodes([source])
+        else:
+            taint = Taint("disk", "broken", NO_EXECUTE)
+            allocatable = (("cpu", 64_000), ("memory", 256 * GIB), ("pods", 250))
+            await clients.resolver.upsert_nodes([NodeSpec(source, taints=(taint,), allocatable=allocatable)])
+
+        async def others_are_elsewhere() -> bool:
+            placed = await nodes_of_pods(clients)
+            return all(node not in ("", source) for name, node in placed.items() if name != pod)
+
+        await until(others_are_elsewhere, "the other pods of the node to be placed anew")
+        gate.release()
+        await until(lambda: done(clients), "the run to end")
+        assert cluster.events("dispatcher", "pods_reserved_twice") == []
+        await assert_clean(clients, bound=12)
+        assert (await nodes_of_pods(clients))[pod] == target
+
+
+async def begin_move(clients: Clients, pod: str, source: str, target: str) -> None:
+    digests = (await clients.resolver.audit()).digests
+    request = pb.RebalanceRequest(
+        action=pb.REBALANCE_START,
+        moves=[pb.RebalanceMove(pod=pod, source=source, target=target)],
+        seen={digest.shard: digest.seq for digest in digests},
+        moves_per_second=50,
+    )
+    await clients.dispatcher.rebalance(request)
 
 
 async def done(clients: Clients) -> bool:

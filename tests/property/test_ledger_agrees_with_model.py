@@ -4,7 +4,7 @@ ledger keeps its invariants."""
 import asyncio
 import zlib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -133,7 +133,11 @@ def histories(unchecked):
             st.just("move"), st.tuples(st.integers(0, PODS - 1), st.sampled_from(INDEXES), st.booleans())
         ),
         st.tuples(
-            st.just("end_moves"), st.lists(st.integers(0, PODS - 1), min_size=1, max_size=6, unique=True)
+            st.just("end_moves"),
+            st.tuples(
+                st.lists(st.integers(0, PODS - 1), min_size=1, max_size=6, unique=True),
+                st.sampled_from((0, 0, 1, 7)),
+            ),
         ),
     )
     return st.lists(operations, min_size=4, max_size=25)
@@ -219,12 +223,17 @@ class History:
         self.moves[pod] = Moves(uids([pod]), at, seqs, held.records["node"], held.records["seq"])
         return shown(decision)
 
-    async def _end_moves(self, pods):
-        known = [self.moves[pod] for pod in pods if pod in self.moves]
+    async def _end_moves(self, what):
+        """Each pod gets its target, or the pod so many numbers on does."""
+        pods, successor = what
+        pods = [pod for pod in pods if pod in self.moves]
+        known = [self.moves[pod] for pod in pods]
         if not known:
             return None
         columns = ("uids", "nodes", "seqs", "sources", "source_seqs")
         moves = Moves(*(np.concatenate([getattr(move, name) for move in known]) for name in columns))
+        if successor:
+            moves = replace(moves, successors=uids([(pod + successor) % PODS for pod in pods]))
         return (await self.ledger.confirm_moves(0, moves, ANYBODY)).tolist()
 
     async def _seqs(self, behind):

@@ -22,7 +22,7 @@ from hoss.model.conflicts import Criteria
 from hoss.wire.columns import NONE_U32, U16, U32, U64
 from hoss.wire.uids import UID_BYTES
 from resolver.core.arbiter import Arbiter
-from resolver.core.moves import Moves
+from resolver.core.moves import Moves, target_uids
 from resolver.core.quarantine import QuarantineRequest
 from resolver.core.rules import PlacementConstraint, RegisteredRule, RuleQuery, unpacked
 from resolver.core.shard import (
@@ -373,12 +373,16 @@ def _commit_prepared(arbiter: Arbiter, args: Args, clock_ms: int) -> Any:
 
 
 def _confirm_moves(arbiter: Arbiter, args: Args, _clock_ms: int) -> Any:
+    getting, targets = (
+        np.frombuffer(b"".join(args[name]), np.uint8).reshape(-1, UID_BYTES) for name in ("uids", "targets")
+    )
     moves = Moves(
-        np.frombuffer(b"".join(args["uids"]), np.uint8).reshape(-1, UID_BYTES),
+        target_uids(targets),
         np.frombuffer(b"".join(args["nodes"]), U32),
         np.frombuffer(args["seqs"], U64),
         np.frombuffer(b"".join(args["sources"]), U32),
         np.frombuffer(args["source_seqs"], U64),
+        getting if b"-" in args["here"] else None,
     )
     return [int(result) for result in arbiter.confirm_moves(moves)]
 

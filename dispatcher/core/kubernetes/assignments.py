@@ -8,7 +8,7 @@ import numpy as np
 
 from dispatcher.core import messages as m
 from dispatcher.core.bound.settlement import MAX_ATTEMPTS_COUNTED, Settlement
-from dispatcher.core.pods.history import ASSIGNED, BINDING_REFUSED
+from dispatcher.core.pods.history import ASSIGNED, BINDING_REFUSED, MOVED
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.core.queue.queues import Queues
@@ -28,6 +28,7 @@ class Assignments:
     def handlers(self) -> m.Handlers:
         return {
             m.Assigned: self._assigned,
+            m.Inherited: self._inherited,
             m.PodsChanged: self._pods_changed,
             m.BindingRefused: self._binding_refused,
         }
@@ -51,6 +52,14 @@ class Assignments:
                 self.queues.gang_completed(gang, now, now_ms)
         out = self._reserve(rows[~reserved | pods.outdated[rows]])
         return out + self.settlement.check_nodes(rows, now_ms)
+
+    def _inherited(self, event: m.Inherited, now: float) -> list[m.Instruction]:
+        now_ms = self.unix_ms(now)
+        self.registry.pods.node[event.rows] = event.nodes
+        self.registry.move(event.rows, Phase.BOUND, now_ms, MOVED)
+        self.settlement.counters["moved"] += len(event.rows)
+        self.settlement.publish(event.rows)
+        return self.settlement.check_nodes(event.rows, now_ms)
 
     def _pods_changed(self, event: m.PodsChanged, now: float) -> list[m.Instruction]:
         """Pods on nodes are reserved anew. Waiting pods are retried. An outstanding or reserved placement is

@@ -1,9 +1,11 @@
 -- Ends moves: each target becomes its pod's reservation, confirmed, and the source is released in the same step.
--- A source on another shard is noted in MOVED; whoever finds the note releases it (resolver/core/moves.py).
+-- A source on another shard is noted in MOVED; whoever finds the note releases it (resolver/core/moves.py). A target
+-- that a successor gets becomes the successor's reservation, and the source stays.
 --
--- args  uids: of the pods, none twice   targets: UIDs of their targets   nodes: of the targets
+-- args  uids: of the pods that get the targets, none twice   targets: UIDs of the targets   nodes: of the targets
 --       seqs: the commits of the targets, u64 each
---       sources: their nodes   source_seqs: their commits, u64 each   here: '1' if the source is on this shard
+--       sources: their nodes   source_seqs: their commits, u64 each
+--       here: '1' if the source is on this shard, '0' if it is on another one, '-' if a successor gets the target
 --
 -- Returns a result for each pod, u8.
 local uids, targets, nodes = args.uids, args.targets, args.nodes
@@ -35,7 +37,7 @@ for i = 1, #uids do
     moved[#moved + 1] = i
     if here then
       sources[#sources + 1] = uids[i]
-    else
+    elseif args.here:byte(i) == 48 then
       call('HSET', MOVED, uids[i], args.sources[i] .. source_seq)
     end
   end

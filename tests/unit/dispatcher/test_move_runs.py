@@ -104,6 +104,37 @@ def test_undoing_moves_back_what_was_moved_the_last_one_first():
     assert back.counts()[MoveState.MOVED] == 2
 
 
+def test_what_ended_in_a_step_is_not_tried_again_with_what_waits_still():
+    run = run_of((0, 9), (1, 9), (2, 9))
+    assert len(run.due(0.0, 0)) == 3
+    run.refused(run.moves[1], "no room")
+    run.waits(run.moves[0], "the budget forbids it")
+    assert pods(run.due(1.0, 0)) == ["default/p0", "default/p2"]
+
+
+def test_taking_back_ends_what_is_not_evicted_and_lets_the_rest_come_to_its_end():
+    run = run_of((0, 9), (1, 9), (2, 9))
+    run.due(0.0, 0)
+    run.moved(run.moves[0], "its successor is default/p3")
+    run.evicted(run.moves[1])
+    run.take_back()
+    assert (run.state, run.moves[2].state) == (RunState.PAUSED, MoveState.REFUSED)
+    assert "but for 2 pods" in run.reason
+    run.moved(run.moves[1])
+    assert (run.state, "but for 2 pods" in run.reason) == (RunState.DONE, True)
+
+
+def test_an_eviction_that_is_refused_after_the_undo_is_not_tried_again():
+    run = run_of((0, 9))
+    run.evicted(run.moves[0])
+    run.take_back()
+    run.waits(run.moves[0], "the budget forbids it")
+    run.resume(0)
+    assert run.due(1.0, 0) == ()
+    assert (run.state, run.reason) == (RunState.DONE, "undone by hand")
+    assert run.moves[0].text == "undone before its pod was evicted"
+
+
 def test_one_controller_at_a_time_may_begin_runs_and_another_after_its_silence():
     seat = ControllerSeat()
     assert seat.refusal("") == ""

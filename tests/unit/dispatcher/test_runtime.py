@@ -19,7 +19,7 @@ from dispatcher.core.pods.table import Phase
 from dispatcher.core.policy.rules import Policy
 from dispatcher.core.workers.reports import Heartbeat
 from dispatcher.journal.memory import MemoryJournal
-from dispatcher.ledger.moving import MOVER
+from dispatcher.ledger.move_steps import MOVER
 from dispatcher.ports import DispatcherMarks, PodLocations, Record, ReservationColumns
 from dispatcher.recovery import recover
 from dispatcher.runtime import Runtime, TermFailed

@@ -92,8 +92,28 @@ def test_undone_moves_leave_nothing(ledger, call, make_proposal):
     assert at(ledger) == {1: 0, 2: 0, 3: 1}
 
 
+def test_successors_get_the_targets_and_the_pods_keep_what_they_hold(ledger, call, make_proposal):
+    uids, successors = (make_proposal(numbers, [[0]] * 2).uids for numbers in ([1, 3], [7, 8]))
+    reply = call(pb.MOVE_RESERVE, uids, [3, 2])
+    results = call(pb.MOVE_CONFIRM, uids, [3, 2], **carried(reply), successors=successors.tobytes()).results
+    assert list(results) == [pb.MOVED] * 2
+    assert at(ledger) == {1: 0, 2: 0, 3: 1, 7: 3, 8: 2}
+
+
+def test_a_renewal_tells_which_targets_still_stand(ledger, call, make_proposal):
+    uids = make_proposal([1, 3], [[0]] * 2).uids
+    reply = call(pb.MOVE_RESERVE, uids, [3, 2])
+    call(pb.MOVE_UNDO, uids[:1], [3], seqs=reply.seqs[:8])
+    renewed = call(pb.MOVE_RENEW, uids, [3, 2], seqs=reply.seqs)
+    assert list(renewed.results) == [pb.TARGET_GONE, pb.MOVED]
+
+
 def test_a_request_that_names_a_pod_twice_or_no_step_is_refused(call, make_proposal):
     with pytest.raises(InvalidInput, match="twice"):
         call(pb.MOVE_RESERVE, make_proposal([1, 1], [[0]] * 2).uids, [2, 3])
+    uids = make_proposal([1, 3], [[0]] * 2).uids
+    one = {"seqs": bytes(16), "sources": bytes(8), "source_seqs": bytes(16), "successors": uids[:1].tobytes()}
+    with pytest.raises(InvalidInput, match="one pod for each"):
+        call(pb.MOVE_CONFIRM, uids, [2, 3], **one)
     with pytest.raises(InvalidInput, match="no step"):
         call(pb.MOVE_STEP_UNSPECIFIED, make_proposal([1], [[0]]).uids, [2], seqs=bytes(8))

@@ -1,0 +1,85 @@
+"""Kubernetes mode: which new pod is the successor of a pod that was evicted for a move, and so gets the place
+that is reserved for it.
+
+A successor is a new pod of the same controller that HOSS places like the evicted one: its template is the
+same. Names tell nothing. Of several pods whose successors are awaited, the one that waits longest gets the
+first."""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from dispatcher.core.kubernetes.pod_objects import SeenPod
+from hoss.model.pod import Movable
+
+_UNMOVABLE_OWNERS = ("DaemonSet", "Node")  # their pods belong to one node
+
+PlaceT = TypeVar("PlaceT")
+
+
+def unmovable(pod: SeenPod) -> str:
+    """Why this pod must not be evicted for a move: nobody would get its new place. Empty: it may be."""
+    owner = "" if pod.owner is None else pod.owner.kind
+    hindrances = {
+        "another scheduler places it, and would place its successor": not pod.ours,
+        "it has no controller that would make it anew": not owner,
+        f"it belongs to its node, as pods of a {owner} do": owner in _UNMOVABLE_OWNERS,
+        "its annotation hoss.dev/movable says false": pod.template.movable is Movable.NO,
+        "it is one of a gang, which has to be whole": pod.gang is not None,
+        "it uses devices of its node": pod.template.spec.claims is not None,
+        "it has ended, or is leaving": pod.ended or pod.leaving,
+    }
+    return next((why for why, hinders in hindrances.items() if hinders), "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AwaitedSuccessor(Generic[PlaceT]):
+    """Somebody waits for the successor of this pod, to give it the place."""
+
+    pod: SeenPod
+    place: PlaceT
+
+
+class AwaitedSuccessors(Generic[PlaceT]):
+    """Those that are awaited, by what they will look like."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[object, deque[AwaitedSuccessor[PlaceT]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def expect(self, pod: SeenPod, place: PlaceT) -> AwaitedSuccessor[PlaceT]:
+        """From now on the next successor of the pod gets the place."""
+        awaited = AwaitedSuccessor(pod, place)
+        self._waiting.setdefault(_likeness(pod), deque()).append(awaited)
+        return awaited
+
+    def withdraw(self, awaited: AwaitedSuccessor[PlaceT]) -> bool:
+        """Nobody gets the place. False: somebody has."""
+        return self._remove(awaited)
+
+    def take(self, new: SeenPod) -> PlaceT | None:
+        """The place for a new pod, if it is an awaited successor. It is for this pod alone."""
+        if not self._waiting or not new.ours or new.node or new.problem:
+            return None
+        waiting = self._waiting.get(_likeness(new))
+        if not waiting:
+            return None
+        awaited = waiting[0]
+        self._remove(awaited)
+        return awaited.place
+
+    def _remove(self, awaited: AwaitedSuccessor[PlaceT]) -> bool:
+        likeness = _likeness(awaited.pod)
+        waiting = self._waiting.get(likeness, deque())
+        if awaited not in waiting:
+            return False
+        waiting.remove(awaited)
+        if not waiting:
+            del self._waiting[likeness]
+        return True
+
+
+def _likeness(pod: SeenPod) -> object:
+    return pod.namespace, pod.owner, pod.template

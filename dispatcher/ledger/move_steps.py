@@ -1,0 +1,122 @@
+"""The ledger's steps of moves (resolver/core/moves.py), under the epoch of one run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dispatcher.core.moves import MoveRun, PlannedMove
+from dispatcher.runtime import Runtime
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import U32, U64, Uids, decode, encode
+from hoss.wire.uids import UID_BYTES
+
+MOVER = "hoss-rebalance"  # the name under which moves are made (GrantEpoch)
+
+_RESERVED = (pb.COMMITTED, pb.DUPLICATE)
+_REFUSALS: dict[int, str] = {
+    0: "the pod holds no reservation that could be moved",
+    pb.CONFLICT_RESOURCE: "there is no room for it on the node any more",
+    pb.CONFLICT_PORT: "another pod holds its port on the node",
+    pb.CONFLICT_DEVICE: "the node has no cards for it any more",
+    pb.CONFLICT_TOPOLOGY: "pods that its rules concern have come since the plan was made",
+    pb.CONFLICT_VERSION: "the node has changed since the plan was made",
+    pb.NODE_GONE: "the node is gone",
+    pb.NODE_UNSCHEDULABLE: "the node takes no pods",
+}
+RESULTS: dict[int, str] = {
+    pb.TARGET_GONE: "its reservation on the node ended before it was confirmed",
+    pb.SOURCE_CHANGED: "its own reservation has changed since",
+    pb.MOVER_FENCED: "another dispatcher has taken over",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reserved:
+    """Moves whose targets are reserved, with what names the reservations in the ledger."""
+
+    moves: tuple[PlannedMove, ...]
+    seqs: NDArray[np.uint64]
+    sources: NDArray[np.uint32]
+    source_seqs: NDArray[np.uint64]
+
+    def of(self, positions: Sequence[int]) -> "Reserved":
+        """Some of them."""
+        at = np.array(positions, np.intp)
+        moves = tuple(self.moves[position] for position in positions)
+        return Reserved(moves, self.seqs[at], self.sources[at], self.source_seqs[at])
+
+    @property
+    def uids(self) -> Uids:
+        """(n, 16), of the pods."""
+        return uids_of(self.moves)
+
+
+class MoveSteps:
+    """`begin` a run first. What was asked for in an earlier run is fenced by that."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._epoch = 0
+
+    async def begin(self) -> None:
+        """Raises what the ledger raises."""
+        self._epoch = await self._runtime.ledger.grant_epoch(MOVER)
+
+    async def reserve(self, run: MoveRun, step: Sequence[PlannedMove]) -> Reserved:
+        """Reserve targets. Moves that the ledger refuses are refused. Raises what the ledger raises."""
+        request = self._request(pb.MOVE_RESERVE, step)
+        request.seen = encode(run.seen, U64)
+        reply = await self._runtime.ledger.move(request)
+        reserved = []
+        for position, (move, verdict) in enumerate(zip(step, reply.verdicts, strict=True)):
+            if verdict in _RESERVED:
+                reserved.append(position)
+            else:
+                name = pb.Verdict.Name(pb.Verdict.ValueType(verdict))
+                run.refused(move, _REFUSALS.get(verdict, name))
+        columns = (
+            decode(getattr(reply, name), dtype, name=name, rows=len(step))
+            for name, dtype in (("seqs", U64), ("sources", U32), ("source_seqs", U64))
+        )
+        return Reserved(tuple(step), *columns).of(reserved)
+
+    async def confirm(self, reserved: Reserved, successors: Uids | None = None) -> list[int]:
+        """Give the targets to the pods, or to their successors: a MoveResult of each. Repeated until it is
+        answered, because where the pods are has to be known."""
+        request = self._request(pb.MOVE_CONFIRM, reserved.moves, reserved.seqs)
+        request.sources = encode(reserved.sources, U32)
+        request.source_seqs = encode(reserved.source_seqs, U64)
+        if successors is not None:
+            request.successors = successors.tobytes()
+        reply = await self._runtime.until_answered(lambda: self._runtime.ledger.move(request))
+        return list(reply.results)
+
+    async def renew(self, reserved: Reserved) -> list[int]:
+        """Let the targets last for another lease: MOVED for each that stands. Raises what the ledger
+        raises."""
+        request = self._request(pb.MOVE_RENEW, reserved.moves, reserved.seqs)
+        return list((await self._runtime.ledger.move(request)).results)
+
+    async def undo(self, reserved: Reserved) -> None:
+        """Release the targets. Repeated until it is answered."""
+        request = self._request(pb.MOVE_UNDO, reserved.moves, reserved.seqs)
+        await self._runtime.until_answered(lambda: self._runtime.ledger.move(request))
+
+    def _request(
+        self, step: pb.MoveStep, moves: Sequence[PlannedMove], seqs: NDArray[np.uint64] | None = None
+    ) -> pb.MoveRequest:
+        return pb.MoveRequest(
+            step=step,
+            worker=MOVER,
+            epoch=self._epoch,
+            uids=uids_of(moves).tobytes(),
+            nodes=encode([move.target for move in moves], U32),
+            seqs=b"" if seqs is None else encode(seqs, U64),
+        )
+
+
+def uids_of(moves: Sequence[PlannedMove]) -> Uids:
+    """(n, 16), of the pods."""
+    return np.frombuffer(b"".join(move.uid for move in moves), np.uint8).reshape(-1, UID_BYTES)

@@ -1,0 +1,331 @@
+"""Moves of pods of a real API server: the new place is reserved before the pod is evicted, and its successor
+gets it, whoever else asks. The tests play the controllers: they make the successors."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.cluster import Cluster
+from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserved, run_hoss
+from e2e.kubernetes.api import Api, node_of, placed, told
+from e2e.kubernetes.guarded import await_guard, install
+from waiting import wait_until
+
+from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.endpoints import clients_of
+from hossctl.local.control_plane import ControlPlane
+from hossctl.local.ports import free_ports
+
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web-uid", "controller": True}
+LONG_GRACE, NO_GRACE = 3600, 0
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[Callable[..., tuple[Api, Cluster]]]:
+    """Starts a platform with a worker: `make_cluster(control_plane, move_timeout_seconds=2)`."""
+    made: list[Cluster] = []
+
+    def make(
+        plane: ControlPlane, *, move_timeout_seconds: float = 600, resolver_flags: tuple[str, ...] = ()
+    ) -> tuple[Api, Cluster]:
+        document = tmp_path / "dispatcher.yaml"
+        document.write_text(
+            "apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\n"
+            f"kubernetes: {{kubeconfig: {plane.kubeconfig}, move_timeout_seconds: {move_timeout_seconds}}}\n"
+        )
+        api = Api(plane)
+        api("DELETE", BUDGETS)
+        flags = ("--config", str(document))
+        made.append(
+            Cluster(
+                tmp_path, kubeconfig=plane.kubeconfig, dispatcher_flags=flags, resolver_flags=resolver_flags
+            )
+        )
+        made[0].start_worker("w1")
+        return api, made[0]
+
+    yield make
+    for cluster in made:
+        cluster.stop()
+
+
+def create_web(api: Api, name: str, *, grace: int = LONG_GRACE, cpu: str = "800m", **metadata: Any) -> None:
+    """A pod of the ReplicaSet `web`."""
+    labels = {"app": "web"}
+    api.create_pod(
+        name,
+        cpu=cpu,
+        scheduler="hoss",
+        metadata={"ownerReferences": [OWNER], "labels": labels, **metadata},
+        terminationGracePeriodSeconds=grace,
+    )
+
+
+def run_pod(api: Api, name: str) -> None:
+    """As its kubelet would: budgets protect only pods that run and are ready."""
+    merge = {"Content-Type": "application/merge-patch+json"}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    api("PATCH", f"/api/v1/namespaces/default/pods/{name}/status", {"status": status}, **merge)
+
+
+def web_on_n1(api: Api, cluster: Cluster, **options: Any) -> None:
+    """The pod web-a on n1, and n2 with room for one pod like it."""
+    api.create_node("n1", cpu="1")
+    create_web(api, "web-a", **options)
+    assert placed(api, "web-a") == "n1"
+    run_pod(api, "web-a")
+    api.create_node("n2", cpu="1")
+    wait_until(lambda: "n2" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+
+
+def set_budget(api: Api, allowed: int, *, app: str = "web") -> None:
+    """A disruption budget, and what the disruption controller would say of it."""
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}}
+    api.request("POST", BUDGETS, {"metadata": {"name": app}, "spec": spec})  # it may be there already
+    status = {
+        "observedGeneration": 1,
+        "disruptionsAllowed": allowed,
+        "currentHealthy": 1 + allowed,
+        "desiredHealthy": 1,
+        "expectedPods": 1 + allowed,
+    }
+    patch = {"Content-Type": "application/merge-patch+json"}
+    api("PATCH", f"{BUDGETS}/{app}/status", {"status": status}, **patch)
+
+
+def begin(cluster: Cluster, *moves: tuple[str, str, str]) -> None:
+    """Begin to make moves of pods of the default namespace: name, source, target."""
+
+    async def ask() -> None:
+        async with clients_of(cluster.endpoints) as clients:
+            digests = (await clients.resolver.audit()).digests
+            await clients.dispatcher.rebalance(
+                pb.RebalanceRequest(
+                    action=pb.REBALANCE_START,
+                    moves=[
+                        pb.RebalanceMove(pod=f"default/{pod}", source=source, target=target)
+                        for pod, source, target in moves
+                    ],
+                    seen={digest.shard: digest.seq for digest in digests},
+                    moves_per_second=50,
+                )
+            )
+
+    asyncio.run(ask())
+
+
+def status(cluster: Cluster) -> Any:
+    return json.loads(run_hoss(cluster, "rebalance", "status", "-o", "json"))
+
+
+def move_of(cluster: Cluster) -> tuple[str, str]:
+    """State and text of the first move."""
+    move = status(cluster)["moves"][0]
+    return move["state"], move["text"]
+
+
+def await_state(cluster: Cluster, state: str) -> str:
+    """Wait until the first move is in this state. Returns its text."""
+    wait_until(lambda: move_of(cluster)[0] == state, lambda: f"{state}: {status(cluster)}")
+    return move_of(cluster)[1]
+
+
+def await_forbidden(cluster: Cluster) -> None:
+    """Wait until the first move says that a budget forbids it."""
+    wait_until(lambda: "disruption budget" in move_of(cluster)[1], lambda: f"forbidden: {status(cluster)}")
+
+
+def leaving(api: Api, name: str) -> bool:
+    return "deletionTimestamp" in api.pod(name)["metadata"]
+
+
+def await_agreement(api: Api, cluster: Cluster) -> None:
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    assert overcommitted(api) == {}
+    assert "clean" in run_hoss(cluster, "audit")
+
+
+def test_the_new_place_is_reserved_before_the_budget_lets_the_pod_go_and_its_successor_gets_it(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    _, cluster = make_cluster(control_plane)
+    web_on_n1(api, cluster)
+    set_budget(api, 0)
+    begin(cluster, ("web-a", "n1", "n2"))
+    await_forbidden(cluster)
+    assert (move_of(cluster)[0], leaving(api, "web-a")) == ("Waiting", False)
+    assert requested(cluster, "n2")["cpu"] == 800
+    api.create_pod("greedy", scheduler="hoss", cpu="800m")
+    wait_until(lambda: "Insufficient cpu" in told(api, "greedy"), "nobody else gets the reserved room")
+    set_budget(api, 1)
+    await_state(cluster, "Evicted")
+    assert leaving(api, "web-a")
+    assert requested(cluster, "n2")["cpu"] == 800
+    create_web(api, "web-b")
+    assert placed(api, "web-b") == "n2"
+    assert await_state(cluster, "Moved") == "its successor is default/web-b"
+    assert status(cluster)["state"] == "Done"
+    assert not node_of(api, "greedy")
+    await_agreement(api, cluster)
+    api.delete_pod("web-a")
+    assert placed(api, "greedy") == "n1"
+    await_agreement(api, cluster)
+
+
+def test_kube_scheduler_gets_the_reserved_place_of_no_successor(
+    own_control_plane: ControlPlane, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    (port,) = free_ports(1)
+    install(Api(own_control_plane), f"https://127.0.0.1:{port}/bindings", failure_policy="Fail")
+    webhook = ("--webhook-listen", f"127.0.0.1:{port}", "--webhook-host", "127.0.0.1")
+    api, cluster = make_cluster(own_control_plane, resolver_flags=webhook)
+    await_guard(api)
+    web_on_n1(api, cluster)
+    begin(cluster, ("web-a", "n1", "n2"))
+    await_state(cluster, "Evicted")
+    own_control_plane.start_scheduler()
+    api.create_pod("rival", cpu="800m", scheduler="default-scheduler")
+    refused = "n2 has no room"
+    wait_until(
+        lambda: refused in json.dumps(api("GET", "/api/v1/namespaces/default/events")["items"]),
+        "kube-scheduler has tried",
+    )
+    create_web(api, "web-b")
+    assert placed(api, "web-b") == "n2"
+    api.delete_pod("web-a")
+    assert placed(api, "rival") == "n1"
+    await_agreement(api, cluster)
+
+
+def test_a_place_for_which_no_successor_comes_is_free_again(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    """And a pod of another shape, or of another controller, is no successor."""
+    _, cluster = make_cluster(control_plane, move_timeout_seconds=3)
+    web_on_n1(api, cluster, grace=NO_GRACE)
+    begin(cluster, ("web-a", "n1", "n2"))
+    await_state(cluster, "Evicted")
+    create_web(api, "other-shape", cpu="700m", grace=NO_GRACE)
+    assert placed(api, "other-shape") == "n1"
+    api.create_pod("bare", cpu="800m", scheduler="hoss")
+    assert "no successor has come within 3 s" in await_state(cluster, "Refused")
+    assert placed(api, "bare") == "n2"
+    await_agreement(api, cluster)
+
+
+def test_a_budget_that_never_allows_it_leaves_the_pod_where_it_is(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    _, cluster = make_cluster(control_plane, move_timeout_seconds=2)
+    web_on_n1(api, cluster)
+    set_budget(api, 0)
+    begin(cluster, ("web-a", "n1", "n2"))
+    why = await_state(cluster, "Refused")
+    assert "not evicted within 2 s" in why
+    assert "disruption budget" in why
+    assert not leaving(api, "web-a")
+    await_agreement(api, cluster)
+
+
+def test_pods_that_nobody_would_make_anew_are_not_evicted(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    _, cluster = make_cluster(control_plane)
+    api.create_node("n1", cpu="4")
+    daemon = {**OWNER, "kind": "DaemonSet", "name": "agent"}
+    api.create_pod("bare", scheduler="hoss")
+    api.create_pod("daemon", scheduler="hoss", metadata={"ownerReferences": [daemon]})
+    create_web(api, "fixed", cpu="100m", annotations={"hoss.dev/movable": "false"})
+    foreign = api.create_pod("foreign", metadata={"ownerReferences": [OWNER]})
+    assert api.bind(foreign, "n1")[0] == 201
+    names = ("bare", "daemon", "fixed", "foreign")
+    for name in names:
+        assert placed(api, name) == "n1"
+    api.create_node("n2", cpu="4")
+    wait_until(lambda: "n2" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    begin(cluster, *((name, "n1", "n2") for name in names))
+    wait_until(lambda: status(cluster)["refused"] == len(names), "each is refused")
+    assert [move["text"] for move in status(cluster)["moves"]] == [
+        "it has no controller that would make it anew",
+        "it belongs to its node, as pods of a DaemonSet do",
+        "its annotation hoss.dev/movable says false",
+        "another scheduler places it, and would place its successor",
+    ]
+    assert not any(leaving(api, name) for name in names)
+    await_agreement(api, cluster)
+
+
+def test_an_undo_takes_back_what_is_not_evicted_yet_and_says_what_is(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    _, cluster = make_cluster(control_plane)
+    web_on_n1(api, cluster, cpu="400m")
+    create_web(api, "kept", cpu="400m", labels={"app": "kept"})
+    source = placed(api, "kept")
+    run_pod(api, "kept")
+    set_budget(api, 0, app="kept")
+    api.create_node("n3", cpu="1")
+    wait_until(lambda: "n3" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    begin(cluster, ("web-a", "n1", "n2"), ("kept", source, "n3"))
+    await_state(cluster, "Evicted")
+    wait_until(lambda: "disruption budget" in status(cluster)["moves"][1]["text"], "the other one waits")
+    run_hoss(cluster, "rebalance", "pause")
+    wait_until(lambda: not requested(cluster, "n3").get("cpu"), "what is paused holds no second place")
+    undone = run_hoss(cluster, "rebalance", "undo")
+    assert "but for 1 pods that were evicted already" in undone, undone
+    wait_until(lambda: status(cluster)["moves"][1]["state"] == "Refused", "the other one is taken back")
+    assert "undone before its pod was evicted" in status(cluster)["moves"][1]["text"]
+    create_web(api, "web-b", cpu="400m")
+    assert placed(api, "web-b") == "n2"
+    wait_until(lambda: status(cluster)["state"] == "Done", "all moves have ended")
+    assert not leaving(api, "kept")
+    await_agreement(api, cluster)
+
+
+@pytest.mark.parametrize("moment", ["before the eviction", "after the eviction"])
+def test_a_dispatcher_that_dies_amid_a_move_leaves_one_place_for_each_pod(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]], moment: str
+) -> None:
+    lease = ("--reservation-lease-seconds", "8")
+    _, cluster = make_cluster(control_plane, resolver_flags=lease)
+    web_on_n1(api, cluster)
+    if moment == "before the eviction":
+        set_budget(api, 0)
+    begin(cluster, ("web-a", "n1", "n2"))
+    if moment == "before the eviction":
+        await_forbidden(cluster)
+    else:
+        await_state(cluster, "Evicted")
+    assert requested(cluster, "n2")["cpu"] == 800
+    cluster.kill("dispatcher")
+    if moment == "after the eviction":
+        create_web(api, "web-b")
+    cluster.start_dispatcher()
+    assert not status(cluster)["state"]
+    if moment == "after the eviction":
+        assert placed(api, "web-b") == "n2"
+    else:
+        assert not leaving(api, "web-a")
+    await_agreement(api, cluster)
+
+
+def test_a_resolver_that_dies_while_the_successor_comes_does_not_cost_it_the_place(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    _, cluster = make_cluster(control_plane)
+    web_on_n1(api, cluster)
+    begin(cluster, ("web-a", "n1", "n2"))
+    await_state(cluster, "Evicted")
+    cluster.kill("resolver")
+    create_web(api, "web-b")
+    cluster.start_resolver()
+    assert placed(api, "web-b") == "n2"
+    assert await_state(cluster, "Moved") == "its successor is default/web-b"
+    await_agreement(api, cluster)
