@@ -139,7 +139,8 @@ class PodLocations(NamedTuple):
     commits."""
 
     nodes: NDArray[np.uint32]
-    commits: Commits
+    commits: Commits  # without those of pods that are being prepared
+    pre_binding: NDArray[np.bool_]  # (n,): not confirmed, and plugins of the worker prepare the pod
 
 
 class ReservationColumns(NamedTuple):
@@ -151,6 +152,7 @@ class ReservationColumns(NamedTuple):
     seqs: NDArray[np.uint64]  # of the commit, on its shard
     assumed: NDArray[np.bool_]  # not confirmed
     epochs: NDArray[np.uint64]  # of the worker that made it
+    pre_binding: NDArray[np.bool_]  # assumed, and plugins of the worker prepare the pod
 
 
 class LedgerStatus(NamedTuple):

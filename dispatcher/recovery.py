@@ -141,6 +141,20 @@ def _restore_faults(runtime: Runtime, journal: Recovered) -> None:
         runtime.machine.restore_fault(fault, runtime.now())
 
 
+async def _without_unready(runtime: Runtime, part: ReservationColumns) -> ReservationColumns:
+    """Release what pods hold that a worker of the former term prepared: it is fenced, and nobody can say any more
+    whether they are ready. Returns the rest."""
+    unready = part.pre_binding
+    if not unready.any():
+        return part
+    as_of = runtime.ledger.known()
+    await runtime.until_answered(
+        lambda: runtime.ledger.release(part.uids[unready], part.nodes[unready], as_of)
+    )
+    logger().info("unready_pods_released", pods=int(unready.sum()))
+    return ReservationColumns(*(column[~unready] for column in part))
+
+
 async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> int:
     """Returns how many pods are bound. `release_orphans`: every existing pod is known, so a reservation of an
     unknown pod belongs to one that ended meanwhile."""
@@ -152,7 +166,8 @@ async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> i
     confirms: list[m.Instruction] = []
     assumed_rows = [np.empty(0, np.uint32)]
     orphans: list[ReservationColumns] = []
-    for part in await runtime.until_answered(read_all):
+    for read in await runtime.until_answered(read_all):
+        part = await _without_unready(runtime, read)
         rows = runtime.machine.registry.directory.rows_of_uids(part.uids)
         known = rows != NONE_U32
         unknown += int((~known).sum())

@@ -95,10 +95,12 @@ def check_found(missing: Sequence[str], namespace: str, kind: Kind) -> None:
 
 class State(str, Enum):
     """Of a reservation. Prepared: a part of a commit on several shards, until that is committed or its lease ends.
-    Assumed: until it is confirmed or its lease ends. Confirmed: until it is released."""
+    Assumed: until it is confirmed or its lease ends. Pre-binding: the same, while plugins of its worker prepare the
+    pod. Confirmed: until it is released."""
 
     PREPARED = "prepared"
     ASSUMED = "assumed"
+    PRE_BINDING = "pre-binding"
     CONFIRMED = "confirmed"
 
 

@@ -97,10 +97,12 @@ class ResolverLedger:
                 logger().warning("pods_reserved_twice", reservations=len(part.other_pods), first=first)
         nodes = np.concatenate([part.nodes for part in parts] or [np.empty(0, np.uint32)])
         seqs = np.concatenate([part.seqs for part in parts] or [np.empty(0, np.uint64)])
+        states = np.concatenate([part.states for part in parts] or [np.empty(0, np.uint8)])
+        pre_binding = states == pb.RESERVATION_PRE_BINDING
         found = nodes != NONE_U32
-        commits = commits_of(nodes[found] % np.uint32(shards), seqs[found])
-        self.note(latest(commits))
-        return PodLocations(nodes, commits)
+        self.note(latest(commits_of(nodes[found] % np.uint32(shards), seqs[found])))
+        found &= ~pre_binding
+        return PodLocations(nodes, commits_of(nodes[found] % np.uint32(shards), seqs[found]), pre_binding)
 
     async def confirm(self, commits: Commits) -> int:
         return await self._client.confirm(commits)
@@ -131,7 +133,8 @@ class ResolverLedger:
             epochs = decode(chunk.epochs, U64, name="epochs", rows=len(uids))
             assumed = decode(chunk.assumed, U8, name="assumed", rows=len(uids)) != 0
             # What is only prepared was told to nobody. It ends by itself, or is committed and found later.
-            settled = decode(chunk.states, U8, name="states", rows=len(uids)) != pb.RESERVATION_PREPARED
+            states = decode(chunk.states, U8, name="states", rows=len(uids))
+            settled = states != pb.RESERVATION_PREPARED
             if len(uids):
                 self.note({chunk.shard: int(seqs.max())})
             yield ReservationColumns(
@@ -141,6 +144,7 @@ class ResolverLedger:
                 seqs=seqs[settled],
                 assumed=assumed[settled],
                 epochs=epochs[settled],
+                pre_binding=states[settled] == pb.RESERVATION_PRE_BINDING,
             )
 
     async def dispatcher_marks(self) -> DispatcherMarks:

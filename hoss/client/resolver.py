@@ -18,7 +18,7 @@ from hoss.rpc import OpenChannel
 from hoss.telemetry.context import metadata
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverStub
-from hoss.wire.columns import U32, U64, Uids, decode, encode
+from hoss.wire.columns import U8, U32, U64, Uids, decode, encode
 from hoss.wire.convert import node_to_proto
 from hoss.wire.pages import PAGE_ENTRIES, pages
 
@@ -43,6 +43,7 @@ class Lookup(NamedTuple):
     ledger_epoch: str
     other_pods: NDArray[np.uint32]  # positions of pods that have more than one, once for each further one
     other_nodes: NDArray[np.uint32]  # of these further reservations
+    states: NDArray[np.uint8]  # ReservationState
 
 
 class ResolverClient:
@@ -86,6 +87,7 @@ class ResolverClient:
             reply.ledger_epoch,
             other_pods := decode(reply.other_pods, U32, name="other_pods"),
             decode(reply.other_nodes, U32, name="other_nodes", rows=len(other_pods)),
+            decode(reply.states, U8, name="states", rows=len(uids)),
         )
 
     async def confirm(self, commits: Mapping[int, NDArray[np.uint64]]) -> int:

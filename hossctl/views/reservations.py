@@ -21,6 +21,7 @@ from hossctl.kinds import ListOptions, State
 _PODS_A_PAGE = 10_000
 _NUMBERS = {
     State.PREPARED: pb.RESERVATION_PREPARED,
+    State.PRE_BINDING: pb.RESERVATION_PRE_BINDING,
     State.ASSUMED: pb.RESERVATION_ASSUMED,
     State.CONFIRMED: pb.RESERVATION_CONFIRMED,
 }

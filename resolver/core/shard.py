@@ -141,6 +141,7 @@ class Reservation:
     requests: NDArray[np.int64]  # (R,)
     group: Group | None = None
     is_target: bool = False  # of a move
+    pre_binds: bool = False  # see Proposal.pre_binds
 
 
 @dataclass(frozen=True, slots=True)

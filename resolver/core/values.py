@@ -88,7 +88,7 @@ CONFLICT = np.dtype(
 )
 
 
-HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET = 1, 2, 4  # flags of a reservation
+HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET, PRE_BINDS = 1, 2, 4, 8  # flags of a reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,7 @@ class ReservationState(IntEnum):
     PREPARED = 1  # not validated, told to nobody, with a short lease of its own; never confirmed
     ASSUMED = 2  # committed; ends with its lease unless it is confirmed
     CONFIRMED = 3  # stays until it is released
+    PRE_BINDING = 4  # assumed, while plugins of its worker prepare the pod: nobody else may confirm it
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,7 @@ class Proposal:
     # How often the worker has sent anything again in this epoch. Each copy of a proposal has a higher number.
     sending: int = 0
     moves: bool = False  # its rows are the targets of moves (resolver/core/moves.py)
+    pre_binds: bool = False  # plugins of the worker prepare its pods before they are confirmed
 
     def seen_of(self, shards: int) -> tuple[int, ...]:
         """`seen`. If empty: the snapshot on a single shard, and nothing on several shards."""
@@ -270,7 +272,7 @@ def reservation_dtype(resources: int, *, spread_bytes: int = 0) -> np.dtype[Any]
             ("epoch", "<u8"),
             ("priority", "<i4"),
             ("attempt", "<u2"),
-            ("flags", "<u2"),  # HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET
+            ("flags", "<u2"),  # HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET, PRE_BINDS
             ("group", "<u8"),  # key; 0: none
             ("requests", "<i8", (resources,)),
             ("spread", f"V{spread_bytes}"),
@@ -391,7 +393,10 @@ class Reservations:
     @property
     def states(self) -> NDArray[np.uint8]:
         """(n,): ReservationState."""
-        states = np.where(self.assumed, ReservationState.ASSUMED, ReservationState.CONFIRMED)
+        assumed = np.where(
+            self.records["flags"] & PRE_BINDS, ReservationState.PRE_BINDING, ReservationState.ASSUMED
+        )
+        states = np.where(self.assumed, assumed, ReservationState.CONFIRMED)
         if self.prepared is not None:
             states[self.prepared] = ReservationState.PREPARED
         return states.astype(np.uint8)

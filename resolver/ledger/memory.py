@@ -36,6 +36,7 @@ from resolver.core.values import (
     ANYBODY,
     CONFLICT,
     MOVE_TARGET,
+    PRE_BINDS,
     AccountRows,
     Decision,
     DispatcherMarks,
@@ -435,7 +436,7 @@ class MemoryLedger:
             if held.group is not None:
                 row["group"] = held.group.key
                 row["flags"] = held.group.flags
-            row["flags"] |= MOVE_TARGET * held.is_target
+            row["flags"] |= MOVE_TARGET * held.is_target | PRE_BINDS * held.pre_binds
         uids = np.frombuffer(b"".join(arbiter.reservations), np.uint8).reshape(-1, UID_BYTES)
         assumed = np.isin(records["seq"], list(arbiter.pending))
         prepared = np.isin(records["seq"], list(arbiter.prepared.under_way()))

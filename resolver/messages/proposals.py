@@ -88,6 +88,7 @@ def read_proposal(batch: pb.ProposalBatch, *, shards: int, schema: int, allow_un
         criteria=_criteria(batch.criteria),
         displace_gap=_displace_gap(batch),
         sending=batch.sending,
+        pre_binds=batch.pre_bind,
     )
 
 

@@ -108,6 +108,29 @@ async def test_the_state_of_a_reservation_is_told(nodes, make_proposal):
     assert decision.seq < assumed.seq
 
 
+async def test_a_pod_that_is_being_prepared_is_told_apart_until_it_is_confirmed(nodes, make_proposal):
+    """Whoever finds it after its worker was lost must not take it for bound."""
+    proposal = replace(make_proposal([1, 2], [[0]] * 2), pre_binds=True)
+    [decision] = await nodes.commit(0, [proposal])
+    assert await look_up(nodes, proposal.uids) == [(0, S.PRE_BINDING)] * 2
+    parts = [part async for part in nodes.reservations(0)]
+    assert [S(state) for part in parts for state in part.states] == [S.PRE_BINDING] * 2
+    assert await nodes.release(0, proposal.uids[:1], Writer(term=1)) == 1
+    assert await nodes.confirm(0, seqs_of(decision)[:1]) == 1
+    assert await look_up(nodes, proposal.uids) == [(NONE_U32, S.NONE), (0, S.CONFIRMED)]
+    [part] = [part async for part in nodes.reservations(0)]
+    assert [S(state) for state in part.states] == [S.CONFIRMED]
+
+
+@pytest.mark.topologies
+async def test_a_prepared_commit_of_pods_that_are_being_prepared_is_so_too(nodes, make_proposal):
+    proposal = replace(make_proposal([1], [[0]]), prepared=True, pre_binds=True)
+    [decision] = await nodes.commit(0, [proposal])
+    assert await look_up(nodes, proposal.uids) == [(0, S.PREPARED)]
+    await nodes.commit_prepared(0, proposal.uids, seqs_of(decision), proposal.writer)
+    assert await look_up(nodes, proposal.uids) == [(0, S.PRE_BINDING)]
+
+
 @pytest.mark.topologies
 async def test_what_is_only_prepared_is_never_confirmed_and_ends_by_itself(nodes, make_proposal):
     """It was told to nobody and never validated. A confirmation made it last for ever, in nobody's index."""

@@ -61,7 +61,7 @@ class Ledger:
         self.asked += 1
         if self.broken:
             raise ValueError("a column has no length")
-        return PodLocations(np.full(len(uids), NONE_U32, np.uint32), {})
+        return PodLocations(np.full(len(uids), NONE_U32, np.uint32), {}, np.zeros(len(uids), np.bool_))
 
     async def confirm(self, _commits: m.Commits) -> int:
         return 0
