@@ -169,9 +169,9 @@ async def test_what_a_worker_prepared_when_it_died_goes_back_and_to_another(scen
         scene.stop("hold")
         scene.start_worker("w2")
         await until(lambda: all_bound(clients, PODS))
-        assert {worker.bound for worker in await clients.dispatcher.list_workers() if worker.name == "w2"} == {
-            PODS
-        }
+        assert {
+            worker.bound for worker in await clients.dispatcher.list_workers() if worker.name == "w2"
+        } == {PODS}
         await assert_clean(clients, bound=PODS)
     assert scene.prepared() == PODS
 

@@ -10,6 +10,7 @@ most, and its lease does not end before its own is answered."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -116,7 +117,9 @@ def _hold_together(
     for end, needed in together:
         left = np.flatnonzero(ready[start:end]) + start
         if 0 < len(left) < needed:
-            whys = (why._replace(text=f"{why.text}{_TOGETHER}") for mask, why in found if mask[start:end].any())
+            whys = (
+                why._replace(text=f"{why.text}{_TOGETHER}") for mask, why in found if mask[start:end].any()
+            )
             hold(left, next(whys, _EARLIER_ONES))
         start = end
 
@@ -193,14 +196,18 @@ class PreBinding:
         self._answer(waiting, ((np.ones(pods, np.bool_), Diagnosis(self._stuck, frozenset())),))
 
     def _ask(self) -> None:
-        self._waiting.sort(key=lambda part: id(part.whole))  # what goes together is in one piece
-        known = []
+        wholes: dict[int, list[ReservedPods]] = {}
         for part in self._waiting:
+            wholes.setdefault(id(part.whole), []).append(part)
+        known = []
+        for part in chain.from_iterable(wholes.values()):
             there = np.array([self._cache.catalogue.specs[node] is not None for node in part.nodes.tolist()])
             if there.all():
                 known.append(part)
             else:  # the removal has released what they hold
-                self._answer([part], ((np.ones(len(part.rows), np.bool_), Diagnosis(NODE_GONE, frozenset())),))
+                self._answer(
+                    [part], ((np.ones(len(part.rows), np.bool_), Diagnosis(NODE_GONE, frozenset())),)
+                )
         self._waiting = []
         if known:
             self._asked = known

@@ -67,7 +67,13 @@ def test_after_a_few_times_it_backs_off(bench):
 
 def test_a_gang_backs_off_as_a_whole(bench):
     bench.join("w1")
-    order = Order("gang", (bench._template(PodSpec()),), (NewJob("trio", 0, 3, gang=0),), None, (NewGang("default", "trio", 3),))
+    order = Order(
+        "gang",
+        (bench._template(PodSpec()),),
+        (NewJob("trio", 0, 3, gang=0),),
+        None,
+        (NewGang("default", "trio", 3),),
+    )
     rows = bench.admit_order(order)
     for _ in range(PATIENT_ATTEMPTS + 1):
         assert bench.in_hand("w1") == 3
