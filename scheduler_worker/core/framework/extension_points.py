@@ -366,7 +366,7 @@ class PreBindPlugin(ABC):
     def pre_bind(self, pods: ReservedBatch) -> Unready | None:
         """Prepare the pods; which are not ready. None: all are."""
 
-    def unreserve(self, pods: ReservedBatch) -> None:
+    def unreserve(self, pods: ReservedBatch) -> None:  # noqa: B027 - most need not, but may
         """These pods will not be bound on these nodes: undo what was done for them, if anything."""
 
 

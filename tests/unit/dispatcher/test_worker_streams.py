@@ -91,7 +91,9 @@ async def test_a_stream_that_the_dispatcher_ends_is_one_line_at_info_with_the_re
 
 
 @pytest.mark.parametrize("protocol", [0, 1, PROTOCOL_VERSION, PROTOCOL_VERSION + 1])
-async def test_a_worker_of_a_newer_protocol_is_refused_with_the_versions_and_what_to_do(protocol: int) -> None:
+async def test_a_worker_of_a_newer_protocol_is_refused_with_the_versions_and_what_to_do(
+    protocol: int,
+) -> None:
     noting, server = Noting(), serving.Server()
     add_WorkerLinkServicer_to_server(links_of(noting), server.grpc)
     port = await server.start("127.0.0.1:0", ())
@@ -123,6 +125,8 @@ async def test_the_client_library_says_its_protocol_and_ends_where_it_is_refused
     add_WorkerLinkServicer_to_server(links_of(Noting()), server.grpc)
     port = await server.start("127.0.0.1:0", ())
     link = DispatcherLink((f"127.0.0.1:{port}",), pb.Register(name="w1", window=10), None)
-    with pytest.raises(ConfigError, match="registration of w1: register.protocol: 2: the worker speaks a newer"):
+    with pytest.raises(
+        ConfigError, match=r"registration of w1: register\.protocol: 2: the worker speaks a newer"
+    ):
         await link.run()
     await server.stop(0)

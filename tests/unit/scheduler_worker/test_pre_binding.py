@@ -171,10 +171,9 @@ def test_of_a_gang_below_its_minimum_all_go_back_and_are_undone(harness_with, ma
     harness, calls, plugin = harness_with(position(1))
     harness.submit((make_pod(cpu=100), 3), gang=GangInHand("trio", 3))
     reserve(harness)
-    together = "no licence is free (it goes together with others)"
-    assert prepared(harness, calls) == [(UNRESERVED, together), (UNRESERVED, "no licence is free")] + [
-        (UNRESERVED, together)
-    ]
+    alone = "no licence is free"
+    together = f"{alone} (it goes together with others)"
+    assert prepared(harness, calls) == [(UNRESERVED, why) for why in (together, alone, together)]
     assert [len(pods.classes) for pods in plugin.undone] == [3]
 
 
@@ -187,8 +186,7 @@ def test_a_gang_with_its_minimum_stays(harness_with, make_pod):
 
 def test_more_pods_of_a_gang_that_went_back_go_back_too(harness_with, make_pod):
     """They were reserved while its first ones were prepared, and the gang had its minimum then."""
-    acts = [position(0), lambda _pods: None]
-    harness, calls, _ = harness_with(lambda pods: acts.pop(0)(pods))
+    harness, calls, _ = harness_with(lambda pods: position(0)(pods) if len(pods.classes) > 1 else None)
     gang = GangInHand("trio", 2)
     harness.submit((make_pod(cpu=100), 2), (make_pod(cpu=200), 1), gang=gang)
     [whole] = harness.place()
@@ -338,7 +336,7 @@ async def test_a_plugin_without_an_answer_in_time_is_named(pods):
 async def test_what_was_prepared_for_nobody_is_undone(pods):
     undone = asyncio.Event()
     loop, plugin = asyncio.get_running_loop(), Says(lambda _pods: None)
-    plugin.unreserve = lambda pods: loop.call_soon_threadsafe(undone.set)
+    plugin.unreserve = lambda _pods: loop.call_soon_threadsafe(undone.set)
     calls = PreparedInThread([plugin], clock=lambda: 5.0)
     calls.connect(lambda _seconds: pytest.fail("nobody wants this answer"))
     calls.ask(question_of(pods))
