@@ -6,9 +6,9 @@ faults of pods, cluster objects, the policy, and the names of workers. It has on
 whatever its size, and one bitmap of deletions per pod set. It does not record bound pods: the ledger has
 their reservations."""
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,6 +153,11 @@ class ReservationColumns(NamedTuple):
     assumed: NDArray[np.bool_]  # not confirmed
     epochs: NDArray[np.uint64]  # of the worker that made it
     pre_binding: NDArray[np.bool_]  # assumed, and plugins of the worker prepare the pod
+
+    def of(self, chosen: NDArray[np.bool_]) -> "ReservationColumns":
+        """Those of a mask, (n,)."""
+        columns: Iterable[Any] = self
+        return ReservationColumns(*(column[chosen] for column in columns))
 
 
 class LedgerStatus(NamedTuple):

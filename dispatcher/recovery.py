@@ -152,7 +152,7 @@ async def _without_unready(runtime: Runtime, part: ReservationColumns) -> Reserv
         lambda: runtime.ledger.release(part.uids[unready], part.nodes[unready], as_of)
     )
     logger().info("unready_pods_released", pods=int(unready.sum()))
-    return ReservationColumns(*(column[~unready] for column in part))
+    return part.of(~unready)
 
 
 async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> int:
@@ -173,7 +173,7 @@ async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> i
         unknown += int((~known).sum())
         bound += int(known.sum())
         # The reaper releases unconfirmed reservations of unknown pods.
-        orphans.append(ReservationColumns(*(column[~known & ~part.assumed] for column in part)))
+        orphans.append(part.of(~known & ~part.assumed))
         runtime.perform(runtime.machine.restore_bound(rows[known], part.nodes[known]))
         pending = known & part.assumed
         if pending.any():
