@@ -9,6 +9,7 @@ import pytest
 from hoss.errors import LedgerUnavailable
 from hoss.wire.columns import NONE_U32, account_dtype, numbered_uids
 from resolver.core.values import Leases, ReservationState, Verdict, Writer
+from resolver.messages.parts import PartWriter
 
 HOUR_MS = 3_600_000
 S = ReservationState
@@ -120,6 +121,16 @@ async def test_a_pod_that_is_being_prepared_is_told_apart_until_it_is_confirmed(
     assert await look_up(nodes, proposal.uids) == [(NONE_U32, S.NONE), (0, S.CONFIRMED)]
     [part] = [part async for part in nodes.reservations(0)]
     assert [S(state) for state in part.states] == [S.CONFIRMED]
+
+
+async def test_a_dump_leaves_out_pods_that_are_being_prepared(nodes, make_proposal):
+    """A part cannot mark them, and whoever reads it would take them for bound."""
+    assumed = make_proposal([1], [[0]])
+    await nodes.commit(0, [assumed])
+    await nodes.commit(0, [replace(make_proposal([2], [[0]]), pre_binds=True)])
+    writer = PartWriter(await nodes.schema())
+    columns = [part.pods for part in writer.shard(await nodes.state(0)) if part.pods.uids]
+    assert b"".join(column.uids for column in columns) == assumed.uids.tobytes()
 
 
 @pytest.mark.topologies

@@ -16,7 +16,7 @@ from hoss.client.worker_link import DispatcherLink
 from hoss.tasks import end_tasks
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.wire.columns import NONE_U32, U8, U32, encode
-from hossctl.endpoints import Clients, clients_of
+from hossctl.endpoints import clients_of
 
 PODS = 60
 
@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 class LyingWorker:
     """Registers, beats, and answers work as it is told."""
 
-    def __init__(self, answer: Callable[[pb.WorkBatch], list[pb.Outcomes]]) -> None:
+    def __init__(self, answer: "Answer") -> None:
         self._answer = answer
         self.link: DispatcherLink
         self.work: list[pb.WorkBatch] = []
@@ -53,13 +53,14 @@ class LyingWorker:
                 self.link.send(pb.WorkerMessage(outcomes=outcomes))
 
 
+Answer = Callable[[pb.WorkBatch], list[pb.Outcomes]]
+
+
 @asynccontextmanager
-async def lying(
-    cluster: Cluster, answer: Callable[[pb.WorkBatch], list[pb.Outcomes]]
-) -> AsyncIterator[LyingWorker]:
+async def lying(cluster: Cluster, name: str, answer: Answer) -> AsyncIterator[LyingWorker]:
     worker = LyingWorker(answer)
     worker.link = DispatcherLink(
-        cluster.endpoints.dispatcher.split(","), pb.Register(name="liar", window=1000), worker
+        cluster.endpoints.dispatcher.split(","), pb.Register(name=name, window=1000), worker
     )
     job = asyncio.create_task(worker.link.run())
     try:
@@ -86,51 +87,49 @@ def of_another_batch(work: pb.WorkBatch) -> pb.Outcomes:
 
 
 NOT_THERE = 4_000_000
+LIES: dict[str, Answer] = {
+    "bound-and-not-reserved": lambda work: [outcomes(work, pb.OUTCOME_BOUND, 0)],
+    "bound-on-a-node-that-is-not-there": lambda work: [outcomes(work, pb.OUTCOME_BOUND, NOT_THERE)],
+    "bound-nowhere": lambda work: [outcomes(work, pb.OUTCOME_BOUND, NONE_U32)],
+    "bound-by-a-commit-that-is-not-there": lambda work: [
+        outcomes(work, pb.OUTCOME_BOUND, 0, commits=[pb.CommitRef(shard=0, seq=10**9)])
+    ],
+    "unreserved-and-not-reserved": lambda work: [outcomes(work, pb.OUTCOME_UNRESERVED, 0)],
+    "of-a-code-that-is-not-there": lambda work: [outcomes(work, 99, 0)],
+    "twice": lambda work: [outcomes(work, code, 0) for code in (pb.OUTCOME_CONFLICT, pb.OUTCOME_BOUND)],
+    "for-another-batch": lambda work: [of_another_batch(work)],
+    "never": lambda _work: [],
+}
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "lies",
     [
-        pytest.param(lambda work: [outcomes(work, pb.OUTCOME_BOUND, 0)], id="bound-and-not-reserved"),
-        pytest.param(lambda work: [outcomes(work, pb.OUTCOME_BOUND, NOT_THERE)], id="bound-on-no-node"),
-        pytest.param(lambda work: [outcomes(work, pb.OUTCOME_BOUND, NONE_U32)], id="bound-nowhere"),
-        pytest.param(
-            lambda work: [
-                outcomes(work, pb.OUTCOME_BOUND, 0, commits=[pb.CommitRef(shard=0, seq=10**9)])
-            ],
-            id="a-commit-that-is-not-there",
-        ),
-        pytest.param(lambda work: [outcomes(work, pb.OUTCOME_UNRESERVED, 0)], id="unreserved-and-not-reserved"),
-        pytest.param(lambda work: [outcomes(work, 99, 0)], id="a-code-that-is-not-there"),
-        pytest.param(
-            lambda work: [outcomes(work, code, 0) for code in (pb.OUTCOME_CONFLICT, pb.OUTCOME_BOUND)],
-            id="twice",
-        ),
-        pytest.param(lambda work: [of_another_batch(work)], id="for-another-batch"),
-        pytest.param(lambda _work: [], id="never"),
+        pytest.param([lie for lie in LIES if lie.startswith("bound")], id="bound"),
+        ["unreserved-and-not-reserved", "of-a-code-that-is-not-there"],
+        ["twice", "for-another-batch", "never"],
     ],
-)  # fmt: skip
-async def test_a_worker_that_lies_loses_no_pod_and_sells_no_node_twice(
-    cluster: Cluster, answer: Callable[[pb.WorkBatch], list[pb.Outcomes]]
-) -> None:
+    ids=" ".join,
+)
+async def test_workers_that_lie_lose_no_pod_and_sell_no_node_twice(cluster: Cluster, lies: list[str]) -> None:
+    """One after the other, each with pods of its own and what others gave back; then one that is honest."""
+    cluster.start_worker("honest")
     async with clients_of(cluster.endpoints) as clients:
-        cluster.start_worker("honest")
         await prepare(clients, workers=1, nodes=20)
         await clients.dispatcher.set_worker_state("honest", "Cordoned")
-        async with lying(cluster, answer) as liar:
-            await submit(clients, jobs=1, replicas=PODS)
-            await until(lambda: liar.work)
-            await until(lambda: known_by_the_dispatcher(clients))
+        for name in lies:
+            async with lying(cluster, name, LIES[name]) as liar:
+                await submit(clients, jobs=1, replicas=PODS, name=name)
+                await until(lambda: liar.work)
         await clients.dispatcher.set_worker_state("honest", "Ready")
-        await until(lambda: all_bound(clients, PODS))
-        await until(lambda: all_reserved(clients))
-        await assert_clean(clients, bound=PODS)
+        pods = PODS * len(lies)
+
+        async def all_reserved() -> bool:
+            held = (await clients.resolver.status()).reservations
+            return held == pods and await all_bound(clients, pods)
+
+        await until(all_reserved)
+        await assert_clean(clients, bound=pods)
+    ignored = {line["worker"] for line in cluster.events("dispatcher", "outcomes_ignored")}
+    assert ignored >= {"twice", "for-another-batch"}.intersection(lies)
     assert not cluster.events("dispatcher", "dispatcher_failed")
-
-
-async def known_by_the_dispatcher(clients: Clients) -> bool:
-    return any(worker.name == "liar" for worker in await clients.dispatcher.list_workers())
-
-
-async def all_reserved(clients: Clients) -> bool:
-    return (await clients.resolver.status()).reservations == PODS and await all_bound(clients, PODS)

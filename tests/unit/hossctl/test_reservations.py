@@ -139,7 +139,12 @@ def test_one_that_is_only_prepared_is_told_as_such(hoss):
         ]
     )
     hoss.resolver.chunks = [told]
-    assert [document["state"] for document in listed(hoss)] == ["Prepared", "Assumed", "Confirmed", "Pre-binding"]
+    assert [document["state"] for document in listed(hoss)] == [
+        "Prepared",
+        "Assumed",
+        "Confirmed",
+        "Pre-binding",
+    ]
     assert names(listed(hoss, "--state", "prepared")) == "a"
     assert names(listed(hoss, "--state", "assumed")) == "b"
     assert names(listed(hoss, "--state", "pre-binding")) == "d"
