@@ -6,9 +6,9 @@ faults of pods, cluster objects, the policy, and the names of workers. It has on
 whatever its size, and one bitmap of deletions per pod set. It does not record bound pods: the ledger has
 their reservations."""
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,8 +139,9 @@ class PodLocations(NamedTuple):
     which of the pods were evicted and are on their nodes until they have ended."""
 
     nodes: NDArray[np.uint32]
-    commits: Commits
-    terminating: NDArray[np.bool_]
+    commits: Commits  # without those of pods that are being prepared
+    terminating: NDArray[np.bool_]  # (n,)
+    pre_binding: NDArray[np.bool_]  # (n,): not confirmed, and plugins of the worker prepare the pod
 
 
 class ReservationColumns(NamedTuple):
@@ -153,6 +154,12 @@ class ReservationColumns(NamedTuple):
     assumed: NDArray[np.bool_]  # not confirmed
     epochs: NDArray[np.uint64]  # of the worker that made it
     terminating: NDArray[np.bool_]  # evicted, and on their nodes until they have ended
+    pre_binding: NDArray[np.bool_]  # assumed, and plugins of the worker prepare the pod
+
+    def of(self, chosen: NDArray[np.bool_]) -> "ReservationColumns":
+        """Those of a mask, (n,)."""
+        columns: Iterable[Any] = self
+        return ReservationColumns(*(column[chosen] for column in columns))
 
 
 class LedgerStatus(NamedTuple):

@@ -162,6 +162,20 @@ def _restore_faults(runtime: Runtime, journal: Recovered) -> None:
         runtime.machine.restore_fault(fault, runtime.now())
 
 
+async def _without_unready(runtime: Runtime, part: ReservationColumns) -> ReservationColumns:
+    """Release what pods hold that a worker of the former term prepared: it is fenced, and nobody can say any more
+    whether they are ready. Returns the rest."""
+    unready = part.pre_binding
+    if not unready.any():
+        return part
+    as_of = runtime.ledger.known()
+    await runtime.until_answered(
+        lambda: runtime.ledger.release(part.uids[unready], part.nodes[unready], as_of)
+    )
+    logger().info("unready_pods_released", pods=int(unready.sum()))
+    return part.of(~unready)
+
+
 async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> tuple[int, list[m.Evicted]]:
     """Returns how many pods are bound, and which of them an earlier term may not have deleted after their
     eviction. `release_orphans`: every existing pod is known, so a reservation of an unknown pod belongs to one that
@@ -175,13 +189,14 @@ async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> t
     assumed_rows = [np.empty(0, np.uint32)]
     orphans: list[ReservationColumns] = []
     evicted: list[m.Evicted] = []
-    for part in await runtime.until_answered(read_all):
+    for read in await runtime.until_answered(read_all):
+        part = await _without_unready(runtime, read)
         rows = runtime.machine.registry.directory.rows_of_uids(part.uids)
         known = rows != NONE_U32
         unknown += int((~known).sum())
         bound += int(known.sum())
         # The reaper releases unconfirmed reservations of unknown pods.
-        orphans.append(ReservationColumns(*(column[~known & ~part.assumed] for column in part)))
+        orphans.append(part.of(~known & ~part.assumed))
         runtime.perform(runtime.machine.restore_bound(rows[known], part.nodes[known]))
         if (leaving := known & part.terminating).any():
             evicted.append(m.evicted_unseen(part.uids[leaving], part.nodes[leaving]))

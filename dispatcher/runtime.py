@@ -312,7 +312,9 @@ class Runtime:
 
     async def release(self, instruction: m.Release) -> None:
         positions = await self._release(instruction.uids, instruction.nodes)
-        self.handle(m.Released(instruction.rows, positions))
+        self.handle(m.Released(instruction.rows, positions, instruction.unreserved))
+        if instruction.confirm is not None:
+            self.perform([instruction.confirm])
 
     async def _release(self, uids: Uids, nodes: NDArray[np.uint32] | None) -> Mapping[int, int]:
         # Taken once: a request that arrives late must not release what was reserved since.
@@ -364,7 +366,11 @@ class Runtime:
         found = await self.until_answered(lambda: self.ledger.lookup(uids))
         reserved = int((found.nodes != NONE_U32).sum())
         logger().info("worker_fenced", worker=worker, epoch=epoch, pods=len(uids), reserved=reserved)
-        self.handle(m.Fenced(worker, found.nodes, found.commits))
+        nodes, unready = found.nodes, found.pre_binding
+        if unready.any():  # the worker prepared them, and cannot say any more that they are ready
+            await self._release(uids[unready], nodes[unready])
+            nodes = np.where(unready, np.uint32(NONE_U32), nodes)
+        self.handle(m.Fenced(worker, nodes, found.commits))
         async with self._turn(worker):
             await self._forget_if_gone(worker)
 

@@ -27,7 +27,7 @@ from hoss.telemetry.endpoint import metrics_endpoint
 from hoss.telemetry.metrics import LoopDelay, Metrics, process_source
 from hoss.v1.workerlink_pb2 import Register
 from hoss.wire.convert_selectors import labels_to_proto
-from scheduler_worker.algorithm_thread import CalledInThread
+from scheduler_worker.calls_in_threads import CalledInThread, PreparedInThread
 from scheduler_worker.config import (
     KIND,
     PLUGIN_GROUP,
@@ -99,6 +99,7 @@ async def serve(
     """Run one worker until the process is asked to stop. `plugins` watches plugins from outside."""
     placing = chosen_algorithm(config.algorithm)
     algorithm = None if placing is None else CalledInThread(config.algorithm, placing, clock=host.monotonic)
+    pre_binds = PreparedInThread(profile.pre_binds, clock=host.monotonic) if profile.pre_binds else None
     scheduler = Scheduler(
         NodeInfoCache(),
         profile,
@@ -107,6 +108,7 @@ async def serve(
         host.monotonic,
         registers_rules=True,
         algorithm=algorithm,
+        pre_binds=pre_binds,
     )
     global_lock = GlobalLock(config.turns) if config.turns is not None else None
     service = WorkerService(
@@ -121,6 +123,7 @@ async def serve(
         global_lock=global_lock,
         traces=None if tracer is None else _traces(tracer, config.name),
         algorithm=algorithm,
+        pre_binds=pre_binds,
         plugins=plugins,
     )
     resolver = ResolverClient(config.resolvers, open_channel=host.channel)

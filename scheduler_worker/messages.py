@@ -97,9 +97,9 @@ def account_batch(accounts: resolver_pb2.Accounts) -> AccountBatch:
 
 
 def proposal_batch(
-    columns: ProposalColumns, *, worker: str, epoch: int, unchecked: bool
+    columns: ProposalColumns, *, worker: str, epoch: int, unchecked: bool, pre_bind: bool = False
 ) -> resolver_pb2.ProposalBatch:
-    """A proposal as resolvers read it."""
+    """A proposal as resolvers read it. `pre_bind`: its pods are prepared once they are reserved."""
     definitions = [definition_of(group) for group in columns.groups]
     if columns.reserved_names:
         definitions = [
@@ -133,13 +133,15 @@ def proposal_batch(
         seen=encode(columns.seen, U64),
         firsts=b"" if columns.firsts is None else encode(columns.firsts, U8),
         places=b"" if columns.places is None else encode(columns.places, U16),
+        pre_bind=pre_bind,
         victim_uids=b"".join(
             uid for position in sorted(columns.victims) for uid in columns.victims[position]
         ),
         victims_must_go=columns.victims_must_go,
         victim_counts=_victim_counts(columns) if columns.victims else b"",
         parts=[
-            proposal_batch(part, worker=worker, epoch=epoch, unchecked=unchecked) for part in columns.parts
+            proposal_batch(part, worker=worker, epoch=epoch, unchecked=unchecked, pre_bind=pre_bind)
+            for part in columns.parts
         ],
     )
 

@@ -28,6 +28,7 @@ class Outbox:
         *,
         clock: Callable[[], float],
         unchecked: bool,
+        pre_bind: bool,
         traces: "WorkerTraces | None",
     ) -> None:
         self._clock = clock
@@ -37,6 +38,7 @@ class Outbox:
         self._worker = worker
         self._scheduler = scheduler
         self._unchecked = unchecked
+        self._pre_bind = pre_bind
         self._traces = traces
 
     def connect(
@@ -61,7 +63,11 @@ class Outbox:
         """Send these proposals of the scheduler."""
         for columns in proposals:
             message = messages.proposal_batch(
-                columns, worker=self._worker, epoch=self.epoch, unchecked=self._unchecked
+                columns,
+                worker=self._worker,
+                epoch=self.epoch,
+                unchecked=self._unchecked,
+                pre_bind=self._pre_bind,
             )
             if self._traces is not None and (work := self._scheduler.work_of(columns.batch_id)) is not None:
                 self._traces.proposed(message, work)

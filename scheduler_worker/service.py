@@ -28,7 +28,7 @@ from hoss.wire.convert import conflict_rule_from_proto, pod_spec_from_proto, sco
 from hoss.wire.convert_storage import storage_changes_from_proto
 from hoss.wire.uids import UID_BYTES
 from scheduler_worker import messages
-from scheduler_worker.algorithm_thread import AlgorithmStuck, CalledInThread
+from scheduler_worker.calls_in_threads import AlgorithmStuck, CalledInThread, PreBindStuck, PreparedInThread
 from scheduler_worker.condition import AttemptTimes, Condition, Gauges
 from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.work import GangInHand
@@ -67,11 +67,12 @@ class WorkerService:
         global_lock: GlobalLock | None = None,
         traces: "WorkerTraces | None" = None,
         algorithm: CalledInThread | None = None,
+        pre_binds: PreparedInThread | None = None,
         plugins: PluginWatch | None = None,
     ) -> None:
         """`nodes`: the worker uses no others, regardless of the policy. `global_lock`: it places only while
-        it holds the lock. `algorithm`: the one that the scheduler asks. `plugins`: watches the calls of those
-        from outside; None: there are none."""
+        it holds the lock. `algorithm` and `pre_binds`: those that the scheduler asks. `plugins`: watches the
+        calls of those from outside; None: there are none."""
         self._name = name
         self._clock = clock
         self._unix_clock = unix_clock
@@ -83,7 +84,14 @@ class WorkerService:
         self._log = logger()  # kept: getting one takes longer than deciding that a line is not logged
         self._storage_parts: list[StorageUpdate] = []  # of an update that is not complete yet
         self._gauges = Gauges(scheduler, clock=clock, thread_clock=thread_clock)
-        self._outbox = Outbox(name, scheduler, clock=clock, unchecked=unchecked, traces=traces)
+        self._outbox = Outbox(
+            name,
+            scheduler,
+            clock=clock,
+            unchecked=unchecked,
+            pre_bind=pre_binds is not None,
+            traces=traces,
+        )
         self._loop = PlacingLoop(
             name,
             scheduler,
@@ -93,9 +101,11 @@ class WorkerService:
             experiment=experiment,
             global_lock=global_lock,
         )
-        self._outside = [watched for watched in (algorithm, plugins) if watched is not None]
+        self._outside = [watched for watched in (algorithm, pre_binds, plugins) if watched is not None]
         if algorithm is not None:
             algorithm.connect(self._algorithm_answered)
+        if pre_binds is not None:
+            pre_binds.connect(self._pods_prepared)
 
     def connect(
         self, link: DispatcherLink, proposals: ProposalStream, synchronisation: Synchronisation
@@ -307,6 +317,7 @@ class WorkerService:
         parts = zip((proposal, *proposal.parts), (verdict, *verdict.parts), strict=True)
         decoded = [(v.batch_id, messages.verdicts(v, len(p.uids) // UID_BYTES)) for p, v in parts]
         in_force = [self._scheduler.settle(batch_id, verdicts) for batch_id, verdicts in decoded]
+        self._scheduler.pre_bind()
         now = self._clock()
         for answer in (verdict, *verdict.parts):
             self._gauges.lags.expect(answer.shard, answer.as_of_seq, now)
@@ -321,16 +332,18 @@ class WorkerService:
         await self._loop.run()
 
     async def expire(self) -> None:
-        """Give back assumptions without an answer, until cancelled. Raises AlgorithmStuck and PluginOff, once
-        the pods in hand are given back."""
+        """Give back assumptions without an answer, until cancelled. Raises AlgorithmStuck, PreBindStuck and
+        PluginOff, once the pods in hand are given back."""
         while True:
             await asyncio.sleep(_EXPIRY_CHECK_SECONDS)
             try:
                 for watched in self._outside:
                     watched.check()
-            except (AlgorithmStuck, PluginOff) as exc:
+            except (AlgorithmStuck, PreBindStuck, PluginOff) as exc:
                 logger().error("worker_ends", worker=self._name, error=str(exc))
                 self._outbox.leave(str(exc))
+                if isinstance(exc, PreBindStuck):
+                    self._scheduler.pre_bind_stuck(str(exc))
                 await asyncio.sleep(_UNDER_WAY_SECONDS)
                 await self.finish(_STUCK_FINISH_SECONDS)
                 raise
@@ -353,6 +366,14 @@ class WorkerService:
 
     def _algorithm_answered(self, seconds: float) -> None:
         self._gauges.spent(seconds)
+        self._loop.wake()
+
+    def _pods_prepared(self, _seconds: float) -> None:
+        """Pre-bind plugins have answered."""
+        with self._gauges.working(), self._gauges.busy():
+            self._scheduler.pre_bind()
+        self._loop.answered()
+        self._outbox.send_outcomes()
         self._loop.wake()
 
     def _adopt_commits(self) -> None:

@@ -48,6 +48,7 @@ class OutcomeCode(IntEnum):
     RETURNED = 4
     INVALID = 5
     FENCED = 6
+    UNRESERVED = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,7 @@ class Released(Event):
 
     rows: Rows
     positions: ViewPosition = field(default_factory=dict)
+    unreserved: bool = False  # see Release
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -487,11 +489,14 @@ class Verify(Instruction):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release(Instruction):
-    """Release reservations of deleted pods and answer Released."""
+    """Release reservations and answer Released."""
 
     rows: Rows
     uids: Uids
     nodes: NDArray[np.uint32]
+    unreserved: bool = False  # their worker could not prepare them
+    # The rest of their commits, once these are released: who finds a confirmed reservation takes its pod for bound.
+    confirm: Confirm | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

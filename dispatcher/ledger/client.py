@@ -97,11 +97,13 @@ class ResolverLedger:
                 logger().warning("pods_reserved_twice", reservations=len(part.other_pods), first=first)
         nodes = np.concatenate([part.nodes for part in parts] or [np.empty(0, np.uint32)])
         seqs = np.concatenate([part.seqs for part in parts] or [np.empty(0, np.uint64)])
-        found = nodes != NONE_U32
-        commits = commits_of(nodes[found] % np.uint32(shards), seqs[found])
-        self.note(latest(commits))
         states = np.concatenate([part.states for part in parts] or [np.empty(0, np.uint8)])
-        return PodLocations(nodes, commits, states == pb.RESERVATION_TERMINATING)
+        pre_binding = states == pb.RESERVATION_PRE_BINDING
+        found = nodes != NONE_U32
+        self.note(latest(commits_of(nodes[found] % np.uint32(shards), seqs[found])))
+        found &= ~pre_binding
+        commits = commits_of(nodes[found] % np.uint32(shards), seqs[found])
+        return PodLocations(nodes, commits, states == pb.RESERVATION_TERMINATING, pre_binding)
 
     async def confirm(self, commits: Commits) -> int:
         return await self._client.confirm(commits)
@@ -144,6 +146,7 @@ class ResolverLedger:
                 assumed=assumed[settled],
                 epochs=epochs[settled],
                 terminating=states[settled] == pb.RESERVATION_TERMINATING,
+                pre_binding=states[settled] == pb.RESERVATION_PRE_BINDING,
             )
 
     async def dispatcher_marks(self) -> DispatcherMarks:

@@ -30,6 +30,7 @@ from hoss.telemetry import logger
 from hoss.v1 import objects_pb2
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkServicer
+from hoss.wire import PROTOCOL_VERSION
 from hoss.wire.columns import F32, U8, U16, U32, decode, encode
 from hoss.wire.convert import conflict_rule_to_proto, scope_to_proto
 from hoss.wire.convert_objects import namespace_to_proto, service_to_proto
@@ -234,7 +235,14 @@ def check_registrant(name: str) -> None:
 
 
 def read_registration(message: pb.Register, link: int) -> m.Registered:
-    """Check a Register. Raises InvalidInput for a bad name, window or label, and for a label given twice."""
+    """Check a Register. Raises InvalidInput for a newer protocol, a bad name, window or label, and for a label given
+    twice."""
+    if message.protocol > PROTOCOL_VERSION:  # older ones are taken, also those without a number
+        raise InvalidInput(
+            f"{message.protocol}: the worker speaks a newer protocol than this dispatcher, which knows versions 1 to "
+            f"{PROTOCOL_VERSION}; upgrade resolvers and dispatchers before workers, or use an older worker",
+            where="register.protocol",
+        )
     if not message.name:
         raise InvalidInput(
             "is empty; a worker needs a name that no other living worker has", where="register.name"

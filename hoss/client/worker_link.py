@@ -18,6 +18,7 @@ from hoss.tasks import end_tasks
 from hoss.telemetry import logger
 from hoss.v1.workerlink_pb2 import DispatcherMessage, Heartbeat, Register, Welcome, WorkerMessage
 from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
+from hoss.wire import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
     from hoss.v1.workerlink_pb2_grpc import WorkerLinkAsyncStub
@@ -60,7 +61,9 @@ class DispatcherLink:
         self._open_channel = open_channel
         self._rng = rng
         self._addresses = addresses
-        self._registration = registration
+        self._registration = Register()
+        self._registration.CopyFrom(registration)
+        self._registration.protocol = PROTOCOL_VERSION
         self._handler = handler
         self._outbox: asyncio.Queue[WorkerMessage | None] | None = None
         self._between_streams = asyncio.Event()

@@ -31,6 +31,7 @@ class ReservationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESERVATION_ASSUMED: _ClassVar[ReservationState]
     RESERVATION_CONFIRMED: _ClassVar[ReservationState]
     RESERVATION_TERMINATING: _ClassVar[ReservationState]
+    RESERVATION_PRE_BINDING: _ClassVar[ReservationState]
 
 class MoveStep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -82,6 +83,7 @@ RESERVATION_PREPARED: ReservationState
 RESERVATION_ASSUMED: ReservationState
 RESERVATION_CONFIRMED: ReservationState
 RESERVATION_TERMINATING: ReservationState
+RESERVATION_PRE_BINDING: ReservationState
 MOVE_STEP_UNSPECIFIED: MoveStep
 MOVE_RESERVE: MoveStep
 MOVE_CONFIRM: MoveStep
@@ -105,7 +107,7 @@ VOLUMES_UNDO: VolumeStep
 VOLUMES_CHECK: VolumeStep
 
 class ProposalBatch(_message.Message):
-    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "seen", "firsts", "places", "victim_uids", "victim_counts", "victims_must_go", "criteria", "displace_gap", "sending", "traceparent")
+    __slots__ = ("worker", "epoch", "batch_id", "shard", "snapshot_seq", "resources", "uids", "slots", "candidates", "nodes", "requests", "priorities", "attempts", "devices", "unchecked", "groups", "slot_groups", "gang_minimum", "parts", "seen", "firsts", "places", "victim_uids", "victim_counts", "victims_must_go", "criteria", "displace_gap", "sending", "pre_bind", "traceparent")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_ID_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +136,7 @@ class ProposalBatch(_message.Message):
     CRITERIA_FIELD_NUMBER: _ClassVar[int]
     DISPLACE_GAP_FIELD_NUMBER: _ClassVar[int]
     SENDING_FIELD_NUMBER: _ClassVar[int]
+    PRE_BIND_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     worker: str
     epoch: int
@@ -163,8 +166,9 @@ class ProposalBatch(_message.Message):
     criteria: _common_pb2.Criteria
     displace_gap: int
     sending: int
+    pre_bind: bool
     traceparent: str
-    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: bool = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., seen: _Optional[bytes] = ..., firsts: _Optional[bytes] = ..., places: _Optional[bytes] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: bool = ..., criteria: _Optional[_Union[_common_pb2.Criteria, str]] = ..., displace_gap: _Optional[int] = ..., sending: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., epoch: _Optional[int] = ..., batch_id: _Optional[int] = ..., shard: _Optional[int] = ..., snapshot_seq: _Optional[int] = ..., resources: _Optional[int] = ..., uids: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., candidates: _Optional[int] = ..., nodes: _Optional[bytes] = ..., requests: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., devices: _Optional[bytes] = ..., unchecked: bool = ..., groups: _Optional[_Iterable[bytes]] = ..., slot_groups: _Optional[bytes] = ..., gang_minimum: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[ProposalBatch, _Mapping]]] = ..., seen: _Optional[bytes] = ..., firsts: _Optional[bytes] = ..., places: _Optional[bytes] = ..., victim_uids: _Optional[bytes] = ..., victim_counts: _Optional[bytes] = ..., victims_must_go: bool = ..., criteria: _Optional[_Union[_common_pb2.Criteria, str]] = ..., displace_gap: _Optional[int] = ..., sending: _Optional[int] = ..., pre_bind: bool = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class PodGroup(_message.Message):
     __slots__ = ("namespace", "labels", "affinity", "host_ports", "spread", "excess", "tolerates_cordon", "volumes", "reserved_names", "claims_devices", "held_claims", "unreviewed")

@@ -18,6 +18,7 @@ class OutcomeCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTCOME_RETURNED: _ClassVar[OutcomeCode]
     OUTCOME_INVALID: _ClassVar[OutcomeCode]
     OUTCOME_FENCED: _ClassVar[OutcomeCode]
+    OUTCOME_UNRESERVED: _ClassVar[OutcomeCode]
 OUTCOME_UNSPECIFIED: OutcomeCode
 OUTCOME_BOUND: OutcomeCode
 OUTCOME_UNSCHEDULABLE: OutcomeCode
@@ -25,6 +26,7 @@ OUTCOME_CONFLICT: OutcomeCode
 OUTCOME_RETURNED: OutcomeCode
 OUTCOME_INVALID: OutcomeCode
 OUTCOME_FENCED: OutcomeCode
+OUTCOME_UNRESERVED: OutcomeCode
 
 class WorkerMessage(_message.Message):
     __slots__ = ("register", "heartbeat", "outcomes", "view", "leave", "preemption", "decisions")
@@ -69,16 +71,18 @@ class DispatcherMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionAnswer, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., storage: _Optional[_Union[_objects_pb2.StorageChanges, _Mapping]] = ..., decisions: _Optional[_Union[DecisionQuestion, _Mapping]] = ..., preference: _Optional[_Union[Preference, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("name", "labels", "incarnation", "window")
+    __slots__ = ("name", "labels", "incarnation", "window", "protocol")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     name: str
     labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
     incarnation: int
     window: int
-    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., incarnation: _Optional[int] = ..., window: _Optional[int] = ...) -> None: ...
+    protocol: int
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., incarnation: _Optional[int] = ..., window: _Optional[int] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "heartbeat_ms")

@@ -49,7 +49,7 @@ class WorkerLinkServicer(object):
     def Connect(self, request_iterator, context):
         """The worker's first message is Register, the dispatcher's first is Welcome. When the stream ends, the
         worker counts as lost until it registers again: its epoch is fenced, and its unanswered pods go to
-        others. INVALID_ARGUMENT: bad labels or name. ALREADY_EXISTS: a live worker has that name.
+        others. INVALID_ARGUMENT: bad labels or name, or a newer protocol. ALREADY_EXISTS: a live worker has that name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,7 @@ class WorkerLinkStub:
     Connect: _grpc.StreamStreamMultiCallable[_workerlink_pb2.WorkerMessage, _workerlink_pb2.DispatcherMessage]
     """The worker's first message is Register, the dispatcher's first is Welcome. When the stream ends, the
     worker counts as lost until it registers again: its epoch is fenced, and its unanswered pods go to
-    others. INVALID_ARGUMENT: bad labels or name. ALREADY_EXISTS: a live worker has that name.
+    others. INVALID_ARGUMENT: bad labels or name, or a newer protocol. ALREADY_EXISTS: a live worker has that name.
     """
 
 @_typing.type_check_only
@@ -47,7 +47,7 @@ class WorkerLinkAsyncStub(WorkerLinkStub):
     Connect: _aio.StreamStreamMultiCallable[_workerlink_pb2.WorkerMessage, _workerlink_pb2.DispatcherMessage]  # type: ignore[assignment]
     """The worker's first message is Register, the dispatcher's first is Welcome. When the stream ends, the
     worker counts as lost until it registers again: its epoch is fenced, and its unanswered pods go to
-    others. INVALID_ARGUMENT: bad labels or name. ALREADY_EXISTS: a live worker has that name.
+    others. INVALID_ARGUMENT: bad labels or name, or a newer protocol. ALREADY_EXISTS: a live worker has that name.
     """
 
 class WorkerLinkServicer(metaclass=_abc_1.ABCMeta):
@@ -61,7 +61,7 @@ class WorkerLinkServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_workerlink_pb2.DispatcherMessage], _abc.AsyncIterator[_workerlink_pb2.DispatcherMessage]]:
         """The worker's first message is Register, the dispatcher's first is Welcome. When the stream ends, the
         worker counts as lost until it registers again: its epoch is fenced, and its unanswered pods go to
-        others. INVALID_ARGUMENT: bad labels or name. ALREADY_EXISTS: a live worker has that name.
+        others. INVALID_ARGUMENT: bad labels or name, or a newer protocol. ALREADY_EXISTS: a live worker has that name.
         """
 
 def add_WorkerLinkServicer_to_server(servicer: WorkerLinkServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hoss.errors import ConfigError
 from hoss.model.pod import PodSpec
+from hoss.wire.columns import numbered_uids
 from hossctl.checking.clusters import PODS, CheckedCluster
 from hossctl.checking.questions import Hangs, Questions, Wrong, mask, numbers
 from hossctl.checking.targets import PLUGIN_BASES
@@ -27,10 +28,13 @@ from scheduler_worker.core.framework.extension_points import (
     Permission,
     PermitPlugin,
     PlacedBatch,
+    PreBindPlugin,
     Reads,
     Rejection,
+    ReservedBatch,
     ScorePlugin,
     ScoreState,
+    Unready,
     overrides,
 )
 from scheduler_worker.core.framework.registry import Weighted
@@ -52,7 +56,7 @@ _CALLED_BY = {
 
 _ALONE = 12  # nodes that are also asked about alone
 _MORE_PODS = 5
-_PLACED = 7  # pods that a plugin is asked to permit
+_PLACED = 7  # pods that a plugin is asked to permit or to prepare
 
 
 def check_plugin(
@@ -165,6 +169,8 @@ class _PluginQuestions:
             }[self._plugin.score_reads]
         if isinstance(self._plugin, PermitPlugin):
             methods["permit"] = self._permit
+        if isinstance(self._plugin, PreBindPlugin):
+            methods |= {"pre_bind": self._pre_bind, "unreserve": self._unreserve}
         if not self._demand.about_pods:
             methods.pop("filter_state", None)
             methods.pop("score_state", None)
@@ -210,6 +216,30 @@ class _PluginQuestions:
         for given in (answer.denied, answer.wait):
             if given is not None:
                 mask(given, count)
+
+    def _pre_bind(self) -> None:
+        answer = self._ask("pre_bind", self._reserved())
+        if answer is None:
+            return
+        if not isinstance(answer, Unready):
+            raise Wrong("answer", f"answered with {type(answer).__name__}, and not with Unready or None")
+        mask(answer.pods, len(self._reserved().classes))
+
+    def _unreserve(self) -> None:
+        # Twice: also pods that are not prepared, or not any more, are given back.
+        for _ in range(2):
+            self._ask("unreserve", self._reserved())
+
+    def _reserved(self) -> ReservedBatch:
+        count = min(_PLACED, len(self._all))
+        specs = self._cache.catalogue.specs
+        uids = numbered_uids(b"check plugin", 1, count)
+        uids.flags.writeable = False
+        nodes = [spec for node in range(count) if (spec := specs[node]) is not None]
+        at = _read_only_column(np.arange(len(nodes)))
+        return ReservedBatch(
+            (self._demand.spec,), np.zeros(len(nodes), np.intp), uids[: len(nodes)], tuple(nodes), at
+        )
 
     # Filters
 

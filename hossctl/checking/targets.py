@@ -13,13 +13,18 @@ from hoss.errors import ConfigError
 from hoss.imports import module_of_file, named_object
 from hossctl.checking.questions import Call, Hangs, raised
 from scheduler_worker.config import ALGORITHM_GROUP, PLUGIN_GROUP
-from scheduler_worker.core.framework.extension_points import FilterPlugin, PermitPlugin, ScorePlugin
+from scheduler_worker.core.framework.extension_points import (
+    FilterPlugin,
+    PermitPlugin,
+    PreBindPlugin,
+    ScorePlugin,
+)
 from scheduler_worker.core.placement.algorithms import ALGORITHMS
 
 PLUGIN, ALGORITHM = "plugin", "algorithm"
 
 # A plugin derives from one of these or more.
-PLUGIN_BASES = (FilterPlugin, ScorePlugin, PermitPlugin)
+PLUGIN_BASES = (FilterPlugin, ScorePlugin, PermitPlugin, PreBindPlugin)
 _BASES = ", ".join(base.__name__ for base in PLUGIN_BASES)
 
 

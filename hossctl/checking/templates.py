@@ -33,6 +33,39 @@ class {title}(FilterPlugin, ScorePlugin):
         return np.floor(100.0 * free / np.maximum(cpu, 1))
 '''
 
+_PRE_BIND = '''"""{title}: a plugin of HOSS. docs/plugins.md says what else a plugin may have."""
+
+import numpy as np
+
+from hoss.wire.uids import uid_text
+from scheduler_worker.core.framework.extension_points import PreBindPlugin, Unready
+
+
+class {title}(PreBindPlugin):
+    """Gives each pod one of a few places in a list, before it is bound."""
+
+    name = "{title}"
+
+    def __init__(self, places=1000):  # arguments of the profile
+        self._places = places
+        self._taken = set()
+
+    def pre_bind(self, pods):
+        """Called in a thread of its own, and perhaps again for the same pod. None would mean that all are ready."""
+        full = np.zeros(len(pods.uids), np.bool_)
+        for i, uid in enumerate(pods.uids):
+            pod = uid_text(uid.tobytes())
+            if pod not in self._taken and len(self._taken) >= self._places:
+                full[i] = True
+            else:
+                self._taken.add(pod)
+        return Unready("no place was free for {title}", full)
+
+    def unreserve(self, pods):
+        """These pods are not bound after all, whether they were prepared or not."""
+        self._taken.difference_update(uid_text(uid.tobytes()) for uid in pods.uids)
+'''
+
 _ALGORITHM = '''"""{title}: an algorithm in HOSS's workers and studies. See docs/tutorials/algorithm.md."""
 
 import numpy as np
@@ -71,7 +104,7 @@ if __name__ == "__main__":
 """
 )
 
-TEMPLATES = {"plugin": _PLUGIN, "algorithm": _ALGORITHM, "scheduler": _SCHEDULER}
+TEMPLATES = {"plugin": _PLUGIN, "pre-bind": _PRE_BIND, "algorithm": _ALGORITHM, "scheduler": _SCHEDULER}
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 

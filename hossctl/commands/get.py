@@ -56,9 +56,7 @@ def get(
     ] = False,
     node: Annotated[str, typer.Option("--node", help="Reservations on this node.")] = "",
     worker: Annotated[str, typer.Option("--worker", help="Reservations that this worker proposed.")] = "",
-    state: Annotated[
-        State | None, typer.Option("--state", help="Reservations that are assumed, or confirmed.")
-    ] = None,
+    state: Annotated[State | None, typer.Option("--state", help="Reservations in this state.")] = None,
     watch: Annotated[
         bool,
         typer.Option(

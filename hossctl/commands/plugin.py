@@ -20,7 +20,7 @@ app.add_typer(group, name="plugin")
 
 @group.command("new")
 def new(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="plugin, algorithm or scheduler.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="plugin, pre-bind, algorithm or scheduler.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="As green-energy; the class is GreenEnergy.")],
 ) -> None:
     """Write a file to begin with, NAME.py, into this directory. A file that is there is left as it is."""

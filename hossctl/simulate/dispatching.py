@@ -154,7 +154,7 @@ class Dispatching:
                 case m.SendWork():
                     sent.append(instruction)
                 case m.Release():
-                    sent += self._take([m.Released(instruction.rows)], now)
+                    sent += self._take([m.Released(instruction.rows, unreserved=instruction.unreserved)], now)
                 case m.SendRecall() | m.SendPreference():
                     self._to_worker(instruction)
                 case m.Warn():

@@ -54,7 +54,9 @@ class Arbiter(Shard):
             return ReservationState.TERMINATING
         if self.prepared.open(held.seq):
             return ReservationState.PREPARED
-        return ReservationState.ASSUMED if held.seq in self.pending else ReservationState.CONFIRMED
+        if held.seq not in self.pending:
+            return ReservationState.CONFIRMED
+        return ReservationState.PRE_BINDING if held.pre_binds else ReservationState.ASSUMED
 
     # -- pods
 
@@ -206,7 +208,16 @@ class Arbiter(Shard):
             reserved.append(uid)
             rulings.append(Ruling(Verdict.COMMITTED, node, seq))
             self.reservations[uid] = Reservation(
-                node, 0, 0, seq, proposal.epoch, priority, attempt, request, is_target=proposal.moves
+                node,
+                0,
+                0,
+                seq,
+                proposal.epoch,
+                priority,
+                attempt,
+                request,
+                is_target=proposal.moves,
+                pre_binds=proposal.pre_binds,
             )
         for place in np.unique(chosen[taken]).tolist():
             accounts[place].requested[:width] = requested[:, place]

@@ -16,6 +16,9 @@ from hoss.wire.columns import NONE_U32
 
 _OVERDUE_MS = 10_000  # leases are ended within seconds
 
+# By ReservationState (resolver/core/values.py): none, prepared, pre-binding, assumed, confirmed.
+_FIRMNESS = np.array([0, 1, 3, 4, 2])
+
 
 @dataclass(frozen=True, slots=True)
 class UnconfirmedCommits:
@@ -110,13 +113,14 @@ def standing(
     of_shards: Sequence[NDArray[Any]],
 ) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.uint32]]:
     """What pods have on all shards, from what each shard has (fields node, epoch, state; a row for each pod).
-    If a pod has several reservations, one stands: that with the highest state, then of the latest epoch, then
+    If a pod has several reservations, one stands: that with the firmest state, then of the latest epoch, then
     on the lowest shard. Returns these, and positions and nodes of the others."""
     best, pods, nodes = of_shards[0].copy(), [], []
     for found in of_shards[1:]:
         held, both = found["node"] != NONE_U32, (found["node"] != NONE_U32) & (best["node"] != NONE_U32)
-        later = (found["state"] == best["state"]) & (found["epoch"] > best["epoch"])
-        better = held & (~both | (found["state"] > best["state"]) | later)
+        firmness, before = _FIRMNESS[found["state"]], _FIRMNESS[best["state"]]
+        later = (firmness == before) & (found["epoch"] > best["epoch"])
+        better = held & (~both | (firmness > before) | later)
         pods.append(np.flatnonzero(both))
         nodes.append(np.where(better, best["node"], found["node"])[both])
         best[better] = found[better]

@@ -288,4 +288,5 @@ class Serving:
             request,
             group,
             self._proposal.moves,
+            self._proposal.pre_binds,
         )

@@ -152,12 +152,14 @@ class Reservation:
     group: Group | None = None
     is_target: bool = False  # of a move
     is_terminating: bool = False  # evicted, and on its node until it has ended
+    pre_binds: bool = False  # see Proposal.pre_binds
 
     @property
     def flags(self) -> int:
         """As they are stored."""
         of_group = 0 if self.group is None else self.group.flags
-        return of_group | MOVE_TARGET * self.is_target | IS_TERMINATING * self.is_terminating
+        state = IS_TERMINATING * self.is_terminating | PRE_BINDS * self.pre_binds
+        return of_group | MOVE_TARGET * self.is_target | state
 
 
 class Share(NamedTuple):

@@ -87,7 +87,7 @@ CONFLICT = np.dtype(
 )
 
 
-HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET, IS_TERMINATING = 1, 2, 4, 8  # flags of a reservation
+HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET, IS_TERMINATING, PRE_BINDS = 1, 2, 4, 8, 16  # flags of a reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,7 @@ class ReservationState(IntEnum):
     ASSUMED = 2  # committed; ends with its lease unless it is confirmed
     CONFIRMED = 3  # stays until it is released
     TERMINATING = 4  # evicted, and on its node until it has ended; stays until it is released
+    PRE_BINDING = 5  # assumed, while plugins of its worker prepare the pod: nobody else may confirm it
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,7 @@ class Proposal:
     # How often the worker has sent anything again in this epoch. Each copy of a proposal has a higher number.
     sending: int = 0
     moves: bool = False  # its rows are the targets of moves (resolver/core/moves.py)
+    pre_binds: bool = False  # plugins of the worker prepare its pods before they are confirmed
 
     def seen_of(self, shards: int) -> tuple[int, ...]:
         """`seen`. If empty: the snapshot on a single shard, and nothing on several shards."""
@@ -272,7 +274,7 @@ def reservation_dtype(resources: int, *, spread_bytes: int = 0) -> np.dtype[Any]
             ("epoch", "<u8"),
             ("priority", "<i4"),
             ("attempt", "<u2"),
-            ("flags", "<u2"),  # HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET
+            ("flags", "<u2"),  # HOLDS_PORTS and those after it
             ("group", "<u8"),  # key; 0: none
             ("requests", "<i8", (resources,)),
             ("spread", f"V{spread_bytes}"),
@@ -399,7 +401,10 @@ class Reservations:
     @property
     def states(self) -> NDArray[np.uint8]:
         """(n,): ReservationState."""
-        states = np.where(self.assumed, ReservationState.ASSUMED, ReservationState.CONFIRMED)
+        assumed = np.where(
+            self.records["flags"] & PRE_BINDS, ReservationState.PRE_BINDING, ReservationState.ASSUMED
+        )
+        states = np.where(self.assumed, assumed, ReservationState.CONFIRMED)
         if self.prepared is not None:
             states[self.prepared] = ReservationState.PREPARED
         states[self.terminating] = ReservationState.TERMINATING

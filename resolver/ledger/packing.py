@@ -24,7 +24,7 @@ from resolver.core.rules import (
     packed,
     unpacked,
 )
-from resolver.core.values import CONFLICT, MOVE_TARGET, Decision, Proposal, Verdict
+from resolver.core.values import CONFLICT, MOVE_TARGET, PRE_BINDS, Decision, Proposal, Verdict
 from resolver.ledger import stored
 
 _FIXED_STRING = 0xA0  # MessagePack: a string of up to 31 bytes, the length in the low bits
@@ -128,8 +128,7 @@ def commit_arguments(
     if proposal.groups:
         shared["group"] = [0 if group is None else group.key for group in proposal.groups]
         shared["flags"] = [0 if group is None else group.flags for group in proposal.groups]
-    if proposal.moves:
-        shared["flags"] |= MOVE_TARGET
+    shared["flags"] |= MOVE_TARGET * proposal.moves | PRE_BINDS * proposal.pre_binds
     alternates = nodes.shape[1] - 1
     return {
         "uids": string_array(uids),

@@ -15,7 +15,7 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARD_SLOTS, U8, U16, U32, U64, decode, decode_uids
 from hoss.wire.uids import UID_BYTES, uid_text
 from resolver.core.contents import ReservedPods
-from resolver.core.values import Group, ShardState, reservation_dtype
+from resolver.core.values import Group, ReservationState, ShardState, reservation_dtype
 from resolver.messages.nodes import check_nodes
 from resolver.messages.proposals import group_of
 
@@ -131,7 +131,8 @@ class PartWriter:
         self._kinds: dict[bytes, int] = {}
 
     def shard(self, state: ShardState) -> Iterator[pb.LedgerPart]:
-        """A shard: its nodes, then its reservations."""
+        """A shard: its nodes, then its reservations. Those of pods that a worker still prepares are left out: no
+        worker will say that they are ready, and a part cannot mark them."""
         specs = sorted(state.snapshot.specs.items())
         for start in range(0, len(specs), _ROWS):
             yield pb.LedgerPart(
@@ -140,7 +141,7 @@ class PartWriter:
                     for index, spec in specs[start : start + _ROWS]
                 ]
             )
-        held = state.reservations
+        held = state.reservations.of(state.reservations.states != ReservationState.PRE_BINDING)
         for start in range(0, len(held.uids), _ROWS):
             rows = slice(start, start + _ROWS)
             yield self._pods(held.uids[rows], held.records[rows], held.assumed[rows], state.groups)

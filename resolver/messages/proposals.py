@@ -107,6 +107,7 @@ def read_proposal(
         criteria=_criteria(batch.criteria),
         displace_gap=_displace_gap(batch),
         sending=batch.sending,
+        pre_binds=batch.pre_bind,
     )
 
 

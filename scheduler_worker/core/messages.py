@@ -26,6 +26,7 @@ class Outcome(IntEnum):
     RETURNED = 4
     INVALID = 5
     FENCED = 6
+    UNRESERVED = 7
 
 
 class VerdictCode(IntEnum):

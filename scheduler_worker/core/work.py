@@ -57,7 +57,7 @@ class Work:
     conflicts: ConflictRule = DEFAULT_CONFLICT_RULE
     received_at: float = 0.0  # on the scheduler's clock
     unplaced: "list[Run]" = field(default_factory=list)  # of a gang: what fits nowhere, until the verdict
-    _bound: int = 0
+    _reserved: int = 0
     _answers: list[tuple[Positions, Outcome, NDArray[np.uint32] | None, Diagnosis]] = field(
         default_factory=list
     )
@@ -74,13 +74,24 @@ class Work:
         """The outcome of these pods; `nodes` where they are bound."""
         if len(rows):
             self._answers.append((rows, code, nodes, Diagnosis(reason, frozenset())))
-            self._bound += len(rows) if code is Outcome.BOUND else 0
+
+    def reserved(self, pods: int) -> None:
+        """So many more pods are reserved in the ledger."""
+        self._reserved += pods
+
+    def unreserved(self, pods: int) -> None:
+        """So many of the reserved pods go back."""
+        self._reserved -= pods
 
     @property
     def missing(self) -> int:
-        """How many pods must be bound at once; 0 for work that is no gang, and for a gang with its
+        """How many pods must be reserved at once; 0 for work that is no gang, and for a gang with its
         minimum."""
-        return 0 if self.gang is None else max(0, self.gang.minimum - self._bound)
+        return self.still_needed(0)
+
+    def still_needed(self, of_reserved: int) -> int:
+        """The same, if so many of the reserved pods do not count."""
+        return 0 if self.gang is None else max(0, self.gang.minimum - self._reserved + of_reserved)
 
     @property
     def transactional(self) -> bool:
@@ -122,7 +133,6 @@ class Work:
         answers, self._answers = self._answers, []
         commits, self._commits = tuple(self._commits), {}
         seen, self._seen = tuple((self._seen or {}).items()), None
-        leaving, self._leaving_ms = self._leaving_ms, {}
         if not answers:
             return None
         refused, self._refused = self._refused, []
@@ -145,8 +155,9 @@ class Work:
             refused_by=tuple(reason.refused_by for reason in reasons_given),
             commits=commits,
             seen=seen,
-            leaving_ms=np.array([leaving.get(row, 0) for row in positions.tolist()], np.uint32)
-            if leaving
+            # Of pods that are not answered yet it is told later.
+            leaving_ms=np.array([self._leaving_ms.pop(row, 0) for row in positions.tolist()], np.uint32)
+            if self._leaving_ms
             else None,
             deciding_seconds=self._deciding_seconds,
             committing_seconds=self._committing_seconds,

@@ -9,6 +9,7 @@ import pytest
 from hoss.errors import LedgerUnavailable
 from hoss.wire.columns import NONE_U32, account_dtype, numbered_uids
 from resolver.core.values import Leases, ReservationState, Verdict, Writer
+from resolver.messages.parts import PartWriter
 
 HOUR_MS = 3_600_000
 S = ReservationState
@@ -106,6 +107,39 @@ async def test_the_state_of_a_reservation_is_told(nodes, make_proposal):
     }
     assert [listed[uid.tobytes()] for uid in uids[:3]] == [S.PREPARED, S.ASSUMED, S.CONFIRMED]
     assert decision.seq < assumed.seq
+
+
+async def test_a_pod_that_is_being_prepared_is_told_apart_until_it_is_confirmed(nodes, make_proposal):
+    """Whoever finds it after its worker was lost must not take it for bound."""
+    proposal = replace(make_proposal([1, 2], [[0]] * 2), pre_binds=True)
+    [decision] = await nodes.commit(0, [proposal])
+    assert await look_up(nodes, proposal.uids) == [(0, S.PRE_BINDING)] * 2
+    parts = [part async for part in nodes.reservations(0)]
+    assert [S(state) for part in parts for state in part.states] == [S.PRE_BINDING] * 2
+    assert await nodes.release(0, proposal.uids[:1], Writer(term=1)) == 1
+    assert await nodes.confirm(0, seqs_of(decision)[:1]) == 1
+    assert await look_up(nodes, proposal.uids) == [(NONE_U32, S.NONE), (0, S.CONFIRMED)]
+    [part] = [part async for part in nodes.reservations(0)]
+    assert [S(state) for state in part.states] == [S.CONFIRMED]
+
+
+async def test_a_dump_leaves_out_pods_that_are_being_prepared(nodes, make_proposal):
+    """A part cannot mark them, and whoever reads it would take them for bound."""
+    assumed = make_proposal([1], [[0]])
+    await nodes.commit(0, [assumed])
+    await nodes.commit(0, [replace(make_proposal([2], [[0]]), pre_binds=True)])
+    writer = PartWriter(await nodes.schema())
+    columns = [part.pods for part in writer.shard(await nodes.state(0)) if part.pods.uids]
+    assert b"".join(column.uids for column in columns) == assumed.uids.tobytes()
+
+
+@pytest.mark.topologies
+async def test_a_prepared_commit_of_pods_that_are_being_prepared_is_so_too(nodes, make_proposal):
+    proposal = replace(make_proposal([1], [[0]]), prepared=True, pre_binds=True)
+    [decision] = await nodes.commit(0, [proposal])
+    assert await look_up(nodes, proposal.uids) == [(0, S.PREPARED)]
+    await nodes.commit_prepared(0, proposal.uids, seqs_of(decision), proposal.writer)
+    assert await look_up(nodes, proposal.uids) == [(0, S.PRE_BINDING)]
 
 
 @pytest.mark.topologies

@@ -21,6 +21,7 @@ from hoss.model.pod import PodSpec, QosClass
 from hoss.model.selectors import NodeScope, Requirement
 
 NONE = 0xFFFFFFFF
+RESERVED = (m.OutcomeCode.BOUND, m.OutcomeCode.UNRESERVED)
 NAMES = ("w1", "w2", "w3")
 POLICY = Policy(
     (
@@ -92,7 +93,7 @@ class DispatcherHistory(RuleBasedStateMachine):
                 case m.Release():
                     for uid in instruction.uids:
                         self.reserved.pop(uid.tobytes(), None)
-                    released.append(m.Released(instruction.rows))
+                    released.append(m.Released(instruction.rows, {}, instruction.unreserved))
         for event in released:
             self.tell(event)
 
@@ -177,11 +178,11 @@ class DispatcherHistory(RuleBasedStateMachine):
     def answer(self, data: st.DataObject) -> None:
         link = data.draw(st.sampled_from([link for link, work in self.inbox.items() if work]))
         work = self.inbox[link].pop(data.draw(st.integers(0, len(self.inbox[link]) - 1)))
-        codes = data.draw(st.lists(st.sampled_from([1, 1, 1, 2, 3, 4, 5]), min_size=1, max_size=4))
+        codes = data.draw(st.lists(st.sampled_from([1, 1, 1, 2, 3, 4, 5, 7]), min_size=1, max_size=4))
         self.answer_batch(link, work, np.resize(np.array(codes, np.uint8), len(work.uids)))
 
     def answer_batch(self, link: int, work: m.SendWork, codes: np.ndarray) -> None:
-        for uid in work.uids[codes == m.OutcomeCode.BOUND]:
+        for uid in work.uids[np.isin(codes, RESERVED)]:
             # Only a worker that is not fenced reaches the ledger.
             if link in self.living.values():
                 assert uid.tobytes() not in self.reserved, "a pod was reserved twice"
@@ -323,7 +324,7 @@ class DispatcherHistory(RuleBasedStateMachine):
     def outcome_message(
         self, link: int, batch: int, positions: np.ndarray, codes: np.ndarray
     ) -> m.OutcomesArrived:
-        nodes = np.where(codes == m.OutcomeCode.BOUND, 1, NONE).astype(np.uint32)
+        nodes = np.where(np.isin(codes, RESERVED), 1, NONE).astype(np.uint32)
         return m.OutcomesArrived(
             link, batch, positions, codes, nodes, None, (), {0: np.array([1], np.uint64)}
         )

@@ -105,6 +105,7 @@ def commits(draw, unchecked):
             # Dealt out to the pods of a batch that is no gang.
             "victims": draw(st.just([]) | st.lists(st.integers(0, PODS - 1), max_size=6, unique=True)),
             "must_go": draw(st.booleans()),
+            "pre_binds": draw(st.booleans()),
             "assumed_only": draw(st.booleans()),
             "terminate": draw(st.booleans()),
             "criteria": draw(st.sampled_from([Criteria.FIT, Criteria.FIT, *Criteria])),
@@ -267,6 +268,7 @@ class History:
             firsts=tuple(what["firsts"]),
             seen=tuple(await self._seqs(what["behind"])),
             victims_must_go=what["must_go"],
+            pre_binds=what["pre_binds"],
             victims_assumed=what["assumed_only"],
             victims_terminate=what["terminate"],
             victims={} if what["gang_minimum"] else dealt(what["victims"], len(what["pods"])),

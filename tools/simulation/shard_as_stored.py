@@ -19,7 +19,7 @@ from resolver.core.placement_constraints import DomainVersion
 from resolver.core.quarantine import QuarantineRecord
 from resolver.core.rules import RegisteredRule, RuleBook, packed, unpacked
 from resolver.core.shard import PreparedProposals, Reservation, Share, ShardChange
-from resolver.core.values import IS_TERMINATING, MOVE_TARGET, AccountRows, FeedEntry, reservation_dtype
+from resolver.core.values import IS_TERMINATING, MOVE_TARGET, PRE_BINDS, AccountRows, FeedEntry, reservation_dtype
 from resolver.ledger import stored
 from resolver.messages.proposals import group_of
 
@@ -221,6 +221,7 @@ def restore(shard: Arbiter, state: State) -> None:
             group,
             is_target=bool(flags & MOVE_TARGET),
             is_terminating=bool(flags & IS_TERMINATING),
+            pre_binds=bool(flags & PRE_BINDS),
         )
     shard.pending = {
         seq: (state["leases"].get(seq, _NEVER_MS), list(uids)) for seq, uids in state["pending"].items()

@@ -52,10 +52,12 @@ class FeedUpdates:
         pods, now_ms = self.registry.pods, self.unix_ms(now)
         # An assigned pod stays on its node, see kubernetes.assignments.
         pods.node[event.rows[~pods.assigned[event.rows]]] = NONE_U32
-        # BACKOFF: pods of gangs below their minimum, and of refused bindings. Deleted pods are DELETED.
+        # BACKOFF: pods of gangs below their minimum, of refused bindings, and those that were not ready. Deleted pods are DELETED.
         back = event.rows[pods.phase[event.rows] == Phase.BACKOFF]
-        incomplete = [gang.number for gang in self.registry.gangs.incomplete(back)]
-        often = (pods.attempts[back] > PATIENT_ATTEMPTS) & ~np.isin(pods.gang[back], incomplete)
+        often = pods.attempts[back] > PATIENT_ATTEMPTS
+        if not event.unreserved:
+            incomplete = [gang.number for gang in self.registry.gangs.incomplete(back)]
+            often &= ~np.isin(pods.gang[back], incomplete)
         self.queues.requeue(back[~often], now, now_ms, event=ATTEMPT_FAILURE, front=False)
         self.queues.requeue_refused(back[often], now, now_ms)
         deleted = Changes(deleted_pods=self.registry.pod_specs(event.rows))

@@ -1,16 +1,23 @@
-"""Applies the outcomes that workers report for their pods: bound, unschedulable, in conflict, invalid or
-returned. An outcome counts only for rows that are unanswered in that very batch; others are counted as
+"""Applies the outcomes that workers report for their pods: bound, unreserved, unschedulable, in conflict, invalid
+or returned. An outcome counts only for rows that are unanswered in that very batch; others are counted as
 ignored. A pod that was deleted meanwhile stays deleted, and releases its reservation."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.bound.settlement import Settlement
 from dispatcher.core.changes import ViewPosition
-from dispatcher.core.messages import Confirm, Instruction, OutcomeCode, OutcomesArrived, Warn
+from dispatcher.core.messages import (
+    Confirm,
+    Instruction,
+    OutcomeCode,
+    OutcomesArrived,
+    Release,
+    Warn,
+)
 from dispatcher.core.pods.history import RETURNED
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import NO_REASON, Phase, Rows
@@ -46,9 +53,13 @@ class Outcomes:
         worker.answered(batch, len(rows))
         reasons = self._reasons(event, fresh)
         codes, nodes = event.codes[fresh], event.nodes[fresh]
+        confirm: Confirm | None = None
         for code in np.unique(codes).tolist():
             mask = codes == code
             part = rows[mask]
+            if code == OutcomeCode.UNRESERVED:
+                out += self.settlement.unreserved(part, nodes[mask], reasons[mask], now, now_ms)
+                continue
             if code != OutcomeCode.BOUND:
                 self._unbound(
                     worker, batch, code, part, reasons[mask], view=event.view, now=now, now_ms=now_ms
@@ -62,7 +73,8 @@ class Outcomes:
             out += self.settlement.bound(part, nodes[mask], now, now_ms)
             kept = part[self.registry.pods.phase[part] != Phase.BACKOFF]
             if len(kept):
-                out.append(Confirm(event.commits, kept, self.registry.pods.uid[kept], event.batch))
+                confirm = Confirm(event.commits, kept, self.registry.pods.uid[kept], event.batch)
+        out = _in_order(out, confirm)
         self.queues.enqueue_ready_gangs(rows, now)
         return out
 
@@ -142,3 +154,13 @@ class Outcomes:
             plugins = (frozenset(),) * len(texts)
         numbers = np.array([*map(self.registry.reasons.number, texts, plugins), NO_REASON], np.uint32)
         return numbers[np.minimum(event.reasons[fresh], len(event.texts))]
+
+
+def _in_order(changes: list[Instruction], confirm: Confirm | None) -> list[Instruction]:
+    """These changes, and the confirmation after the release of what was not ready in the same commits."""
+    if confirm is None:
+        return changes
+    for place, change in enumerate(changes):
+        if isinstance(change, Release) and change.unreserved:
+            return [*changes[:place], replace(change, confirm=confirm), *changes[place + 1 :]]
+    return [*changes, confirm]

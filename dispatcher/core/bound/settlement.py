@@ -83,6 +83,27 @@ class Settlement:
                 self.queues.cluster_changed(Changes(bound_pods=self.registry.pod_specs(rows)), now, now_ms)
         return out + self.verify_uncertain(rows) + self.check_nodes(rows, now_ms)
 
+    def unreserved(
+        self, rows: Rows, nodes: NDArray[np.uint32], reasons: NDArray[np.uint32], now: float, now_ms: int
+    ) -> list[Instruction]:
+        """These pods have reservations, and their worker could not prepare them to be bound there. They give back
+        what they hold, and are in BACKOFF until the release is answered."""
+        pods = self.registry.pods
+        settled = pods.assigned[rows]
+        if settled.any():  # the API server bound them: the ledger has to follow
+            out = self.bound(rows[settled], nodes[settled], now, now_ms)
+            return out + self.unreserved(rows[~settled], nodes[~settled], reasons[~settled], now, now_ms)
+        if not len(rows):
+            return []
+        pods.node[rows] = nodes
+        alive = pods.phase[rows] == Phase.SCHEDULING
+        pods.reason[rows[alive]] = reasons[alive]
+        self.count_attempt(rows[alive])
+        self.registry.move(rows[alive], Phase.BACKOFF, now_ms, GIVEN_BACK)
+        self.publish(rows[alive])
+        self.counters["unreserved"] += int(alive.sum())
+        return [Release(rows, pods.uid[rows], nodes, unreserved=True)]
+
     def check_nodes(self, rows: Rows, now_ms: int) -> list[Instruction]:
         """Evict or report those of these bound pods that may not stay on their nodes."""
         out, changed = self.taint_eviction.check(rows, now_ms)

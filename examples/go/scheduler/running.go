@@ -30,6 +30,7 @@ const (
 	mostMessageBytes = 64 << 20
 	finishTime       = 2 * time.Second // a stopping scheduler waits this long for the ledger's answers
 	closeTime        = time.Second
+	protocol         = 1 // that this package speaks, see Register in proto/hoss/v1/workerlink.proto
 )
 
 type options struct {
@@ -96,7 +97,7 @@ func run(ctx context.Context, algorithm Algorithm, given options) error {
 		return err
 	}
 	defer toResolver.Close()
-	register := &hossv1.Register{Name: given.name, Incarnation: rand.Uint64() >> 1, Window: uint32(given.window)}
+	register := &hossv1.Register{Protocol: protocol, Name: given.name, Incarnation: rand.Uint64() >> 1, Window: uint32(given.window)}
 	for _, key := range sortedKeys(given.labels) {
 		register.Labels = append(register.Labels, &hossv1.Label{Key: key, Value: given.labels[key]})
 	}

@@ -36,6 +36,9 @@ end
 for i = 1, #records do
   local record = records[i]
   local state = record and state_of(record)
+  if state == STATE_ASSUMED and floor(record:byte(31) / PRE_BINDS) % 2 == 1 then
+    state = STATE_PRE_BINDING
+  end
   if state == STATE_PREPARED and is_fenced(record) then
     dead[#dead + 1], record = uids[i], nil
   end

@@ -1,6 +1,7 @@
 -- What a reservation holds, and how it returns to the node.
 
-local RESERVATION_BYTES, HOLDS_PORTS, MOVE_TARGET, NO_GROUP = 40, 1, 4, rep('\0', 8)
+local RESERVATION_BYTES, NO_GROUP = 40, rep('\0', 8)
+local HOLDS_PORTS, MOVE_TARGET, PRE_BINDS = 1, 4, 16  -- flags
 
 local function reserved_amounts(record)
   local resources = (#record - RESERVATION_BYTES - SPREAD_BYTES) / 8

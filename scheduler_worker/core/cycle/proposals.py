@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.draft import Draft, PendingProposal
+from scheduler_worker.core.cycle.pre_binding import PreBinding, ReservedPods
 from scheduler_worker.core.cycle.refusals import ConflictAttribution, Contention
 from scheduler_worker.core.messages import Outcome, ProposalColumns, VerdictCode, Verdicts
 from scheduler_worker.core.placement.run_placer import Placed
@@ -49,8 +50,10 @@ class Proposals:
         tries: int,
         assumption_seconds: float,
         clock: Callable[[], float],
+        pre_binding: PreBinding | None = None,
     ) -> None:
-        """See SchedulerLimits for the first two numbers."""
+        """See SchedulerLimits for the first two numbers. `pre_binding`: has reserved pods prepared; None: they are
+        bound."""
         self.draft = Draft()
         self.proposed = 0  # pods of drafts proposed, ever, each as often as it was
         self.conflicts = 0  # refusals by the ledger, ever
@@ -61,6 +64,7 @@ class Proposals:
         self._tries = tries
         self._assumption_seconds = assumption_seconds
         self._clock = clock
+        self._pre_binding = pre_binding
         self._preempting: list[PendingProposal] = []  # closed and not sent
         self._sent: dict[int, PendingProposal] = {}
         self._next_id = 1
@@ -168,15 +172,34 @@ class Proposals:
         self._cache.forget(proposal.assumption, np.flatnonzero(~committed))
         self._cache.confirm(proposal.assumption, shard, answer.seq)
         self._cache.apply_fresh(answer.fresh)
-        for seq in np.unique(seqs[bound]).tolist():
-            work.committed_in(shard, seq)
         stale = verdicts == VerdictCode.STALE_EPOCH
         settlement = SettledProposals(work, shard, fenced=bool(stale.any()))
         settlement.victims = self._settle_victims(proposal, verdicts, seqs)
-        self._outcomes.give(work, proposal.rows[bound], Outcome.BOUND, nodes=answer.nodes[bound])
+        self._reserved(proposal, bound, answer.nodes[bound], seqs[bound])
         self._outcomes.give(work, proposal.rows[stale], Outcome.FENCED)
         self._retry(settlement, proposal, np.flatnonzero(~committed & ~duplicate & ~stale), answer)
         return settlement
+
+    def _reserved(
+        self,
+        proposal: PendingProposal,
+        bound: NDArray[np.intp],
+        nodes: NDArray[np.uint32],
+        seqs: NDArray[np.uint64],
+    ) -> None:
+        """These pods of a proposal are bound by the entries `seqs` of the shard, or first to be prepared."""
+        work, rows, shard = proposal.work, proposal.rows[bound], proposal.columns.shard
+        work.reserved(len(bound))
+        commits = tuple((shard, seq) for seq in np.unique(seqs).tolist())
+        if self._pre_binding is None:
+            for commit in commits:
+                work.committed_in(*commit)
+            self._outcomes.give(work, rows, Outcome.BOUND, nodes=nodes)
+            return
+        specs = tuple(run.pod_class.spec for run in proposal.runs)
+        classes = proposal.assumption.slots[bound]
+        whole = proposal.runs if work.gang is None else work
+        self._pre_binding.add(ReservedPods(work, rows, nodes, specs, classes, commits, whole))
 
     def reject(self, batch_id: int, reason: str) -> SettledProposals | None:
         """The resolver called the whole proposal malformed: nothing of it is in the ledger, and its pods are

@@ -19,6 +19,7 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import ClassTable, DemandTable
 from scheduler_worker.core.cycle.backlog import Backlog, RuleRegistration
 from scheduler_worker.core.cycle.cycle import Cycle, SchedulerLimits
+from scheduler_worker.core.cycle.pre_binding import PreBindCalls, PreBinding
 from scheduler_worker.core.cycle.proposals import Proposals
 from scheduler_worker.core.cycle.refusals import ConflictAttribution
 from scheduler_worker.core.framework.profile import Profile
@@ -58,11 +59,13 @@ class Scheduler:
         *,
         registers_rules: bool = False,
         algorithm: AlgorithmCalls | None = None,
+        pre_binds: PreBindCalls | None = None,
     ) -> None:
         """`clock` is read, in seconds, to measure what placing takes; without one everything takes no time.
         `registers_rules`: pods wait until the ledger knows their rules, so the caller has to send what
         `take_registrations` returns. `algorithm` places whole batches in place of the ranking; pods that it
-        cannot take are ranked all the same."""
+        cannot take are ranked all the same. `pre_binds` asks the profile's pre-bind plugins, which nobody else asks;
+        None: what is reserved is bound."""
         self.cache = cache
         self.limits = limits = limits or SchedulerLimits()
         self.refusals = ConflictAttribution()
@@ -76,6 +79,7 @@ class Scheduler:
         self._outcomes = OutcomeCollector()
         self._backlog = Backlog()
         self._preemption = PreemptionEvaluator(cache, profile, rng)
+        self._pre_binding = None if pre_binds is None else PreBinding(pre_binds, cache, self._outcomes)
         self._proposals = Proposals(
             cache,
             self._outcomes,
@@ -83,6 +87,7 @@ class Scheduler:
             tries=limits.tries,
             assumption_seconds=limits.assumption_seconds,
             clock=clock,
+            pre_binding=self._pre_binding,
         )
         self._cycle = Cycle(
             cache,
@@ -125,7 +130,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether every pod is answered and the ledger owes no answer."""
-        waiting = self._backlog or self._cycle.asked_pods or self._preemption
+        waiting = self._backlog or self._cycle.asked_pods or self._preemption or self._pre_binding
         return not (waiting or self._proposals or self.cache.undecided)
 
     def table_sizes(self) -> dict[str, int]:
@@ -284,6 +289,17 @@ class Scheduler:
         if settled is not None:
             self._preemption.settled(settled.shard, settled.victims)
 
+    def pre_bind(self) -> None:
+        """Answer the pods that plugins have prepared, and have them prepare those that were reserved since. To be
+        called after verdicts, and when plugins have answered."""
+        if self._pre_binding is not None:
+            self._pre_binding.step(self._cycle.failures)
+
+    def pre_bind_stuck(self, why: str) -> None:
+        """A plugin does not answer: give back all pods that it should prepare, also later ones."""
+        if self._pre_binding is not None:
+            self._pre_binding.give_up(why)
+
     def rules_registered(self, number: int, awaited: Mapping[int, int]) -> None:
         """The ledger has registered these rules. The pods that bear them are placed once the view stands at
         these seqs, by shard."""
@@ -317,6 +333,8 @@ class Scheduler:
         self._backlog.restart()
         self._cycle.take_asked()
         self._proposals.drop()
+        if self._pre_binding is not None:
+            self._pre_binding.drop()
         self._preemption.restart()
         self._outcomes.clear()
         self._classes.clear()

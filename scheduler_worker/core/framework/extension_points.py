@@ -1,8 +1,8 @@
 """The scheduling framework's extension points: kube-scheduler's, over columns of nodes instead of one node at
 a time.
 
-A plugin is one class that derives from as many of these as it serves: FilterPlugin, ScorePlugin and
-PermitPlugin. The framework knows a plugin by its base classes and by what they declare. What it declares with
+A plugin is one class that derives from as many of these as it serves: FilterPlugin, ScorePlugin,
+PermitPlugin and PreBindPlugin. The framework knows a plugin by its base classes and by what they declare. What it declares with
 `filter_reads` and `score_reads` says how often it is asked:
 
 - SPECS: once for pods that differ only in amounts, and again for nodes whose spec changed.
@@ -15,7 +15,7 @@ out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -23,7 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.devices import Allocation, HeldClaim
+from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
+from hoss.wire.columns import Uids
 from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import Demand
@@ -327,7 +329,48 @@ class PermitPlugin(ABC):
         """Which may not go; None: all go."""
 
 
-Plugin = FilterPlugin | ScorePlugin | PermitPlugin
+@dataclass(frozen=True, slots=True, eq=False)
+class ReservedBatch:
+    """n pods that the ledger has reserved, and that are not bound yet. Nothing of it changes."""
+
+    specs: tuple[PodSpec, ...]  # of the classes among them
+    classes: NDArray[np.intp]  # (n,): position in `specs`
+    uids: Uids  # (n, 16): UIDs of the pods; hoss.wire.uids.uid_text writes one
+    node_specs: tuple[NodeSpec, ...]  # of the nodes among them
+    nodes: NDArray[np.intp]  # (n,): each pod's own, position in `node_specs`
+
+    def of(self, positions: NDArray[np.intp]) -> "ReservedBatch":
+        """These of the pods."""
+        return replace(
+            self, classes=self.classes[positions], uids=self.uids[positions], nodes=self.nodes[positions]
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unready:
+    """Which of n reserved pods must not be bound. Their room is given back, and they are tried again."""
+
+    reason: str
+    pods: Mask  # (n,)
+
+
+class PreBindPlugin(ABC):
+    """Prepares pods between their reservation and the moment they are bound (kube-scheduler: PreBind).
+
+    Both methods are called in a thread of their own, while the worker goes on, and may wait for others. Both may be
+    called again for the same pod: a worker that is lost in between calls neither, and another one begins anew."""
+
+    name: str
+
+    @abstractmethod
+    def pre_bind(self, pods: ReservedBatch) -> Unready | None:
+        """Prepare the pods; which are not ready. None: all are."""
+
+    def unreserve(self, pods: ReservedBatch) -> None:  # noqa: B027 - most need not, but may
+        """These pods will not be bound on these nodes: undo what was done for them, if anything."""
+
+
+Plugin = FilterPlugin | ScorePlugin | PermitPlugin | PreBindPlugin
 
 
 def overrides(plugin: object, method: Callable[..., Any]) -> bool:

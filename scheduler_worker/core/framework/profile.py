@@ -8,7 +8,12 @@ from numpy.typing import NDArray
 
 from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework.extension_points import FilterPlugin, PermitPlugin, ScorePlugin
+from scheduler_worker.core.framework.extension_points import (
+    FilterPlugin,
+    PermitPlugin,
+    PreBindPlugin,
+    ScorePlugin,
+)
 from scheduler_worker.core.nodes import Mask
 
 
@@ -46,6 +51,7 @@ class Profile:
     pod_scores: tuple[tuple[ScorePlugin, int], ...]
     observers: tuple[ScorePlugin, ...] = ()
     permits: tuple[PermitPlugin, ...] = ()
+    pre_binds: tuple[PreBindPlugin, ...] = ()
     reads_cards: bool = False  # views hold cards for every pod, not only for those that request some
     by_chance: bool = False  # each pod draws among the best nodes; else a worker's order of them is fixed
     samples: bool = True  # single pods of new classes may be scored on a sample of the nodes

@@ -9,6 +9,7 @@ from scheduler_worker.core.framework.extension_points import (
     FilterPlugin,
     PermitPlugin,
     Plugin,
+    PreBindPlugin,
     Reads,
     ScorePlugin,
     overrides,
@@ -80,6 +81,7 @@ class Registry:
                 p for p, _ in made if isinstance(p, ScorePlugin) and overrides(p, ScorePlugin.observe)
             ),
             permits=tuple(p for p, _ in made if isinstance(p, PermitPlugin)),
+            pre_binds=tuple(p for p, _ in made if isinstance(p, PreBindPlugin)),
             reads_cards=any(p.reads_cards for p, _ in scores),
             by_chance=by_chance,
             samples=samples,

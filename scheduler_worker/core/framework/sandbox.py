@@ -20,11 +20,13 @@ from scheduler_worker.core.framework.extension_points import (
     FilterState,
     Permission,
     PermitPlugin,
+    PreBindPlugin,
     Reads,
     Rejection,
     ScoreFastPaths,
     ScorePlugin,
     ScoreState,
+    Unready,
     overrides,
 )
 
@@ -83,6 +85,13 @@ class _Calls:
         finally:
             calls.running = ""
 
+    def in_thread(self, ask: Callable[..., Any], *args: Any) -> Any:
+        """The same in another thread than the main one, where nobody interrupts a call."""
+        try:
+            return ask(*args)
+        except (Exception, SystemExit) as exc:
+            raise PluginFailed(self.plugin, exc) from exc
+
 
 def sandboxed(name: str, factory: Callable[..., Any], calls: PluginCalls) -> Callable[..., Any]:
     """A factory of the same plugins in a sandbox, all called `name`."""
@@ -137,7 +146,8 @@ def _sandboxed_method(name: str, plugin: Any, calls: _Calls) -> Callable[..., An
             return state(answer, args[1], calls)
         return answer if check is None else check(answer, *args)
 
-    return lambda _, *args: calls(checked, *args)
+    call = calls.in_thread if name in _IN_THREAD else calls
+    return lambda _, *args: call(checked, *args)
 
 
 class _SandboxedFilterState(FilterState):
@@ -237,6 +247,11 @@ def _permission(answer: Any, count: int) -> Permission:
     return Permission(str(given.reason), _column(given.denied, np.bool_, count), wait)
 
 
+def _unready(answer: Any, count: int) -> Unready:
+    given: Unready = _a(Unready, answer)
+    return Unready(str(given.reason), _column(given.pods, np.bool_, count))
+
+
 def _check_of(method: str, plugin: Any) -> Callable[..., Any] | None:
     """The check of a method's answers, called with the answer and the method's arguments."""
     if method == "score" and plugin.score_reads is Reads.SPECS:
@@ -260,11 +275,13 @@ METHODS: dict[type, tuple[Callable[..., Any], ...]] = {
         ScorePlugin.observe,
     ),
     PermitPlugin: (PermitPlugin.permit,),
+    PreBindPlugin: (PreBindPlugin.pre_bind, PreBindPlugin.unreserve),
 }
 _DECLARED: dict[type, tuple[str, ...]] = {
     FilterPlugin: ("reason", "filter_reads"),
     ScorePlugin: ("score_reads", "reads_cards", "compares_nodes"),
     PermitPlugin: (),
+    PreBindPlugin: (),
 }
 _KINDS: dict[str, type] = {"reason": str, "filter_reads": Reads, "score_reads": Reads}
 _STATES: dict[str, Callable[[Any, Any, _Calls], Any]] = {
@@ -272,7 +289,10 @@ _STATES: dict[str, Callable[[Any, Any, _Calls], Any]] = {
     "score_state": _SandboxedScoreState,
 }
 # Methods that may return None.
-_SKIPPING = frozenset({"pre_filter", "filter", "refusals", "filter_state", "score", "score_state", "permit"})
+_SKIPPING = frozenset(
+    {"pre_filter", "filter", "refusals", "filter_state", "score", "score_state", "permit", "pre_bind"}
+)
+_IN_THREAD = frozenset({"pre_bind", "unreserve"})
 _CHECKS: dict[str, Callable[..., Any]] = {
     "pre_filter": lambda answer, _spec: _names_or_rejection(answer),
     "filter": lambda answer, _pod, nodes: _column(answer, np.bool_, nodes.count),
@@ -282,6 +302,7 @@ _CHECKS: dict[str, Callable[..., Any]] = {
     # Nodes that are not feasible may lie beyond the highest: their scores are not checked.
     "normalize_score": lambda answer, raw, highest: _scores(answer, np.int64, len(raw), raw <= highest),
     "permit": lambda answer, pods: _permission(answer, len(pods.classes)),
+    "pre_bind": lambda answer, pods: _unready(answer, len(pods.classes)),
 }
 
 

@@ -2,7 +2,7 @@
 says."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 import numpy as np
@@ -98,7 +98,7 @@ class Bench:
         self,
         work: m.SendWork,
         positions,
-        code: int,
+        code: int | Sequence[int],
         *,
         node: int = 0,
         reason: str = "",
@@ -107,17 +107,18 @@ class Bench:
         seen: int | None = None,
     ) -> None:
         n = len(positions)
-        bound = code == m.OutcomeCode.BOUND
+        codes = np.full(n, code, np.uint8)
+        reserved = np.isin(codes, (m.OutcomeCode.BOUND, m.OutcomeCode.UNRESERVED))
         self.handle(
             m.OutcomesArrived(
                 link=work.link if link is None else link,
                 batch=work.batch,
                 positions=np.array(positions, np.uint32),
-                codes=np.full(n, code, np.uint8),
-                nodes=np.full(n, node if bound else NONE, np.uint32),
+                codes=codes,
+                nodes=np.where(reserved, node, NONE).astype(np.uint32),
                 reasons=np.zeros(n, np.uint16) if reason else None,
                 texts=(reason,) if reason else (),
-                commits={0: np.array([work.batch], np.uint64)} if bound else {},
+                commits={0: np.array([work.batch], np.uint64)} if reserved.any() else {},
                 refused_by=(frozenset(refused_by),) if reason else (),
                 view={} if seen is None else {0: seen},
             )

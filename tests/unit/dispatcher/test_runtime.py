@@ -61,7 +61,8 @@ class Ledger:
         self.asked += 1
         if self.broken:
             raise ValueError("a column has no length")
-        return PodLocations(np.full(len(uids), NONE_U32, np.uint32), {}, np.zeros(len(uids), np.bool_))
+        none = np.zeros(len(uids), np.bool_)
+        return PodLocations(np.full(len(uids), NONE_U32, np.uint32), {}, none, none)
 
     async def confirm(self, _commits: m.Commits) -> int:
         return 0
@@ -157,6 +158,49 @@ async def test_the_end_stops_jobs_that_wait_for_a_peer_and_the_timer_of_a_linger
     await runtime.end()
     assert len(asyncio.all_tasks()) == tasks
     assert runtime._linger is None or runtime._linger.cancelled()
+
+
+async def test_what_was_not_ready_is_released_before_the_rest_of_its_commits_is_confirmed(runtime, ledger):
+    """Who takes over in between must find nothing confirmed that was not ready."""
+    done = []
+
+    async def release(*_asked):
+        await asyncio.sleep(0)
+        done.append("released")
+        return {}
+
+    async def confirm(_commits):
+        done.append("confirmed")
+        return 1
+
+    ledger.release, ledger.confirm = release, confirm
+    rows, uids = np.arange(2, dtype=np.uint32), np.zeros((2, 16), np.uint8)
+    rest = m.Confirm({0: np.array([7], np.uint64)}, rows[:1], uids[:1])
+    runtime.perform([m.Release(rows[1:], uids[1:], rows[1:], unreserved=True, confirm=rest)])
+    await until(lambda: len(done) == 2)
+    assert done == ["released", "confirmed"]
+
+
+async def test_what_a_lost_worker_prepared_is_released_and_counts_as_reserved_nowhere(runtime, ledger):
+    released = []
+
+    async def lookup(uids):
+        nodes = np.array([3, 4], np.uint32)
+        return PodLocations(nodes, {}, np.array([True, False]), np.zeros(2, np.bool_))
+
+    async def release(uids, nodes, _as_of):
+        released.append((len(uids), nodes.tolist()))
+        return {}
+
+    await join(runtime)
+    submit(runtime, 2)
+    ledger.lookup, ledger.release = lookup, release
+    leave(runtime)
+    pods = runtime.machine.registry.pods
+    await until(lambda: not (pods.phase[:2] == Phase.SCHEDULING).any())
+    assert released == [(1, [3])]
+    assert sorted(pods.phase[:2].tolist()) == sorted([Phase.QUEUED, Phase.BOUND])
+    assert pods.node[:2][pods.phase[:2] == Phase.BOUND].tolist() == [4]
 
 
 async def test_a_job_that_fails_ends_the_term_and_does_not_leave_its_pods_behind(runtime, ledger):

@@ -21,9 +21,11 @@ from scheduler_worker.core.framework.extension_points import (
     FilterPlugin,
     Permission,
     PermitPlugin,
+    PreBindPlugin,
     Reads,
     ScoreFastPaths,
     ScorePlugin,
+    Unready,
 )
 from scheduler_worker.core.placement.algorithms import ALGORITHMS, places_by_node
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
@@ -226,6 +228,28 @@ class PermitsByWord(PermitPlugin):
         return "yes"
 
 
+class PreparesOne(PreBindPlugin):
+    def pre_bind(self, pods):
+        return Unready("no", np.zeros(1, np.bool_))
+
+
+class PreparesByWord(PreBindPlugin):
+    def pre_bind(self, pods):
+        return "yes"
+
+
+class CannotUndoTwice(PreBindPlugin):
+    def __init__(self):
+        self.taken = set()
+
+    def pre_bind(self, pods):
+        self.taken.update(uid.tobytes() for uid in pods.uids)
+
+    def unreserve(self, pods):
+        for uid in pods.uids:
+            self.taken.remove(uid.tobytes())
+
+
 class NeedsAnArgument(Scores):
     def __init__(self, label):
         self.label = label
@@ -260,6 +284,9 @@ def test_plugins_without_fault_pass(problems_of):
         (Gates, "pre_filter answered with str, and not with a set of node names, a Rejection or None"),
         (PermitsOne, r"permit answered with shape \(1,\) for [07] nodes"),
         (PermitsByWord, "permit answered with str, and not with a Permission or None"),
+        (PreparesOne, r"pre_bind answered with shape \(1,\) for [07] nodes"),
+        (PreparesByWord, "pre_bind answered with str, and not with Unready or None"),
+        (CannotUndoTwice, "unreserve raised KeyError"),
         (NeedsAnArgument, "the class raised TypeError: .*'label'"),
     ],
 )  # fmt: skip
@@ -463,7 +490,7 @@ def test_a_plugins_name_must_be_its_own(hoss):
 
 
 def test_the_plugin_of_the_document_passes_with_its_argument_and_nodes(hoss, tmp_path):
-    source, permits = re.findall(
+    source, permits, pre_binds = re.findall(
         r"```python\n(.*?)```", (DOCS / "plugins.md").read_text("utf-8"), flags=re.DOTALL
     )
     (tmp_path / "nodes.yaml").write_text(
@@ -475,6 +502,10 @@ def test_the_plugin_of_the_document_passes_with_its_argument_and_nodes(hoss, tmp
     assert done.exit_code == 0, done.stderr
     assert "plugin GreenEnergy" in done.stdout
     assert check(hoss, tmp_path, permits, "--args", '{"at_once": 3}').exit_code == 0
+    (tmp_path / "licences").mkdir()
+    licences = json.dumps({"directory": str(tmp_path / "licences"), "licences": 3})
+    assert check(hoss, tmp_path, pre_binds, "--args", licences).exit_code == 0
+    assert not list((tmp_path / "licences").iterdir()), "all were given back"
     for wrong in ("[1]", "{"):
         assert check(hoss, tmp_path, source, "--args", wrong).exit_code == 2
 
@@ -509,7 +540,7 @@ def test_a_template_passes_as_it_stands_and_is_not_overwritten(kind, hoss, tmp_p
 @pytest.mark.parametrize(
     ("kind", "name", "problem"),
     [
-        ("filter", "mine", "KIND: is 'filter'; it is one of plugin, algorithm, scheduler"),
+        ("filter", "mine", "KIND: is 'filter'; it is one of plugin, pre-bind, algorithm, scheduler"),
         ("plugin", "../mine", "NAME: is '../mine'; write it as green-energy or green_energy"),
     ],
 )

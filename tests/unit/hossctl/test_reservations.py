@@ -119,7 +119,7 @@ def test_names_are_uids_and_the_table_needs_no_dispatcher(held):
     assert held("get", "reservations", "-l", "app=web").exit_code == 3
 
 
-def test_filters_of_reservations_are_refused_elsewhere_and_there_are_three_states(hoss):
+def test_filters_of_reservations_are_refused_elsewhere_and_there_are_four_states(hoss):
     result = hoss("get", "pods", "--worker", "w1")
     assert (result.exit_code, "are about reservations, not pods" in result.stderr) == (2, True)
     assert "'bound' is not one of 'prepared'" in hoss("get", "reservations", "--state", "bound").output
@@ -128,9 +128,23 @@ def test_filters_of_reservations_are_refused_elsewhere_and_there_are_three_state
 
 def test_one_that_is_only_prepared_is_told_as_such(hoss):
     now_ms = int(time.time() * 1000)
-    told = chunk(["a", "b", "c"], [0, 0, 0], [1, 1, 1], assumed_since_ms=[now_ms, now_ms, 0], first=True)
-    told.states = bytes([pb.RESERVATION_PREPARED, pb.RESERVATION_ASSUMED, pb.RESERVATION_CONFIRMED])
+    since = [now_ms, now_ms, 0, now_ms]
+    told = chunk(["a", "b", "c", "d"], [0] * 4, [1] * 4, assumed_since_ms=since, first=True)
+    told.states = bytes(
+        [
+            pb.RESERVATION_PREPARED,
+            pb.RESERVATION_ASSUMED,
+            pb.RESERVATION_CONFIRMED,
+            pb.RESERVATION_PRE_BINDING,
+        ]
+    )
     hoss.resolver.chunks = [told]
-    assert [document["state"] for document in listed(hoss)] == ["Prepared", "Assumed", "Confirmed"]
+    assert [document["state"] for document in listed(hoss)] == [
+        "Prepared",
+        "Assumed",
+        "Confirmed",
+        "Pre-binding",
+    ]
     assert names(listed(hoss, "--state", "prepared")) == "a"
     assert names(listed(hoss, "--state", "assumed")) == "b"
+    assert names(listed(hoss, "--state", "pre-binding")) == "d"

@@ -10,6 +10,7 @@ from resolver.core.values import ReservationState
 FIELDS = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8"), ("state", "u1")])
 ABSENT = (NONE_U32, 0, 0, ReservationState.NONE)
 PREPARED, ASSUMED, CONFIRMED = ReservationState.PREPARED, ReservationState.ASSUMED, ReservationState.CONFIRMED
+PRE_BINDING = ReservationState.PRE_BINDING
 
 
 def stands(*of_shards):
@@ -26,6 +27,8 @@ def stands(*of_shards):
         ([(0, 7, 2, PREPARED), (1, 8, 1, ASSUMED)], 1, [0]),
         ([(0, 7, 1, ASSUMED), (1, 8, 2, ASSUMED)], 1, [0]),
         ([(0, 7, 2, ASSUMED), (1, 8, 2, ASSUMED)], 0, [1]),
+        ([(0, 7, 1, PREPARED), (1, 8, 1, PRE_BINDING), (2, 9, 1, ASSUMED)], 2, [0, 1]),
+        ([(0, 7, 2, PRE_BINDING), (1, 8, 1, CONFIRMED)], 1, [0]),
         ([(0, 7, 1, ASSUMED), (1, 8, 1, CONFIRMED), (2, 9, 1, PREPARED)], 1, [0, 2]),
     ],
 )

@@ -14,7 +14,7 @@ from hoss.errors import ConfigError
 from hoss.model.placing import NO_NODE
 from hoss.model.pod import PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector, Requirement
-from scheduler_worker.algorithm_thread import AlgorithmStuck, CalledInThread
+from scheduler_worker.calls_in_threads import AlgorithmStuck, CalledInThread
 from scheduler_worker.config import chosen_algorithm
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.scheduler import Scheduler

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from hoss.errors import ConfigError
+from hoss.wire.columns import numbered_uids
 from scheduler_worker.config import factories
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.scheduler import Scheduler
-from scheduler_worker.core.framework.extension_points import FilterPlugin, ScorePlugin
+from scheduler_worker.core.framework.extension_points import FilterPlugin, ReservedBatch, ScorePlugin
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.framework.sandbox import PluginFailed
 from scheduler_worker.core.messages import Outcome
@@ -101,6 +102,18 @@ def test_the_documents_permit_plugin_lets_few_pods_start_on_cold_nodes(
     assert [(code, reason) for code, _, reason in harness.outcomes()] == [
         (Outcome.CONFLICT, "its node was warming up")
     ] * 3
+
+
+def test_the_documents_pre_bind_plugin_gives_out_as_many_licences_as_there_are(
+    documented, make_pod, tmp_path
+):
+    plugin, uids = documented.Licences(tmp_path, licences=2), numbered_uids(b"twelve bytes", 0, 3)
+    pods = ReservedBatch((make_pod(),), np.zeros(3, np.intp), uids, (), np.zeros(3, np.intp))
+    answer = plugin.pre_bind(pods)
+    assert (answer.reason, answer.pods.tolist()) == ("no licence was free", [False, False, True])
+    assert plugin.pre_bind(pods).pods.tolist() == [False, False, True], "who has one keeps it"
+    plugin.unreserve(pods.of(np.array([0, 2])))
+    assert plugin.pre_bind(pods.of(np.array([2]))).pods.tolist() == [False]
 
 
 def test_a_guarded_plugin_keeps_its_extension_points_and_gets_its_entry_points_name(green_energy):
