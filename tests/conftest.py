@@ -67,7 +67,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     folders = {path: path.relative_to(root).parts[0] for path in dict.fromkeys(item.path for item in items)}
     places: dict[Path, float] = dict.fromkeys(folders, 1.0)
     for kind in (_WAITING, _COMPUTING):
-        woven = sorted((path for path in folders if folders[path] in kind), key=lambda p: kind.index(folders[p]))
+        woven = sorted(
+            (path for path in folders if folders[path] in kind), key=lambda p: kind.index(folders[p])
+        )
         places |= {path: number / len(woven) for number, path in enumerate(woven)}
     items.sort(key=lambda item: places[item.path])
 

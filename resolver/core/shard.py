@@ -18,6 +18,7 @@ from resolver.core.values import (
     ANYBODY,
     IS_TERMINATING,
     MOVE_TARGET,
+    PRE_BINDS,
     Eviction,
     Group,
     GroupRun,

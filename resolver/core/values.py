@@ -87,7 +87,13 @@ CONFLICT = np.dtype(
 )
 
 
-HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET, IS_TERMINATING, PRE_BINDS = 1, 2, 4, 8, 16  # flags of a reservation
+HOLDS_PORTS, TOLERATES_CORDON, MOVE_TARGET, IS_TERMINATING, PRE_BINDS = (
+    1,
+    2,
+    4,
+    8,
+    16,
+)  # flags of a reservation
 
 
 @dataclass(frozen=True, slots=True)
