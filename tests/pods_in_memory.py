@@ -11,6 +11,7 @@ class PodsInMemory:
 
     def __init__(self) -> None:
         self._pods: dict[tuple[str, str], Any] = {}
+        self._latest: dict[tuple[str, str], Any] = {}
         self._created = 0
         self.found = 0  # how often anything was asked
         self.watched = False  # whether every pod is at hand
@@ -29,6 +30,7 @@ class PodsInMemory:
 
     def remove(self, name: str, *, namespace: str = "default") -> None:
         del self._pods[namespace, name]
+        self._latest.pop((namespace, name), None)
 
     def cached(self, namespace: str, name: str, uid: bytes) -> Any:
         pod = self._pods.get((namespace, name)) if self.watched else None
@@ -37,6 +39,13 @@ class PodsInMemory:
     async def find(self, namespace: str, name: str, uid: bytes) -> Any:
         self.found += 1
         return self._pods.get((namespace, name))
+
+    async def latest(self, namespace: str, name: str) -> Any:
+        return self._latest.get((namespace, name)) or self._pods.get((namespace, name))
+
+    def patch_unseen(self, name: str, **status: Any) -> None:
+        """The pod's status changes, and only who asks for the latest pod sees it."""
+        self._latest["default", name] = {**self._pods["default", name], "status": status}
 
     async def on_node(self, node: str) -> list[Any]:
         return [pod for pod in self._pods.values() if pod["spec"].get("nodeName") == node]

@@ -149,8 +149,13 @@ def parse(arguments: list[str]) -> None:
 
 def parse_python(arguments: list[str]) -> None:
     """Check `python -m MODULE ...`: the module exists, and an instrument's own parser reads its arguments. Of
-    `python examples/FILE`, a scheduler of one's own: the file exists, and the SDK's parser reads the rest."""
+    `python examples/FILE`, a scheduler of one's own: the file exists, and the SDK's parser reads the rest. Of
+    `python tests/FILE FILE...`: what is in the tree is there."""
     option, module, *rest = arguments
+    if option.startswith("tests/"):
+        if missing := [a for a in arguments if a.startswith("tests/") and not (ROOT / a).exists()]:
+            raise LookupError(f"No such file: {missing}")
+        return
     if option.startswith("examples/"):
         if not (ROOT / option).exists():
             raise LookupError(f"No such example: {arguments}")

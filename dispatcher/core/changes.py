@@ -33,6 +33,7 @@ class Aspect(IntFlag):
     TAINTS = 8
     UNCORDONED = 16
     REMOVED = 32
+    FEATURES = 64
 
 
 @dataclass(frozen=True, slots=True)

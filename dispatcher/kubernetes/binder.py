@@ -22,6 +22,7 @@ from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.client.resolver import ResolverClient
 from hoss.errors import LedgerUnavailable, Overloaded, TransportError
+from hoss.model.devices import PodClaims, extended_claim_name
 from hoss.telemetry import logger
 from hoss.telemetry.context import calls_belong_to, now_ns
 from hoss.v1 import common_pb2
@@ -199,11 +200,23 @@ class PodBinder:
         found: dict[int, tuple[str, ...]] = {}
         for row in rows.tolist():
             spec = registry.templates.pod_spec(int(registry.templates.class_id[registry.pods.template[row]]))
-            uses = () if spec.claims is None else spec.claims.uses
-            names = tuple(dict.fromkeys(use.claim for use in uses if use.needed and use.claim is not None))
+            if spec.claims is None:
+                continue
+            names = [use.claim for use in spec.claims.uses if use.needed and use.claim is not None]
+            if self._gets_devices(spec.claims, int(registry.pods.node[row])):
+                names.append(extended_claim_name(spec.claims.pod, spec.claims.uid))
             if names:
-                found[row] = names
+                found[row] = tuple(dict.fromkeys(names))
         return found
+
+    def _gets_devices(self, claims: PodClaims, node: int) -> bool:
+        """Whether an extended resource of the pod is a device on this node, which offers none of it itself."""
+        offered = self._nodes.allocatable(node) if claims.containers else {}
+        return any(
+            not offered.get(resource)
+            for container in claims.containers
+            for _, resource, _ in container.requests
+        )
 
     def _wait_for_volumes(self, rows: Rows) -> None:
         """Look at these pods again when one of their claims changes, or after a while: a change may be missed

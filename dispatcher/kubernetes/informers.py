@@ -76,8 +76,9 @@ _STORAGE = {
     "/apis/storage.k8s.io/v1/csistoragecapacities": "CSIStorageCapacity",
     "/apis/storage.k8s.io/v1/volumeattachments": "VolumeAttachment",
 }
+_CLASSES_PATH = "/apis/resource.k8s.io/v1/deviceclasses"
 _DEVICES = {
-    "/apis/resource.k8s.io/v1/deviceclasses": "DeviceClass",
+    _CLASSES_PATH: "DeviceClass",
     "/apis/resource.k8s.io/v1/resourceslices": "ResourceSlice",
     "/apis/resource.k8s.io/v1/resourceclaims": "ResourceClaim",
 }
@@ -88,20 +89,31 @@ class StorageInformers:
     until `take`."""
 
     def __init__(
-        self, runtime: Runtime, api: KubeApi, *, changed: Callable[[], object], rng: random.Random
+        self,
+        runtime: Runtime,
+        api: KubeApi,
+        *,
+        changed: Callable[[], object],
+        on_device_resources: Callable[[frozenset[str]], object],
+        rng: random.Random,
     ) -> None:
-        """`changed` is called when there is something to take."""
+        """`changed` is called when there is something to take, and `on_device_resources` with the extended
+        resources that device classes name."""
         self._runtime = runtime
         self._changed = changed
+        self._on_device_resources = on_device_resources
+        self._device_resources: dict[str, str] = {}  # by class
         self._changes: dict[ObjectKey, StorageObject | DeviceManifest | None] = {}  # None: gone
         reflector = partial(Reflector, api, clock=runtime.now, rng=rng)
+        # A cluster older than 1.34 has none of these.
+        devices = {
+            path: reflector(path, self._handler(kind, _device_manifest), optional=True)
+            for path, kind in _DEVICES.items()
+        }
+        self.classes_known = devices[_CLASSES_PATH].complete
         self.reflectors = [
             *(reflector(path, self._handler(kind, read_storage_object)) for path, kind in _STORAGE.items()),
-            # A cluster older than 1.34 has none of these.
-            *(
-                reflector(path, self._handler(kind, _device_manifest), optional=True)
-                for path, kind in _DEVICES.items()
-            ),
+            *devices.values(),
         ]
 
     def take(self) -> None:
@@ -127,9 +139,20 @@ class StorageInformers:
                 else:
                     if item is not None:
                         self._changes[storage_key_of(item)] = item
+            if kind == "DeviceClass":
+                self._classes_changed(changes)
             self._changed()
 
         return handle
+
+    def _classes_changed(self, changes: list[Change]) -> None:
+        for change in changes:
+            if isinstance(change, ObjectGone):
+                self._device_resources.pop(change.name, None)
+            else:
+                name = change.object["metadata"]["name"]
+                self._device_resources[name] = change.object["spec"].get("extendedResourceName") or ""
+        self._on_device_resources(frozenset(filter(None, self._device_resources.values())))
 
 
 def _device_manifest(item: Object, kind: str) -> DeviceManifest:
@@ -232,7 +255,13 @@ class Informers:
         self._objects = ObjectInformers(runtime, api, rng=rng)
         self._changed = asyncio.Event()
         self.pod_groups = PodGroupInformers(runtime, api, changed=self._changed.set, rng=rng)
-        self._storage = StorageInformers(runtime, api, changed=self._changed.set, rng=rng)
+        self._storage = StorageInformers(
+            runtime,
+            api,
+            changed=self._changed.set,
+            on_device_resources=self._device_resources_changed,
+            rng=rng,
+        )
         self._rejections = KubeletRejectionAudit(
             runtime,
             api,
@@ -245,8 +274,9 @@ class Informers:
         self._templates: dict[PodTemplate, NewTemplate] = {}
         self._pod_changes: list[SeenPod | GonePod] = []
         self._node_changes: dict[str, NodeSpec | None] = {}  # by name; None: deleted
+        self._pod_reflector = reflector(_PODS_PATH, self._on_pods)
         self.reflectors = [
-            reflector(_PODS_PATH, self._on_pods),
+            self._pod_reflector,
             reflector(_NODES_PATH, self._on_nodes),
             *self._objects.reflectors,
             *self._storage.reflectors,
@@ -260,8 +290,18 @@ class Informers:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         """Receive changes while the body runs."""
-        async with background(*(reflector.run() for reflector in self.reflectors)):
+        others = (reflector.run() for reflector in self.reflectors if reflector is not self._pod_reflector)
+        async with background(self._follow_pods(), *others):
             yield
+
+    async def _follow_pods(self) -> None:
+        """What pods claim depends on the device classes, so these are known first."""
+        await self._storage.classes_known.wait()
+        await self._pod_reflector.run()
+
+    def _device_resources_changed(self, names: frozenset[str]) -> None:
+        if self._reader.set_device_resources(names):
+            self._pod_reflector.repeat()
 
     async def begin(self) -> list[Accepted]:
         """Give rows to all listed pods, and nodes to the ledger. Returns the submissions to `settle` once the

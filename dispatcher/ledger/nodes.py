@@ -57,6 +57,11 @@ class ClusterNodes:
         node = self._nodes.get(index)
         return "" if node is None else node.name
 
+    def allocatable(self, index: int) -> dict[str, int]:
+        """What the node offers, by resource."""
+        node = self._nodes.get(index)
+        return {} if node is None else _allocatable(node.message())
+
     def index_of(self, name: str) -> int | None:
         """The index of a node by name."""
         return self._indexes.get(name)
@@ -185,6 +190,8 @@ def _difference(old: NodeSpec, new: NodeSpec) -> NodeChange | None:
         aspects |= Aspect.TAINTS
     if old.unschedulable and not new.unschedulable:
         aspects |= Aspect.UNCORDONED
+    if old.declared_features != new.declared_features:
+        aspects |= Aspect.FEATURES
     return NodeChange(new, aspects, old.labels) if aspects else None
 
 

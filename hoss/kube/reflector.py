@@ -109,24 +109,36 @@ class Reflector:
         self._rng = rng
         self._known: dict[str, _Known] = {}  # by UID
         self._version = ""  # of the last change that was handled; "": a list is due
+        self._repeat = False  # the handler is to get all objects once more
+        self._watching: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def repeat(self) -> None:
+        """Give the handler all objects once more: it reads them otherwise from now on."""
+        self._repeat = True
+        if self._watching is not None:
+            self._watching.cancel()
 
     async def run(self) -> None:
         """Follow until cancelled."""
         backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS, rng=self._rng)
         while True:
             try:
+                if self._repeat:
+                    self._repeat, self._version = False, ""
+                    self._known = {uid: known._replace(version="") for uid, known in self._known.items()}
                 if not self._version:
                     await self._list()
                 begun = self._clock()
-                await self._watch()
+                if self._repeat or not await self._watch_until_repeated():
+                    continue
                 if self._clock() - begun < 1:  # cut at once: pause before the next attempt
                     await self._pause(backoff, "the watch ends as soon as it begins")
                 else:
                     backoff.succeeded()
-            except _TooOld:  # noqa: PERF203 - the loop is the retry
+            except _TooOld:
                 logger().info("list_again", path=self.path, version=self._version)
                 self._version = ""
             except (Refused, TransportError) as exc:
@@ -134,6 +146,19 @@ class Reflector:
                     await asyncio.sleep(ABSENT_KIND_SECONDS)
                     continue
                 await self._pause(backoff, str(exc))
+
+    async def _watch_until_repeated(self) -> bool:
+        """As `_watch`. False: `repeat` was called."""
+        self._watching = watching = asyncio.create_task(self._watch())
+        try:
+            await asyncio.wait((watching,))
+        finally:
+            self._watching = None
+            watching.cancel()
+        if watching.cancelled():
+            return False
+        watching.result()
+        return True
 
     async def _absent(self, refusal: Refused) -> bool:
         """Whether an optional kind is not there for us. Who has no rights is told so also of a kind that the

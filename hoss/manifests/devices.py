@@ -2,12 +2,15 @@
 
 What HOSS does not use is not checked."""
 
+from typing import NamedTuple
+
 from hoss.errors import InvalidInput
 from hoss.manifests.fields import Object, boolean, integer, mapping, mappings, moment, text, texts
 from hoss.manifests.placement import read_node_selector
 from hoss.manifests.pod_resources import read_pod_resources
 from hoss.model.devices import (
     CLASS_RESOURCE_PREFIX,
+    EXTENDED_CLAIM_ANNOTATION,
     Allocation,
     AttributeValue,
     BindingState,
@@ -34,7 +37,6 @@ from hoss.model.node import Taint, Toleration
 from hoss.model.quantity import Quantity, read_quantity
 
 _MOST = 2**63 - 1
-_EXTENDED_CLAIM = "resource.kubernetes.io/extended-resource-claim"
 _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods", "storage")
 
 
@@ -61,6 +63,28 @@ def read_pod_claims(metadata: Object, spec: Object, status: Object, path: str) -
     )
 
 
+class ExtendedClaimStatus(NamedTuple):
+    """What a pod's status says of the claim for its extended resources."""
+
+    claim: str
+    resources: frozenset[str]  # that the pod has as devices
+
+
+def read_extended_claim_status(status: Object) -> ExtendedClaimStatus | None:
+    """None: the pod has no such claim. Raises InvalidInput."""
+    made, path = (
+        mapping(status, "extendedResourceClaimStatus", "status"),
+        "status.extendedResourceClaimStatus",
+    )
+    if not made:
+        return None
+    mapped = mappings(made, "requestMappings", path)
+    resources = frozenset(
+        text(m, "resourceName", f"{path}.requestMappings[{i}]") for i, m in enumerate(mapped)
+    )
+    return ExtendedClaimStatus(text(made, "resourceClaimName", path), resources)
+
+
 def _read_containers(spec: Object, path: str) -> tuple[ContainerRequests, ...]:
     resources = read_pod_resources(spec, path)
     found = []
@@ -70,7 +94,7 @@ def _read_containers(spec: Object, path: str) -> tuple[ContainerRequests, ...]:
         requests = tuple(
             (i, name, container.requests[name].value)
             for i, name in enumerate(names)
-            if _is_extended(name) and container.requests[name].nano
+            if is_extended_resource(name) and container.requests[name].nano
         )
         if requests:
             ends = position < initial and not container.sidecar
@@ -78,7 +102,8 @@ def _read_containers(spec: Object, path: str) -> tuple[ContainerRequests, ...]:
     return tuple(found)
 
 
-def _is_extended(name: str) -> bool:
+def is_extended_resource(name: str) -> bool:
+    """Whether a device class may stand for the resource."""
     domain, slash, _ = name.partition("/")
     if not slash or name in _NATIVE:
         return False
@@ -258,7 +283,7 @@ def _read_claim(item: Object) -> ResourceClaim:
             ),
             "",
         ),
-        for_extended_resources=annotations.get(_EXTENDED_CLAIM) == "true",
+        for_extended_resources=annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true",
     )
 
 

@@ -62,6 +62,7 @@ def read_node(node: Object, reservations: NodeReservations = NO_RESERVATIONS) ->
         allocatable=tuple(sorted(allocatable.items())),
         cards=cards,
         images=_read_images(status),
+        declared_features=tuple(sorted(set(texts(status, "declaredFeatures", "status")))),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from hoss.errors import InvalidInput, quoted
 from hoss.manifests.fields import (
     Object,
+    boolean,
     check_key,
     check_namespace,
     choice,
@@ -73,6 +74,7 @@ def read_pod_template(
             images=_read_images(spec, place),
             image_containers=len(resources.containers) + len(resources.init_containers),
             scheduling_gates=_read_scheduling_gates(spec, place),
+            required_features=_read_required_features(spec, place),
             may_preempt=read_preemption_policy(spec, place),
         ),
         scheduler_name=text(spec, "schedulerName", place, default="hoss"),
@@ -196,3 +198,18 @@ def _read_scheduling_gates(spec: Object, path: str) -> tuple[str, ...]:
         place = f"{path}.schedulingGates[{i}].name"
         gates.add(check_key(text(gate, "name", f"{path}.schedulingGates[{i}]"), place))
     return tuple(sorted(gates))
+
+
+def _read_required_features(spec: Object, path: str) -> tuple[str, ...]:
+    """The kubelet's features without which a pod does not run as it says (k8s.io/component-helpers,
+    nodedeclaredfeatures of 1.36). Its other features matter to updates of pods only."""
+    found = []
+    for kind in ("containers", "initContainers"):
+        for i, container in enumerate(mappings(spec, kind, path)):
+            place = f"{path}.{kind}[{i}]"
+            for j, rule in enumerate(mappings(container, "restartPolicyRules", place)):
+                if text(rule, "action", f"{place}.restartPolicyRules[{j}]") == "RestartAllContainers":
+                    found.append("RestartAllContainersOnContainerExits")
+    if boolean(spec, "hostNetwork", path) and spec.get("hostUsers") is False:
+        found.append("UserNamespacesHostNetworkSupport")
+    return tuple(sorted(set(found)))

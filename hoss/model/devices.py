@@ -12,6 +12,8 @@ from hoss.model.selectors import NodeSelector
 
 # Every class stands for the extended resource of this prefix and its name.
 CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
+# Of a claim that a scheduler made for a pod's extended resources: "true".
+EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 # kube-scheduler's words
 NOT_ALLOCATABLE = "cannot allocate all claims"
 CLAIM_UNREACHABLE = "resourceclaim not available on the node"
@@ -248,12 +250,33 @@ class PodClaims:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestMapping:
+    """Which request of the claim for extended resources is whose, and the class that the request names."""
+
+    container: str
+    resource: str
+    request: str
+    device_class: str
+
+
+def extended_claim_name(pod: str, uid: str) -> str:
+    """The name of the claim that is made for the extended resources of a pod. It is the same whoever makes it
+    and however often, so that a claim is never made twice."""
+    return f"{pod[:_MOST_OF_POD_NAME].rstrip('-.')}-extended-resources-{uid[-12:]}"
+
+
+_MOST_OF_POD_NAME = 220  # names have at most 253 characters
+
+
+@dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """A claim that the ledger has devices reserved for, by one of its pods."""
+    """A claim that the ledger has devices reserved for, by one of its pods. With `mappings` it is the claim for
+    the pod's extended resources, which is made when the pod is bound."""
 
     namespace: str
     name: str
     allocation: Allocation
+    mappings: tuple[RequestMapping, ...] = ()
 
 
 DeviceObject = DeviceClass | ResourceSlice | ResourceClaim

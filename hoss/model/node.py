@@ -71,3 +71,4 @@ class NodeSpec:
     allocatable: Amounts = ()
     cards: int = 0
     images: tuple[tuple[str, int], ...] = ()  # (name, bytes) for each name of each image, sorted
+    declared_features: tuple[str, ...] = ()  # of its kubelet that pods may require, sorted

@@ -141,6 +141,7 @@ class PodSpec:
     images: tuple[str, ...] = ()  # of containers, init containers and image volumes, with a tag, sorted
     image_containers: int = 0  # containers and init containers, for the score of images
     scheduling_gates: tuple[str, ...] = ()  # sorted; the pod is not scheduled while it has gates
+    required_features: tuple[str, ...] = ()  # that its node must declare, sorted
     may_preempt: bool = True  # preemptionPolicy is not Never
     volumes: PodVolumes | None = None  # those that restrict its nodes; None: it has none
     claims: PodClaims | None = None  # to devices (DRA); None: it has none

@@ -183,7 +183,7 @@ class CpuAndMemory(_message.Message):
     def __init__(self, cpu_milli: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class PodSpec(_message.Message):
-    __slots__ = ("namespace", "labels", "priority", "requests", "nonzero_cpu_milli", "nonzero_memory_bytes", "node_name", "node_selector", "required_node_affinity", "preferred_node_affinity", "tolerations", "host_ports", "devices", "pending_nonzero", "pod_affinity", "spread", "default_spread", "images", "image_containers", "scheduling_gates", "never_preempts", "volumes", "claims")
+    __slots__ = ("namespace", "labels", "priority", "requests", "nonzero_cpu_milli", "nonzero_memory_bytes", "node_name", "node_selector", "required_node_affinity", "preferred_node_affinity", "tolerations", "host_ports", "devices", "pending_nonzero", "pod_affinity", "spread", "default_spread", "images", "image_containers", "scheduling_gates", "never_preempts", "volumes", "claims", "required_features")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -207,6 +207,7 @@ class PodSpec(_message.Message):
     NEVER_PREEMPTS_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FEATURES_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     labels: _containers.RepeatedCompositeFieldContainer[Label]
     priority: int
@@ -230,7 +231,8 @@ class PodSpec(_message.Message):
     never_preempts: bool
     volumes: PodVolumes
     claims: PodClaims
-    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., priority: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., nonzero_cpu_milli: _Optional[int] = ..., nonzero_memory_bytes: _Optional[int] = ..., node_name: _Optional[str] = ..., node_selector: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., required_node_affinity: _Optional[_Union[NodeSelector, _Mapping]] = ..., preferred_node_affinity: _Optional[_Iterable[_Union[PreferredTerm, _Mapping]]] = ..., tolerations: _Optional[_Iterable[_Union[Toleration, _Mapping]]] = ..., host_ports: _Optional[_Iterable[_Union[HostPort, _Mapping]]] = ..., devices: _Optional[_Union[DeviceRequest, _Mapping]] = ..., pending_nonzero: _Optional[_Union[CpuAndMemory, _Mapping]] = ..., pod_affinity: _Optional[_Union[PodAffinity, _Mapping]] = ..., spread: _Optional[_Iterable[_Union[SpreadConstraint, _Mapping]]] = ..., default_spread: _Optional[_Union[LabelSelector, _Mapping]] = ..., images: _Optional[_Iterable[str]] = ..., image_containers: _Optional[int] = ..., scheduling_gates: _Optional[_Iterable[str]] = ..., never_preempts: bool = ..., volumes: _Optional[_Union[PodVolumes, _Mapping]] = ..., claims: _Optional[_Union[PodClaims, _Mapping]] = ...) -> None: ...
+    required_features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, namespace: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., priority: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., nonzero_cpu_milli: _Optional[int] = ..., nonzero_memory_bytes: _Optional[int] = ..., node_name: _Optional[str] = ..., node_selector: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., required_node_affinity: _Optional[_Union[NodeSelector, _Mapping]] = ..., preferred_node_affinity: _Optional[_Iterable[_Union[PreferredTerm, _Mapping]]] = ..., tolerations: _Optional[_Iterable[_Union[Toleration, _Mapping]]] = ..., host_ports: _Optional[_Iterable[_Union[HostPort, _Mapping]]] = ..., devices: _Optional[_Union[DeviceRequest, _Mapping]] = ..., pending_nonzero: _Optional[_Union[CpuAndMemory, _Mapping]] = ..., pod_affinity: _Optional[_Union[PodAffinity, _Mapping]] = ..., spread: _Optional[_Iterable[_Union[SpreadConstraint, _Mapping]]] = ..., default_spread: _Optional[_Union[LabelSelector, _Mapping]] = ..., images: _Optional[_Iterable[str]] = ..., image_containers: _Optional[int] = ..., scheduling_gates: _Optional[_Iterable[str]] = ..., never_preempts: bool = ..., volumes: _Optional[_Union[PodVolumes, _Mapping]] = ..., claims: _Optional[_Union[PodClaims, _Mapping]] = ..., required_features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClaimUse(_message.Message):
     __slots__ = ("claim", "from_template", "not_needed")
@@ -303,16 +305,30 @@ class HeldDevice(_message.Message):
     def __init__(self, request: _Optional[str] = ..., driver: _Optional[str] = ..., pool: _Optional[str] = ..., device: _Optional[str] = ..., shared: bool = ..., consumed: _Optional[_Iterable[_Union[DeviceAmount, _Mapping]]] = ..., admin_access: bool = ...) -> None: ...
 
 class HeldClaim(_message.Message):
-    __slots__ = ("namespace", "name", "devices", "nodes")
+    __slots__ = ("namespace", "name", "devices", "nodes", "mappings")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    MAPPINGS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     devices: _containers.RepeatedCompositeFieldContainer[HeldDevice]
     nodes: NodeSelector
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDevice, _Mapping]]] = ..., nodes: _Optional[_Union[NodeSelector, _Mapping]] = ...) -> None: ...
+    mappings: _containers.RepeatedCompositeFieldContainer[RequestMapping]
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDevice, _Mapping]]] = ..., nodes: _Optional[_Union[NodeSelector, _Mapping]] = ..., mappings: _Optional[_Iterable[_Union[RequestMapping, _Mapping]]] = ...) -> None: ...
+
+class RequestMapping(_message.Message):
+    __slots__ = ("container", "resource", "request", "device_class")
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_CLASS_FIELD_NUMBER: _ClassVar[int]
+    container: str
+    resource: str
+    request: str
+    device_class: str
+    def __init__(self, container: _Optional[str] = ..., resource: _Optional[str] = ..., request: _Optional[str] = ..., device_class: _Optional[str] = ...) -> None: ...
 
 class EphemeralOwner(_message.Message):
     __slots__ = ("name", "uid")
@@ -373,7 +389,7 @@ class NodeImage(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class NodeSpec(_message.Message):
-    __slots__ = ("name", "labels", "taints", "unschedulable", "allocatable", "cards", "images", "resource_version")
+    __slots__ = ("name", "labels", "taints", "unschedulable", "allocatable", "cards", "images", "resource_version", "declared_features")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     TAINTS_FIELD_NUMBER: _ClassVar[int]
@@ -382,6 +398,7 @@ class NodeSpec(_message.Message):
     CARDS_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DECLARED_FEATURES_FIELD_NUMBER: _ClassVar[int]
     name: str
     labels: _containers.RepeatedCompositeFieldContainer[Label]
     taints: _containers.RepeatedCompositeFieldContainer[Taint]
@@ -390,7 +407,8 @@ class NodeSpec(_message.Message):
     cards: int
     images: _containers.RepeatedCompositeFieldContainer[NodeImage]
     resource_version: int
-    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., taints: _Optional[_Iterable[_Union[Taint, _Mapping]]] = ..., unschedulable: bool = ..., allocatable: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., cards: _Optional[int] = ..., images: _Optional[_Iterable[_Union[NodeImage, _Mapping]]] = ..., resource_version: _Optional[int] = ...) -> None: ...
+    declared_features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., taints: _Optional[_Iterable[_Union[Taint, _Mapping]]] = ..., unschedulable: bool = ..., allocatable: _Optional[_Iterable[_Union[Amount, _Mapping]]] = ..., cards: _Optional[int] = ..., images: _Optional[_Iterable[_Union[NodeImage, _Mapping]]] = ..., resource_version: _Optional[int] = ..., declared_features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class NodeName(_message.Message):
     __slots__ = ("index", "name")

@@ -152,6 +152,7 @@ def node_to_proto(node: NodeSpec) -> pb.NodeSpec:
         allocatable=_amounts_to_proto(node.allocatable),
         cards=node.cards,
         images=[pb.NodeImage(name=name, size_bytes=size) for name, size in node.images],
+        declared_features=node.declared_features,
     )
 
 
@@ -164,6 +165,7 @@ def node_from_proto(message: pb.NodeSpec) -> NodeSpec:
         allocatable=_amounts_from_proto(message.allocatable),
         cards=message.cards,
         images=tuple((image.name, image.size_bytes) for image in message.images),
+        declared_features=tuple(message.declared_features),
     )
 
 

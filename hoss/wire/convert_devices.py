@@ -8,6 +8,7 @@ from hoss.model.devices import (
     DeviceResult,
     HeldClaim,
     PodClaims,
+    RequestMapping,
 )
 from hoss.model.quantity import parse_quantity
 from hoss.model.selectors import NodeSelector
@@ -71,6 +72,15 @@ def held_claim_to_proto(held: HeldClaim) -> pb.HeldClaim:
             )
             for result in held.allocation.results
         ],
+        mappings=[
+            pb.RequestMapping(
+                container=mapping.container,
+                resource=mapping.resource,
+                request=mapping.request,
+                device_class=mapping.device_class,
+            )
+            for mapping in held.mappings
+        ],
     )
     if held.allocation.nodes is not None:
         message.nodes.terms.extend(map(node_term_to_proto, held.allocation.nodes.terms))
@@ -92,4 +102,8 @@ def held_claim_from_proto(message: pb.HeldClaim) -> HeldClaim:
     )
     terms = tuple(map(node_term_from_proto, message.nodes.terms))
     nodes = NodeSelector(terms) if message.HasField("nodes") else None
-    return HeldClaim(message.namespace, message.name, Allocation(results, nodes))
+    mappings = tuple(
+        RequestMapping(mapping.container, mapping.resource, mapping.request, mapping.device_class)
+        for mapping in message.mappings
+    )
+    return HeldClaim(message.namespace, message.name, Allocation(results, nodes), mappings)

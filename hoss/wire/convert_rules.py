@@ -50,7 +50,7 @@ def host_ports_from_proto(ports: Iterable[pb.HostPort]) -> tuple[HostPort, ...]:
 
 
 def write_rules(spec: PodSpec, message: pb.PodSpec) -> None:
-    """Set the message's fields for other pods, images and gates. Defaults are not written."""
+    """Set the message's fields for other pods, images, gates and features. Defaults are not written."""
     if spec.pending_nonzero is not None:
         message.pending_nonzero.CopyFrom(_nonzero_to_proto(spec.pending_nonzero))
     if spec.pod_affinity is not None:
@@ -62,6 +62,7 @@ def write_rules(spec: PodSpec, message: pb.PodSpec) -> None:
     message.images.extend(spec.images)
     message.image_containers = spec.image_containers
     message.scheduling_gates.extend(spec.scheduling_gates)
+    message.required_features.extend(spec.required_features)
     message.never_preempts = not spec.may_preempt
     if spec.volumes is not None:
         message.volumes.CopyFrom(_volumes_to_proto(spec.volumes))
@@ -79,6 +80,7 @@ def read_rules(message: pb.PodSpec) -> dict[str, Any]:
         "images": tuple(message.images),
         "image_containers": message.image_containers,
         "scheduling_gates": tuple(message.scheduling_gates),
+        "required_features": tuple(message.required_features),
         "may_preempt": not message.never_preempts,
         "volumes": optional(message, "volumes", _volumes_from_proto),
         "claims": optional(message, "claims", pod_claims_from_proto),

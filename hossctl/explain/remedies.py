@@ -132,6 +132,10 @@ def _ports(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG00
     return [f"the deletion of a pod that has host port {ports}, or another node"]
 
 
+def _features(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG001 - as all
+    return [f"a node whose kubelet declares {', '.join(spec.required_features)} (status.declaredFeatures)"]
+
+
 def _pods(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:
     rules = spec.pod_affinity
     required = rules.required if rules is not None else ()
@@ -184,6 +188,7 @@ _REMEDIES: dict[str, Callable[[PodSpec, Sequence[NodeNow]], list[str]]] = {
     "InterPodAffinity": _pods,
     "PodTopologySpread": _spread,
     "SchedulingGates": _gates,
+    "NodeDeclaredFeatures": _features,
 }
 
 

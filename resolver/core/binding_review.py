@@ -113,6 +113,7 @@ class ReviewAnswer:
     message: str = ""
 
 
+NO_ROOM = "conflict_resource"  # the verdict where an amount is too large
 EXEMPT = ReviewAnswer("exempt", allowed=True)
 ALREADY_RESERVED = ReviewAnswer("standing", allowed=True)
 RESERVED = ReviewAnswer("reserved", allowed=True)
@@ -317,7 +318,7 @@ def _no_room(review: Review, resource: str, asked: int, free: int) -> ReviewAnsw
         f"node {review.node} has no room for {review.title}: it asks for "
         f"{amount_text(resource, asked)} of {resource}, and {left}"
     )
-    return ReviewAnswer("conflict_resource", message=message)
+    return ReviewAnswer(NO_ROOM, message=message)
 
 
 def amount_text(resource: str, amount: int) -> str:

@@ -8,11 +8,12 @@ vanishing. The cluster's resourceclaim controller takes ended pods out of the li
 claim without pods, and removes the finalizer."""
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hoss.manifests.fields import Object
-from hoss.model.devices import Allocation, DeviceId, DeviceResult
+from hoss.model.devices import EXTENDED_CLAIM_ANNOTATION, Allocation, DeviceId, DeviceResult, HeldClaim
 from hoss.model.selectors import NodeSelector, Requirement
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -32,6 +33,69 @@ class ClaimUser(NamedTuple):
 
     name: str
     uid: str
+
+
+def extended_claim(held: HeldClaim, user: ClaimUser) -> Object:
+    """The claim for the extended resources of a pod, as it is made: a request for each group of devices that
+    was chosen. The pod owns it, so that it goes with the pod."""
+    counts = Counter(result.request for result in held.allocation.results)
+    classes = {mapping.request: mapping.device_class for mapping in held.mappings}
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": user.name, "uid": user.uid, "controller": True}
+    requests = [
+        {
+            "name": name,
+            "exactly": {
+                "deviceClassName": classes[name],
+                "allocationMode": "ExactCount",
+                "count": counts[name],
+            },
+        }
+        for name in sorted(counts)
+    ]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "namespace": held.namespace,
+            "name": held.name,
+            "annotations": {EXTENDED_CLAIM_ANNOTATION: "true"},
+            "ownerReferences": [owner],
+        },
+        "spec": {"devices": {"requests": requests}},
+    }
+
+
+def extended_status_patch(pod: Object, held: HeldClaim, user: ClaimUser) -> dict[str, Any] | None:
+    """The merge patch of the pod's status by which its kubelet finds the devices of its extended resources;
+    None: it says so already."""
+    mappings = [
+        {"containerName": m.container, "resourceName": m.resource, "requestName": m.request}
+        for m in held.mappings
+    ]
+    made = {"resourceClaimName": held.name, "requestMappings": mappings}
+    if pod.get("status", {}).get("extendedResourceClaimStatus") == made:
+        return None
+    return {"metadata": {"uid": user.uid}, "status": {"extendedResourceClaimStatus": made}}
+
+
+def unprotecting_patch(claim: Object, user: ClaimUser) -> dict[str, Any] | None:
+    """The merge patch after which the claim for the pod's extended resources can be deleted; None: nothing keeps
+    it. Raises DevicesRefused if it is another pod's."""
+    check_extended(claim, user)
+    finalizers = claim["metadata"].get("finalizers") or []
+    if FINALIZER not in finalizers:
+        return None
+    return _patch(claim, {"finalizers": [name for name in finalizers if name != FINALIZER] or None})
+
+
+def check_extended(claim: Object, user: ClaimUser) -> None:
+    """Raises DevicesRefused if a claim that has the name of the pod's claim for extended resources is not
+    it."""
+    metadata = claim["metadata"]
+    annotations, owners = metadata.get("annotations") or {}, metadata.get("ownerReferences") or ()
+    owned = any(owner.get("controller") and owner.get("uid") == user.uid for owner in owners)
+    if annotations.get(EXTENDED_CLAIM_ANNOTATION) != "true" or not owned:
+        raise DevicesRefused(f"claim {metadata['namespace']}/{metadata['name']} belongs to another pod")
 
 
 def finalizer_patch(claim: Object, chosen: Allocation | None) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from hoss.client.backoff import Backoff
 from hoss.errors import TransportError
 from hoss.host import THIS_HOST
 from hoss.kube.api import REQUEST_SECONDS, KubeApi, Object, Reply
-from hoss.model.devices import Allocation
+from hoss.model.devices import HeldClaim
 from hoss.model.volumes import PodVolumes
 from resolver.core.binding_review import BindResult, Bound, binding_of, read_binding_reply, read_bound_pod
 from resolver.core.claim_allocations import ClaimUser
@@ -39,7 +39,7 @@ class BindingRequest(NamedTuple):
     undo: bool = False  # take back what was done for the volumes, and refuse
     written: bool = False  # all was done for the volumes before
     claims: tuple[str, ...] = ()  # resource claims, which get their devices first
-    chosen: Mapping[str, Allocation] = MappingProxyType({})  # devices by claim; none: it had them before
+    chosen: Mapping[str, HeldClaim] = MappingProxyType({})  # devices by claim; none: it had them before
 
 
 class Binder:

@@ -26,6 +26,7 @@ from hoss.wire.uids import uid_from_text
 from resolver.core.binding_review import (
     ALREADY_RESERVED,
     EXEMPT,
+    NO_ROOM,
     Review,
     ReviewAnswer,
     amounts_row,
@@ -43,7 +44,7 @@ from resolver.core.denials import RecentDenials
 from resolver.core.values import Decision, Proposal, ReservationState, Verdict, Writer
 from resolver.core.volumes_and_devices import NotGiven
 from resolver.kubernetes.bindings_under_way import BindingsUnderWay
-from resolver.kubernetes.pod_source import DemandCache, PodDemand, PodSource, takes_names
+from resolver.kubernetes.pod_source import DemandCache, PodDemand, PodSource, may_have_devices, takes_names
 from resolver.kubernetes.volumes_and_devices import Share, VolumeFacts, VolumesAndDevices
 from resolver.ledger.port import Ledger
 from resolver.messages.nodes import shard_of
@@ -235,7 +236,17 @@ class BindingWebhook:
         return await self._review_pod(review, pod)
 
     async def _review_pod(self, review: Review, pod: Object) -> ReviewAnswer:
-        """By the pod's requests."""
+        """By the pod's requests. Its scheduler may have given it devices for extended resources a moment ago:
+        before it is denied for want of these, it is read again."""
+        answer = await self._review_requests(review, pod)
+        if answer.verdict != NO_ROOM or not may_have_devices(pod):
+            return answer
+        latest = await self._pods.latest(review.namespace, review.pod)
+        if latest is None or may_have_devices(latest) or _uid_of(latest) != _uid_of(pod):
+            return answer
+        return await self._review_requests(review, latest)
+
+    async def _review_requests(self, review: Review, pod: Object) -> ReviewAnswer:
         if blocked := obstacle(review, pod):
             return blocked
         try:
@@ -250,6 +261,7 @@ class BindingWebhook:
             facts = await self._volumes_and_devices.read(review.namespace, demand)
         except InvalidInput as exc:
             return unreadable(review, exc)
+        demand = demand.having(facts.wanted.device_claims)
         async with self._volumes_and_devices.turn():
             # Only now: what the pod holds itself, by the same question asked twice, must not count against
             # it.
@@ -302,9 +314,8 @@ class BindingWebhook:
         namespace = str(pod["metadata"]["namespace"])
         try:
             demand = self._demands.of(pod, namespace)
-            definition = demand.group.definition
             if takes_names(pod):
-                definition = await self._volumes_and_devices.existing(namespace, demand)
+                demand = await self._volumes_and_devices.existing(namespace, demand)
         except InvalidInput as exc:
             title = f"{namespace}/{pod['metadata']['name']}"
             raise LedgerUnavailable(f"pod {title} on node {name} cannot be counted: {exc}") from exc
@@ -316,7 +327,7 @@ class BindingWebhook:
             node.node,
             row,
             spec=demand.spec,
-            group=group_of(unreviewed_definition(definition)),
+            group=group_of(unreviewed_definition(demand.group.definition)),
             worker=self._name,
             epoch=epoch,
             dry_run=False,

@@ -7,15 +7,19 @@ from typing import NamedTuple
 
 from hoss.errors import TransportError
 from hoss.kube.api import KubeApi
-from hoss.model.devices import Allocation
+from hoss.model.devices import HeldClaim, extended_claim_name
 from resolver.core.binding_review import BindResult, Bound
 from resolver.core.claim_allocations import (
     ClaimUser,
     DevicesRefused,
+    check_extended,
     classes_of,
+    extended_claim,
+    extended_status_patch,
     finalizer_patch,
     releasing_patch,
     reserving_patch,
+    unprotecting_patch,
 )
 from resolver.kubernetes.object_writer import ObjectWriter
 
@@ -28,7 +32,7 @@ class DeviceRequest(NamedTuple):
     namespace: str
     user: ClaimUser
     claims: tuple[str, ...]
-    chosen: Mapping[str, Allocation]
+    chosen: Mapping[str, HeldClaim]
 
 
 class DeviceBinder:
@@ -60,7 +64,14 @@ class DeviceBinder:
         return None
 
     async def _bind_claim(self, request: DeviceRequest, name: str) -> None:
-        path, chosen = _path(request, name), request.chosen.get(name)
+        path, held = _path(request, name), request.chosen.get(name)
+        chosen = None if held is None else held.allocation
+        if held is None and _is_extended(request, name):
+            # The ledger was rebuilt and knows no choice. What was begun is taken back, as after any refusal.
+            raise DevicesRefused(f"claim {request.namespace}/{name} has no devices any more")
+        if held is not None and held.mappings:
+            made = await self._objects.create(_claims(request), extended_claim(held, request.user), name)
+            check_extended(made, request.user)
         claim = await self._objects.write(path, lambda found: finalizer_patch(found, chosen))
         classes = {
             of: await self._objects.read(f"{_GROUP}/deviceclasses/{of}") for of in classes_of(claim, chosen)
@@ -68,9 +79,18 @@ class DeviceBinder:
         await self._objects.write(
             path, lambda found: reserving_patch(found, chosen, request.user, classes), part="/status"
         )
+        if held is not None and held.mappings:
+            pod = f"/api/v1/namespaces/{request.namespace}/pods/{request.user.name}"
+            await self._objects.write(
+                pod, lambda found: extended_status_patch(found, held, request.user), part="/status"
+            )
 
     async def _release_claim(self, request: DeviceRequest, name: str) -> None:
-        chosen = request.chosen.get(name)
+        if _is_extended(request, name):
+            await self._delete_claim(request, name)
+            return
+        held = request.chosen.get(name)
+        chosen = None if held is None else held.allocation
         with contextlib.suppress(DevicesRefused):  # the claim is gone, or may not be changed
             await self._objects.write(
                 _path(request, name),
@@ -78,6 +98,21 @@ class DeviceBinder:
                 part="/status",
             )
 
+    async def _delete_claim(self, request: DeviceRequest, name: str) -> None:
+        path = _path(request, name)
+        with contextlib.suppress(DevicesRefused):  # the claim is gone, or not the pod's
+            claim = await self._objects.write(path, lambda found: unprotecting_patch(found, request.user))
+            await self._objects.delete(path, claim["metadata"]["uid"])
+
+
+def _is_extended(request: DeviceRequest, name: str) -> bool:
+    """Whether the claim is the one for the pod's extended resources."""
+    return name == extended_claim_name(request.user.name, request.user.uid)
+
+
+def _claims(request: DeviceRequest) -> str:
+    return f"{_GROUP}/namespaces/{request.namespace}/resourceclaims"
+
 
 def _path(request: DeviceRequest, claim: str) -> str:
-    return f"{_GROUP}/namespaces/{request.namespace}/resourceclaims/{claim}"
+    return f"{_claims(request)}/{claim}"

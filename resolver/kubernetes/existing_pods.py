@@ -174,13 +174,12 @@ class ExistingPodReservations:
         names = [tuple(of_pod.names) for of_pod in request.resource_claims]
         claiming = np.array([bool(of_pod) for of_pod in names], np.bool_)
         groups = await self._groups(uids, nodes, reserved & claiming)
-        return {
-            row: {
-                "claims": names[row],
-                "chosen": {} if group is None else {held.name: held.allocation for held in group.held_claims},
-            }
-            for row, group in groups.items()
-        }
+        found = {}
+        for row, group in groups.items():
+            chosen = {} if group is None else {held.name: held for held in group.held_claims}
+            made = (held.name for held in chosen.values() if held.mappings)
+            found[row] = {"claims": tuple(dict.fromkeys((*names[row], *made))), "chosen": chosen}
+        return found
 
     async def _groups(
         self, uids: Uids, nodes: NDArray[np.uint32], wanted: NDArray[np.bool_]

@@ -1,10 +1,10 @@
-"""Patches objects of the API server as they are now, while others change them."""
+"""Makes, patches and deletes objects of the API server as they are now, while others change them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hoss.errors import TransportError
-from hoss.kube.api import MERGE_PATCH, KubeApi, Object, Reply
+from hoss.kube.api import JSON, MERGE_PATCH, KubeApi, Object, Reply
 
 _PATIENCE_SECONDS = 10.0
 _ATTEMPTS = 5  # at an object that others change at the same time
@@ -29,6 +29,23 @@ class ObjectWriter:
         found: Object = reply.json()
         return found
 
+    async def create(self, path: str, item: Object, name: str) -> Object:
+        """Create the object in the list at `path`. Returns it, or the one that has its name already."""
+        reply = await self._ask("POST", path, item, content_type=JSON)
+        if reply.status == _CONFLICT:
+            return await self.read(f"{path}/{name}")
+        if not reply.done:
+            raise self._refused(reply.message)
+        made: Object = reply.json()
+        return made
+
+    async def delete(self, path: str, uid: str) -> None:
+        """Delete this very object. One that is gone, or another of its name, is no fault."""
+        body = {"preconditions": {"uid": uid}}
+        reply = await self._ask("DELETE", path, body, content_type=JSON)
+        if not reply.done and reply.status not in (_CONFLICT, _NOT_FOUND):
+            raise self._refused(reply.message)
+
     async def write(
         self,
         path: str,
@@ -52,8 +69,11 @@ class ObjectWriter:
                 break
         raise self._refused(reply.message)
 
-    async def _ask(self, method: str, path: str, body: Object | None = None) -> Reply:
-        # Repeating a patch is harmless: it is of one state of the object, and a second one gets 409.
+    async def _ask(
+        self, method: str, path: str, body: Object | None = None, content_type: str = MERGE_PATCH
+    ) -> Reply:
+        # Repeating is harmless: a patch is of one state of the object, a creation of one name, a deletion of
+        # one UID. A second one gets 409 or 404.
         return await self._api.ask(
-            method, path, body, content_type=MERGE_PATCH, patience_seconds=_PATIENCE_SECONDS
+            method, path, body, content_type=content_type, patience_seconds=_PATIENCE_SECONDS
         )

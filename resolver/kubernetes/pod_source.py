@@ -3,7 +3,7 @@
 Pods of one controller are alike, and to parse one takes longer than to check it, so parsed requests are
 cached."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -12,10 +12,16 @@ import orjson
 from hoss.errors import TransportError
 from hoss.kube.api import KubeApi, Object, Refused
 from hoss.kube.reflector import Change, ObjectGone
-from hoss.manifests.devices import read_pod_claims
+from hoss.manifests.devices import (
+    ExtendedClaimStatus,
+    is_extended_resource,
+    read_extended_claim_status,
+    read_pod_claims,
+)
 from hoss.manifests.fields import mapping
 from hoss.manifests.pod import read_pod_template
 from hoss.manifests.volumes import CLAIM_SOURCES, DISK_SOURCES, read_pod_volumes
+from hoss.model.devices import ClaimUse, PodClaims, ResourceClaim
 from hoss.model.pod import PodGroup, PodSpec
 from hoss.model.pod import group_of as group_of_spec
 from hoss.wire.convert_rules import definition_of
@@ -28,6 +34,8 @@ _CACHED = 4096
 # Fields in which otherwise equal pods differ (each has a token volume of its own) and that request nothing.
 _OF_ONE_POD = frozenset({"volumes", "hostname"})
 _OF_ONE_CONTAINER = frozenset({"volumeMounts", "env"})
+# Of a pod's status: the names of claims that were made for it.
+_ABOUT_CLAIMS = ("resourceClaimStatuses", "extendedResourceClaimStatus")
 _NAMED_SOURCES = CLAIM_SOURCES | DISK_SOURCES
 
 
@@ -37,6 +45,16 @@ class PodDemand:
 
     spec: PodSpec
     group: Group  # without volumes and devices
+    extended: ExtendedClaimStatus | None = None
+
+    def having(self, device_claims: Mapping[str, ResourceClaim]) -> "PodDemand":
+        """What it asks for with these claims: extended resources that it has as devices are no amounts of the
+        node. The status of a pod may name a claim of an earlier attempt, which is gone."""
+        made = None if self.extended is None else device_claims.get(self.extended.claim)
+        if self.extended is None or made is None or made.allocation is None:
+            return self
+        requests = tuple(amount for amount in self.spec.requests if amount[0] not in self.extended.resources)
+        return replace(self, spec=replace(self.spec, requests=requests))
 
     @property
     def group_model(self) -> PodGroup:
@@ -48,7 +66,23 @@ def takes_names(pod: Object) -> bool:
     """Whether a pod may have volumes or devices for which pods compete by name."""
     spec = pod["spec"]
     volumes = spec.get("volumes") or ()
+    if _extended_status(pod):
+        return True
     return bool(spec.get("resourceClaims")) or not all(_NAMED_SOURCES.isdisjoint(v) for v in volumes)
+
+
+def may_have_devices(pod: Object) -> bool:
+    """Whether a scheduler may have given the pod devices for its extended resources since it was read."""
+    return not _extended_status(pod) and any(
+        is_extended_resource(resource)
+        for kind in ("containers", "initContainers")
+        for container in pod["spec"].get(kind) or ()
+        for resource in (container.get("resources") or {}).get("requests") or ()
+    )
+
+
+def _extended_status(pod: Object) -> object:
+    return (pod.get("status") or {}).get("extendedResourceClaimStatus")
 
 
 class DemandCache:
@@ -75,14 +109,16 @@ class DemandCache:
 
 
 def _with_names(demand: PodDemand, pod: Object) -> PodDemand:
-    metadata, spec = pod["metadata"], pod["spec"]
-    claims = None
-    if spec.get("resourceClaims"):
-        found = read_pod_claims(metadata, spec, mapping(pod, "status", "pod"), "pod.spec")
-        # Extended resources are amounts of the node here.
-        claims = None if found is None else replace(found, containers=())
+    metadata, spec, status = pod["metadata"], pod["spec"], mapping(pod, "status", "pod")
+    claims, extended = None, read_extended_claim_status(status)
+    if spec.get("resourceClaims") or extended is not None:
+        found = read_pod_claims(metadata, spec, status, "pod.spec")
+        uses = () if found is None else found.uses
+        if extended is not None:
+            uses = (*uses, ClaimUse(extended.claim))
+        claims = PodClaims(metadata["name"], metadata["uid"], uses)
     volumes = read_pod_volumes(metadata, spec, "pod.spec")
-    return replace(demand, spec=replace(demand.spec, volumes=volumes, claims=claims))
+    return replace(demand, spec=replace(demand.spec, volumes=volumes, claims=claims), extended=extended)
 
 
 def _essence(spec: Object) -> Object:
@@ -117,6 +153,9 @@ class PodSource(Protocol):
         pod, or empty. Another pod is returned only if it is the latest. Raises TransportError if that is
         unknown."""
 
+    async def latest(self, namespace: str, name: str) -> Object | None:
+        """The pod as it is at this moment; None: there is none. Raises TransportError if that is unknown."""
+
     async def on_node(self, node: str) -> list[Object]:
         """The pods that take room on a node, as Kubernetes objects. Raises TransportError if that is
         unknown."""
@@ -138,6 +177,9 @@ class KubePods:
         pod = await self._get(namespace, name, {"resourceVersion": "0"})
         if pod is not None and (not uid or uid_from_text(str(pod["metadata"]["uid"])) == uid):
             return pod
+        return await self._get(namespace, name, {})
+
+    async def latest(self, namespace: str, name: str) -> Object | None:
         return await self._get(namespace, name, {})
 
     async def on_node(self, node: str) -> list[Object]:
@@ -181,9 +223,9 @@ class WatchedPods:
                 name: value for name, value in change.object["metadata"].items() if name != "managedFields"
             }
             known = {"metadata": metadata, "spec": change.object["spec"]}
-            made = change.object.get("status", {}).get("resourceClaimStatuses")
-            if made:  # the names of claims that were made for the pod
-                known["status"] = {"resourceClaimStatuses": made}
+            status = change.object.get("status", {})
+            if made := {name: status[name] for name in _ABOUT_CLAIMS if status.get(name)}:
+                known["status"] = made
             text = orjson.dumps(known)
             self._pods[metadata["namespace"], metadata["name"]] = _WatchedPod(metadata["uid"], text)
 
@@ -196,6 +238,9 @@ class WatchedPods:
 
     async def find(self, namespace: str, name: str, uid: bytes) -> Object | None:
         return self.cached(namespace, name, uid) or await self._others.find(namespace, name, uid)
+
+    async def latest(self, namespace: str, name: str) -> Object | None:
+        return await self._others.latest(namespace, name)
 
     async def on_node(self, node: str) -> list[Object]:
         return await self._others.on_node(node)

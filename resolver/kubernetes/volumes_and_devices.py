@@ -99,11 +99,12 @@ class VolumesAndDevices:
         definition = definition_of(replace(demand.group_model, held_claims=found.held_claims))
         return Share(group_of(definition_taking(definition, found.names)), self._view.seen)
 
-    async def existing(self, namespace: str, demand: PodDemand) -> bytes:
-        """The definition of the group of a pod that is on its node already, with the devices that its claims
-        have. Raises as `read`."""
-        held = allocated_claims(await self._wanted(namespace, demand))
-        return definition_of(replace(demand.group_model, held_claims=held))
+    async def existing(self, namespace: str, demand: PodDemand) -> PodDemand:
+        """The demand of a pod that is on its node already, with the devices that its claims have. Raises as
+        `read`."""
+        wanted = await self._wanted(namespace, demand)
+        definition = definition_of(replace(demand.group_model, held_claims=allocated_claims(wanted)))
+        return replace(demand.having(wanted.device_claims), group=group_of(definition))
 
     async def _wanted(self, namespace: str, demand: PodDemand) -> Wanted:
         claims = demand.spec.claims

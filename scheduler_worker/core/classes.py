@@ -226,7 +226,9 @@ def compile_demand(
     spec: PodSpec, schema: ResourceSchema, device_resources: frozenset[str] = frozenset()
 ) -> Demand:
     """A demand for nodes whose resources are numbered by `schema`. Device classes stand for
-    `device_resources`."""
+    `device_resources`: what the pod claims of these may be devices."""
+    containers = () if spec.claims is None else spec.claims.containers
+    claimed = device_resources.intersection(name for c in containers for _, name, _ in c.requests)
     request = np.zeros(len(schema), np.int64)
     request[PODS] = 1
     unknown = []
@@ -234,7 +236,7 @@ def compile_demand(
         row = schema.get(name)
         if row is not None:
             request[row] = amount
-        elif amount > 0 and name not in device_resources:
+        elif amount > 0 and name not in claimed:
             unknown.append(name)
     rows = np.flatnonzero(request)
     excess = spec.nonzero_excess
@@ -248,9 +250,7 @@ def compile_demand(
         )[:, None],
         excess=np.array(excess, np.int64)[:, None] if any(excess) else None,
         unknown=tuple(sorted(unknown)),
-        delegated=tuple(
-            row for row in rows.tolist() if device_resources and schema.names[row] in device_resources
-        ),
+        delegated=tuple(row for row in rows.tolist() if claimed and schema.names[row] in claimed),
         static_key=(
             spec.node_name,
             spec.node_selector,
@@ -260,6 +260,7 @@ def compile_demand(
             spec.images,
             spec.image_containers,
             spec.scheduling_gates,
+            spec.required_features,
             spec.scope,
         ),
     )

@@ -12,6 +12,7 @@ from hoss.model.devices import (
     DeviceResult,
     HeldClaim,
     PodClaims,
+    RequestMapping,
 )
 from hoss.model.node import NodeSpec, Taint, Toleration
 from hoss.model.pod import (
@@ -119,6 +120,7 @@ pod_specs = st.builds(
     images=tuples(texts),
     image_containers=st.integers(0, 9),
     scheduling_gates=tuples(texts),
+    required_features=tuples(texts),
     may_preempt=st.booleans(),
     volumes=st.none()
     | st.builds(
@@ -165,6 +167,7 @@ held_claims = st.builds(
     texts,
     texts,
     st.builds(Allocation, tuples(results), st.none() | st.builds(NodeSelector, tuples(terms))),
+    tuples(st.builds(RequestMapping, texts, texts, texts, texts)),
 )
 templates = st.builds(
     PodTemplate,
@@ -186,6 +189,7 @@ nodes = st.builds(
     allocatable=amount_lists,
     cards=st.integers(0, 16),
     images=amount_lists,
+    declared_features=tuples(texts),
 )
 
 

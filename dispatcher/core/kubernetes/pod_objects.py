@@ -18,13 +18,13 @@ from dispatcher.core.pods.gangs import MAX_GANG_PODS, TOO_MANY_PODS
 from dispatcher.core.pods.sets import NewGang
 from dispatcher.core.pods.templates import too_many_terms
 from hoss.errors import InvalidInput
-from hoss.manifests.devices import read_pod_claims
+from hoss.manifests.devices import read_extended_claim_status, read_pod_claims
 from hoss.manifests.fields import Object
 from hoss.manifests.gangs import MIN_AVAILABLE, MIN_AVAILABLE_ANNOTATION, read_minimum
 from hoss.manifests.pod import ANNOTATION, MOVABLE_ANNOTATION, read_pod_template
 from hoss.manifests.volumes import read_pod_volumes
 from hoss.model.cluster import Controller, OwnerReference
-from hoss.model.devices import PodClaims
+from hoss.model.devices import CLASS_RESOURCE_PREFIX, PodClaims
 from hoss.model.pod import DuringExecution, Movable, PodTemplate
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.volumes import PodVolumes
@@ -33,10 +33,10 @@ from hoss.wire.uids import uid_from_text
 # The fields of a spec that decide where a pod may be and what it takes. spec.nodeName is read separately.
 _PARTS = (
     "schedulerName", "priority", "priorityClassName", "preemptionPolicy", "nodeSelector", "affinity",
-    "tolerations", "topologySpreadConstraints", "overhead", "resources", "hostNetwork", "schedulingGates",
-    "terminationGracePeriodSeconds",
+    "tolerations", "topologySpreadConstraints", "overhead", "resources", "hostNetwork", "hostUsers",
+    "schedulingGates", "terminationGracePeriodSeconds",
 )  # fmt: skip
-_CONTAINER_PARTS = ("image", "resources", "ports", "restartPolicy")
+_CONTAINER_PARTS = ("image", "resources", "ports", "restartPolicy", "restartPolicyRules")
 
 # Kinds of volumes that the configuration may have HOSS ignore, and what it calls them.
 _IGNORABLE_VOLUMES = {"persistentVolumeClaim": "persistent volume claims", "ephemeral": "ephemeral volumes"}
@@ -95,7 +95,15 @@ class PodReader:
         self._schedulers = frozenset(schedulers)
         self._ignored = frozenset(ignored)
         self._ignored_volumes = {kind for kind, what in _IGNORABLE_VOLUMES.items() if what in self._ignored}
+        self._device_resources: frozenset[str] = frozenset()
         self._templates: dict[bytes, PodTemplate] = {}
+
+    def set_device_resources(self, names: frozenset[str]) -> bool:
+        """Device classes stand for exactly these extended resources from now on, besides those that bear a
+        class's own name. Whether that is new: then pods read before may have to be read again."""
+        new = names != self._device_resources
+        self._device_resources = names
+        return new
 
     def read(self, pod: Object) -> SeenPod:
         """Raises InvalidInput, naming the field, for a pod that cannot be accounted for."""
@@ -141,9 +149,11 @@ class PodReader:
             stays = ""
         if moves not in tuple(Movable):
             moves = Movable.NO.value  # somebody meant something: leave the pod where it is
+        by_devices = _given_as_devices(spec, status)
         named = [None if mounted is None else asdict(mounted) for mounted in (volumes, claims)]
         key = orjson.dumps(
-            [metadata["namespace"], owner, labels, stays, moves, parts, named], option=orjson.OPT_SORT_KEYS
+            [metadata["namespace"], owner, labels, stays, moves, parts, named, sorted(by_devices)],
+            option=orjson.OPT_SORT_KEYS,
         )
         found = self._templates.get(key)
         if found is None:
@@ -157,6 +167,9 @@ class PodReader:
                 found = replace(found, spec=replace(found.spec, volumes=volumes))
             if claims is not None:
                 found = replace(found, spec=replace(found.spec, claims=claims))
+            if by_devices:
+                kept = tuple(amount for amount in found.spec.requests if amount[0] not in by_devices)
+                found = replace(found, spec=replace(found.spec, requests=kept))
             self._templates[key] = found
         return found
 
@@ -167,13 +180,41 @@ class PodReader:
         return read_pod_volumes(metadata, {"volumes": mounted}, "spec") if mounted else None
 
     def _claims(self, metadata: Object, spec: Object, status: Object) -> PodClaims | None:
-        """Of pods of ours. What others use, the status of the claims says. Extended resources are left to
-        what nodes offer: with them each pod would be a class of its own."""
-        ours = spec.get("schedulerName", "") in self._schedulers
-        if not (ours and spec.get("resourceClaims")) or _RESOURCE_CLAIMS in self._ignored:
+        """Of pods of ours. What others use, the status of the claims says. Extended resources that no device
+        class stands for are amounts of nodes alone: with claims each pod is a class of its own."""
+        if spec.get("schedulerName", "") not in self._schedulers or _RESOURCE_CLAIMS in self._ignored:
+            return None
+        if not (spec.get("resourceClaims") or self._asks_for_devices(spec)):
             return None
         claims = read_pod_claims(metadata, spec, status, "spec")
-        return None if claims is None else replace(claims, containers=())
+        if claims is None:
+            return None
+        containers = tuple(
+            replace(container, requests=requests)
+            for container in claims.containers
+            if (requests := tuple(r for r in container.requests if self._may_be_devices(r[1])))
+        )
+        return replace(claims, containers=containers) if claims.uses or containers else None
+
+    def _asks_for_devices(self, spec: Object) -> bool:
+        return any(
+            self._may_be_devices(resource)
+            for kind in ("containers", "initContainers")
+            for container in spec.get(kind) or ()
+            for resource in (container.get("resources") or {}).get("requests") or ()
+        )
+
+    def _may_be_devices(self, resource: str) -> bool:
+        return resource in self._device_resources or resource.startswith(CLASS_RESOURCE_PREFIX)
+
+
+def _given_as_devices(spec: Object, status: Object) -> frozenset[str]:
+    """The extended resources that a pod on a node has as devices. They take nothing of what the node
+    offers."""
+    if not spec.get("nodeName"):
+        return frozenset()  # what an earlier attempt to bind it left
+    made = read_extended_claim_status(status)
+    return frozenset() if made is None else made.resources
 
 
 def gang_of(metadata: Object, spec: Object, group: GroupRef | None) -> NewGang | None:

@@ -40,7 +40,10 @@ def _always(_spec: PodSpec, changes: Changes) -> bool:
 
 
 def _resources_fit(spec: PodSpec, changes: Changes) -> bool:
-    """A node with more room than before now covers the request."""
+    """A node with more room than before now covers the request; or a device class may stand for an extended
+    resource of the pod."""
+    if "DeviceClass" in changes.storage and spec.claims is not None and spec.claims.containers:
+        return True
     return any(_covers(room, spec) for room in changes.rooms)
 
 
@@ -86,6 +89,12 @@ def _policy_nodes(_spec: PodSpec, changes: Changes) -> bool:
 def _node_name(spec: PodSpec, changes: Changes) -> bool:
     """The node that the pod names was added."""
     return any(node.spec.name == spec.node_name for node in _nodes(changes, Aspect.ADDED))
+
+
+def _node_declared_features(spec: PodSpec, changes: Changes) -> bool:
+    """A node that declares what the pod needs is new or declares other features."""
+    nodes = _nodes(changes, Aspect.ADDED | Aspect.FEATURES)
+    return any(set(spec.required_features).issubset(node.spec.declared_features) for node in nodes)
 
 
 def _node_ports(spec: PodSpec, changes: Changes) -> bool:
@@ -254,4 +263,5 @@ HINTS: dict[str, Callable[[PodSpec, Changes], bool]] = {
     "VolumeRestrictions": _volume_restrictions,
     "NodeVolumeLimits": _node_volume_limits,
     "DynamicResources": _dynamic_resources,
+    "NodeDeclaredFeatures": _node_declared_features,
 }

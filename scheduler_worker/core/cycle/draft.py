@@ -245,6 +245,11 @@ def _shared_columns(runs: tuple[Run, ...], resources: int) -> _SharedColumns:
     for slot, run in enumerate(runs):
         demand = run.pod_class.demand
         requests[slot, : len(demand.request)] = demand.request
+        for held in run.pod_class.group.held_claims:
+            # The node has devices for these resources, and none of the resources itself.
+            by_devices = {mapping.resource for mapping in held.mappings}
+            for row, name in zip(demand.rows.tolist(), demand.names, strict=True):
+                requests[slot, row] *= name not in by_devices
         if demand.devices is not None:
             devices[slot] = demand.devices.count, demand.devices.milli
     priorities = np.array([run.pod_class.priority for run in runs], np.int32)

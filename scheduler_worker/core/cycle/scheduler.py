@@ -156,14 +156,13 @@ class Scheduler:
         self.cache.storage.apply(update)
 
     def update_devices(self, update: DeviceUpdate, now: float) -> None:
-        """Device objects of the cluster change, in seconds since the epoch. Extended resources stay what
-        nodes offer, whatever classes stand for them."""
+        """Device objects of the cluster change, in seconds since the epoch."""
         self.cache.devices.apply(update, now)
+        self._demands.set_device_resources(frozenset(self.cache.devices.extended_resources))
 
     def set_devices(self, objects: Iterable[DeviceObject], now: float) -> None:
         """Exactly these device objects exist from now on, in seconds since the epoch."""
-        self.cache.devices.replace(objects, now)
-        self._demands.set_device_resources(frozenset(self.cache.devices.extended_resources))
+        self.update_devices(DeviceUpdate(tuple(objects), complete=True), now)
 
     def set_preference(self, preference: Preference) -> None:
         """How to order nodes of about the same score, from now on."""

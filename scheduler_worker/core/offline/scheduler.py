@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from hoss.model.devices import Allocation
+from hoss.model.devices import Allocation, RequestMapping
 from hoss.model.pod import PodSpec
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable
@@ -26,7 +26,6 @@ from scheduler_worker.core.placement.diagnosis import (
     rejection_of,
     verdicts,
 )
-from scheduler_worker.core.plugins.dynamic_resources import RequestMapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
 from scheduler_worker.core.plugins.image_locality import ImageLocality
 from scheduler_worker.core.plugins.inter_pod_affinity import InterPodAffinity
 from scheduler_worker.core.plugins.node_affinity import NodeAffinity
+from scheduler_worker.core.plugins.node_declared_features import NodeDeclaredFeatures
 from scheduler_worker.core.plugins.node_name import NodeName
 from scheduler_worker.core.plugins.node_ports import NodePorts
 from scheduler_worker.core.plugins.node_unschedulable import NodeUnschedulable
@@ -51,6 +52,7 @@ REGISTRY = Registry(
             DynamicResources,
             BalancedAllocation,
             ImageLocality,
+            NodeDeclaredFeatures,
             DeviceCards,
             GpuBestFit,
             GpuFragmentation,
@@ -81,6 +83,7 @@ DEFAULT_PLUGINS = (
     Weighted(DynamicResources.name, 2),
     Weighted(BalancedAllocation.name, 1),
     Weighted(ImageLocality.name, 1),
+    Weighted(NodeDeclaredFeatures.name),
     Weighted(DeviceCards.name),
 )
 

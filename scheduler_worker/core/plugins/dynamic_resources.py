@@ -22,7 +22,9 @@ from hoss.model.devices import (
     ExactRequest,
     HeldClaim,
     PodClaims,
+    RequestMapping,
     ResourceClaim,
+    extended_claim_name,
 )
 from hoss.model.pod import PodSpec
 from scheduler_worker.core.cache.devices import DeviceFits
@@ -46,15 +48,6 @@ from scheduler_worker.core.nodes import Mask
 _LEFT_OVER = "cannot schedule extended resource claim"
 
 EXTENDED_CLAIM = "<extended-resources>"  # the claim of a pod's extended resources, before it has a name
-
-
-@dataclass(frozen=True, slots=True)
-class RequestMapping:
-    """Which request of the claim of extended resources is whose."""
-
-    container: str
-    resource: str
-    request: str
 
 
 class DynamicResources(FilterPlugin, ScorePlugin):
@@ -123,7 +116,7 @@ class ClaimedDevices(FilterState):
     def reserve(self, node: int) -> Reserved:
         """The claims and their devices, and the counters that devices share."""
         devices, mappings = self._allocations(node)
-        held, names = self._held(devices), list[str]()
+        held, names = self._held(devices, mappings), list[str]()
         for claim in held:
             names.append(names_of.resource_claim(claim.namespace, claim.name))
             for result in claim.allocation.results:
@@ -141,7 +134,9 @@ class ClaimedDevices(FilterState):
                 return {c.name: a for c, a in zip(part.claims, found, strict=bool(found))}, part.mappings
         return {}, ()
 
-    def _held(self, devices: Mapping[str, Allocation]) -> tuple[HeldClaim, ...]:
+    def _held(
+        self, devices: Mapping[str, Allocation], mappings: tuple[RequestMapping, ...]
+    ) -> tuple[HeldClaim, ...]:
         """What a pod of the class holds with these devices: claims whose devices the API server does not know
         yet."""
         found = [
@@ -150,8 +145,11 @@ class ClaimedDevices(FilterState):
             if claim.allocation is None
         ]
         for name, allocation in devices.items():
-            own = f"{EXTENDED_CLAIM}/{self._pod.pod}" if name == EXTENDED_CLAIM else name
-            found.append(HeldClaim(self._namespace, own, allocation))
+            if name == EXTENDED_CLAIM:
+                own = extended_claim_name(self._pod.pod, self._pod.uid)
+                found.append(HeldClaim(self._namespace, own, allocation, mappings))
+            else:
+                found.append(HeldClaim(self._namespace, name, allocation))
         return tuple(found)
 
     def alternative_scores(self, feasible: Mask) -> NDArray[np.int64] | None:
@@ -331,7 +329,7 @@ def _requests_of(
         if name == resource
     ]
     lasting = [(c, name, count) for c, name, count in asking if not c.initial]
-    mappings = [RequestMapping(c.name, resource, name) for c, name, _ in lasting]
+    mappings = [RequestMapping(c.name, resource, name, device_class) for c, name, _ in lasting]
     largest: tuple[str, int] | None = None
     extra: list[tuple[ContainerRequests, str, int]] = []
     for container, name, count in asking:
@@ -340,14 +338,15 @@ def _requests_of(
         left = count
         for later, used, amount in lasting:
             if left > 0 and later.position > container.position:
-                mappings.append(RequestMapping(container.name, resource, used))
+                mappings.append(RequestMapping(container.name, resource, used, device_class))
                 left -= amount
         if left > 0:
             extra.append((container, name, left))
             if largest is None or left > largest[1]:
                 largest = name, left
     chosen = [] if largest is None else [largest]
-    mappings += [RequestMapping(c.name, resource, largest[0]) for c, _, _ in extra if largest is not None]
+    if largest is not None:
+        mappings += [RequestMapping(c.name, resource, largest[0], device_class) for c, _, _ in extra]
     chosen += [(name, count) for _, name, count in lasting]
     return [
         ClaimRequest(name, (ExactRequest(name, device_class, count=count),)) for name, count in chosen

@@ -6,6 +6,7 @@ from typing import Any
 from e2e.kubernetes.api import Api
 
 DRIVER = "gpu.example.com"
+RESOURCE = "example.com/gpu"  # of classes that are created with it as their extendedResourceName
 _GROUP = "/apis/resource.k8s.io/v1"
 _CLAIMS = f"{_GROUP}/namespaces/default/resourceclaims"
 _MERGE = {"Content-Type": "application/merge-patch+json"}
@@ -44,6 +45,12 @@ class Devices:
             },
         }
         self._api("POST", f"{_GROUP}/resourceslices", body)
+
+    def extended_claim(self, pod: str) -> Any:
+        """The claim that was made for the pod's extended resources; None: there is none."""
+        claims = self._api("GET", _CLAIMS)["items"]
+        owned = [c for c in claims if any(o["name"] == pod for o in c["metadata"].get("ownerReferences", ()))]
+        return owned[0] if owned else None
 
     def create_claim(
         self, name: str, *, device_class: str = "gpu", owner: Any = None, config: Any = None, **request: Any
@@ -89,6 +96,12 @@ class Devices:
         body = {"status": {"allocation": {"devices": {"results": [result]}}}}
         self._api("PATCH", f"{_CLAIMS}/{claim}/status", body, **_MERGE)
 
+    def collect(self, claim: str) -> None:
+        """The pod that owns the claim is gone: so is the claim, as the garbage collector has it."""
+        path = f"{_CLAIMS}/{claim}"
+        self._api("PATCH", path, {"metadata": {"finalizers": None}}, **_MERGE)
+        self._api("DELETE", path)
+
     def free(self, claim: str) -> None:
         """No pod uses the claim any more: take its devices, as the controller does."""
         body = {"status": {"allocation": None, "reservedFor": None}}
@@ -98,3 +111,9 @@ class Devices:
 def claiming(*claims: str) -> list[Any]:
     """spec.resourceClaims with these claims."""
     return [{"name": f"c{i}", "resourceClaimName": name} for i, name in enumerate(claims)]
+
+
+def wanting(count: str, resource: str = RESOURCE) -> list[Any]:
+    """spec.containers with so much of an extended resource."""
+    amounts = {"cpu": "10m", resource: count}
+    return [{"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
+from e2e.kubernetes.agreement import assigned, reserved, run_hoss
 from e2e.kubernetes.api import Api, await_reason, node_of, placed
-from e2e.kubernetes.devices import DRIVER, Devices, claiming
+from e2e.kubernetes.devices import DRIVER, RESOURCE, Devices, claiming, wanting
 from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
@@ -159,3 +160,69 @@ def test_the_next_dispatcher_goes_on_where_the_last_one_was_killed(
     assert [name for name in names if node_of(api, name)] == [
         name for name in names if devices.users_of(name)
     ]
+
+
+def test_an_extended_resource_of_a_class_becomes_devices_of_a_claim_that_goes_with_the_pod(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    for name in ("n1", "n2"):
+        api.create_node(name)
+    devices.create_class(extendedResourceName=RESOURCE)
+    devices.publish("n2", "gpu-0", "gpu-1")
+    pod = api.create_pod("p", scheduler="hoss", containers=wanting("2"))
+    assert placed(api, "p") == "n2"
+    claim = devices.extended_claim("p")
+    assert claim["metadata"]["annotations"]["resource.kubernetes.io/extended-resource-claim"] == "true"
+    assert claim["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+    results = claim["status"]["allocation"]["devices"]["results"]
+    assert [(r["request"], r["device"]) for r in results] == [
+        ("container-0-request-1", "gpu-0"),
+        ("container-0-request-1", "gpu-1"),
+    ]
+    assert [user["name"] for user in claim["status"]["reservedFor"]] == ["p"]
+    assert api.pod("p")["status"]["extendedResourceClaimStatus"] == {
+        "resourceClaimName": claim["metadata"]["name"],
+        "requestMappings": [
+            {"containerName": "c", "resourceName": RESOURCE, "requestName": "container-0-request-1"}
+        ],
+    }
+    api.create_pod("q", scheduler="hoss", containers=wanting("1"))
+    await_reason(api, "q", "2 cannot allocate all claims")
+    api.delete_pod("p")
+    devices.collect(claim["metadata"]["name"])
+    assert placed(api, "q") == "n2"
+
+
+def test_a_node_that_offers_the_resource_itself_is_used_as_before(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    api.create_node("n1", extended={RESOURCE: "1"})
+    api.create_node("n2")
+    devices.create_class(extendedResourceName=RESOURCE)
+    devices.publish("n2", "gpu-0")
+    for name in ("a", "b"):
+        api.create_pod(name, scheduler="hoss", containers=wanting("1"))
+    nodes = {placed(api, name): name for name in ("a", "b")}
+    assert sorted(nodes) == ["n1", "n2"], "one by the node's own amount, one by a device"
+    assert devices.extended_claim(nodes["n1"]) is None
+    assert devices.extended_claim(nodes["n2"]) is not None
+    api.create_pod("c", scheduler="hoss", containers=wanting("1"))
+    await_reason(api, "c", "cannot allocate all claims")
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    assert "clean" in run_hoss(cluster, "audit")
+
+
+def test_a_class_that_comes_after_the_pod_is_taken_into_account(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    api.create_node("n1")
+    devices.publish("n1", "gpu-0", "gpu-1")
+    api.create_pod("p", scheduler="hoss", containers=wanting("1"))
+    await_reason(api, "p", f"1 Insufficient {RESOURCE}")
+    devices.create_class(extendedResourceName=RESOURCE)
+    assert placed(api, "p") == "n1"
+    implicit = "deviceclass.resource.kubernetes.io/gpu"
+    api.create_pod("q", scheduler="hoss", containers=wanting("1", implicit))
+    assert placed(api, "q") == "n1"
+    used = [devices.extended_claim(name)["status"]["allocation"]["devices"]["results"] for name in "pq"]
+    assert sorted(result["device"] for results in used for result in results) == ["gpu-0", "gpu-1"]

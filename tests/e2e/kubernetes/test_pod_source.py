@@ -59,6 +59,9 @@ async def test_a_pod_is_found_the_moment_it_is_there(source: Source) -> None:
         assert found is not None
         assert found["metadata"]["uid"] == pod["metadata"]["uid"]
         assert found["spec"]["containers"][0]["name"] == "c"
+        latest = await source.pods.latest("default", name)
+        assert latest is not None
+        assert latest["metadata"]["uid"] == pod["metadata"]["uid"]
 
 
 async def test_what_is_not_there_is_not_found(source: Source) -> None:
@@ -66,6 +69,7 @@ async def test_what_is_not_there_is_not_found(source: Source) -> None:
     source.remove("gone")
     assert await source.pods.find("default", "gone", _uid(pod)) is None
     assert await source.pods.find("no-such-namespace", "gone", b"") is None
+    assert await source.pods.latest("default", "gone") is None
 
 
 async def test_another_pod_of_the_name_is_given_only_as_the_latest(source: Source) -> None:

@@ -10,7 +10,7 @@ from e2e.cluster import Cluster
 from e2e.kubernetes import renderers
 from e2e.kubernetes.agreement import assigned, reserved
 from e2e.kubernetes.api import Api
-from e2e.kubernetes.devices import Devices, claiming
+from e2e.kubernetes.devices import RESOURCE, Devices, claiming, wanting
 from e2e.kubernetes.guarded import SECRET, apply, await_guard, install, kubeconfig_of
 from e2e.kubernetes.pod_groups import KINDS, Groups
 from e2e.kubernetes.rights import rights_of
@@ -22,14 +22,16 @@ from hossctl.local.ports import free_ports
 
 pytestmark = pytest.mark.skipif(bool(renderers.missing()), reason=renderers.missing())
 
-# What is only needed when an answer is lost.
-RARE = {"hoss-resolver get pods"}
+# What is only needed when an answer is lost, or a binding is refused.
+RARE = {"hoss-resolver get pods", "hoss-resolver delete resourceclaims"}
 
 # Asked for by the API server itself while it takes another request, so its audit log does not name it.
 INNER = {"hoss-resolver patch resourceclaims/binding"}
 
 # Of the Job, which tests/e2e/kubernetes/test_credentials.py runs.
 OF_THE_JOB = {f"hoss-credentials {verb} secrets" for verb in ("create", "get", "update")}
+
+CONTAINER = {"name": "c", "image": "none"}
 
 RIGHTS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 
@@ -114,6 +116,12 @@ def test_hoss_may_do_what_it_does_and_does_what_it_may(
 
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
     api.request("POST", path, {"metadata": {"name": "urgent"}, "value": 1000})
+    probe = {
+        "metadata": {"name": "probe"},
+        "spec": {"priorityClassName": "urgent", "containers": [CONTAINER]},
+    }
+    dry_run = "/api/v1/namespaces/default/pods?dryRun=All"
+    wait_until(lambda: api.request("POST", dry_run, probe)[0] == 201, "the API server has seen the class")
     urgent = api.create_pod("urgent", cpu="700m", scheduler="hoss", priorityClassName="urgent")
     wait_until(lambda: assigned(api) == {urgent["metadata"]["uid"]: "n1"}, "it took the other's place")
     storage = Storage(api)
@@ -133,15 +141,17 @@ def test_hoss_may_do_what_it_does_and_does_what_it_may(
 
     devices = Devices(api)
     devices.clear()
-    devices.create_class()
-    devices.publish("n1", "gpu-0")
+    devices.create_class(extendedResourceName=RESOURCE)
+    devices.publish("n1", "gpu-0", "gpu-1")
     devices.create_claim("mine")
     api.create_pod("claims", cpu="10m", scheduler="hoss", resourceClaims=claiming("mine"))
     wait_until(lambda: len(assigned(api)) == 4, "the pod is bound after its device")
     assert devices.users_of("mine") == ["claims"]
+    api.create_pod("extended", scheduler="hoss", containers=wanting("1"))
+    wait_until(lambda: len(assigned(api)) == 5, "the pod is bound after the claim that was made for it")
     devices.clear()
 
-    for number, kind in enumerate(KINDS, start=5):
+    for number, kind in enumerate(KINDS, start=6):
         groups = Groups(api, kind)
         groups.create("train", 1)
         groups.create_pods("train", f"member-{number}", cpu="10m")

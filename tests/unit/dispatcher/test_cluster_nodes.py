@@ -96,6 +96,7 @@ def test_each_aspect_of_a_changed_node_is_told_apart():
     assert changed(started(labels=[label])).nodes[0].aspects == Aspect.LABELS
     assert changed(started(labels=[label])).nodes[0].labels_before == (("a", "b"),)
     assert changed(started(unschedulable=True)).nodes[0].aspects == Aspect.UNCORDONED
+    assert changed(started(declared_features=["a"])).nodes[0].aspects == Aspect.FEATURES
     assert not changed(started(), unschedulable=True)
     assert not changed(started())
 

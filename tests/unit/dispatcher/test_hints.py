@@ -7,6 +7,7 @@ import pytest
 
 from dispatcher.core.changes import ANYTHING, Aspect, ChangeHistory, Changes, NodeChange, Room, merge
 from dispatcher.core.queue.hints import HINTS, worth_another_attempt
+from hoss.model.devices import ContainerRequests, PodClaims
 from hoss.model.node import NodeSpec, Taint, Toleration
 from hoss.model.pod import DeviceRequest, HostPort, PodAffinity, PodAffinityTerm, PodSpec, SpreadConstraint
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
@@ -61,6 +62,8 @@ IN_ZONE_A = PodSpec(
 )
 NAMED = PodSpec(node_name="n1")
 TOLERANT = PodSpec(tolerations=(Toleration("gpu", "Exists"),))
+WANTS_DEVICES = PodSpec(claims=PodClaims("p", "u", (), (ContainerRequests("c", 0, ((0, "a/b", 1),)),)))
+RESTARTS_ALL = PodSpec(required_features=("RestartAll",))
 PORTS = PodSpec(host_ports=(HostPort(80),))
 NEAR_DB = PodSpec(pod_affinity=PodAffinity(required=(term("db"),)))
 FAR_FROM_DB = PodSpec(labels=(("app", "web"),), pod_affinity=PodAffinity(anti_required=(term("db"),)))
@@ -79,6 +82,8 @@ ROWS = [
     ("of a resource that no node ever offered none is asked", "NodeResourcesFit",
      PodSpec(requests=(("example.com/fpga", 0),)), room(), True),
     ("another node is untainted, which gives no room", "NodeResourcesFit", PLAIN, node(Aspect.TAINTS), False),
+    ("a class may stand for what it asks for", "NodeResourcesFit", WANTS_DEVICES, storage("DeviceClass"), True),
+    ("no class stands for cpu", "NodeResourcesFit", PLAIN, storage("DeviceClass"), False),
     ("half a card is free", "DeviceCards", CARDS, room(cards=([1000, 500],)), True),
     ("two quarters of two cards are free", "DeviceCards", CARDS, room(cards=([750, 750],)), False),
     ("cpu is free where there are no cards", "DeviceCards", CARDS, room(), False),
@@ -167,6 +172,14 @@ ROWS = [
     ("devices are published", "DynamicResources", PLAIN, storage("ResourceSlice"), True),
     ("a node gets room, with devices maybe", "DynamicResources", PLAIN, room(), True),
     ("a volume comes", "DynamicResources", PLAIN, storage("PersistentVolume"), False),
+    ("a kubelet learns a feature", "NodeDeclaredFeatures",
+     RESTARTS_ALL, node(Aspect.FEATURES, declared_features=("A", "RestartAll")), True),
+    ("a kubelet learns another feature", "NodeDeclaredFeatures",
+     RESTARTS_ALL, node(Aspect.FEATURES, declared_features=("A",)), False),
+    ("a new node has the feature", "NodeDeclaredFeatures",
+     RESTARTS_ALL, node(declared_features=("RestartAll",)), True),
+    ("labels are no features", "NodeDeclaredFeatures",
+     RESTARTS_ALL, node(Aspect.LABELS, declared_features=("RestartAll",)), False),
     ("a plugin from outside is woken by everything", "example.com/Custom", PLAIN, node(Aspect.LABELS), True),
 ]  # fmt: skip
 

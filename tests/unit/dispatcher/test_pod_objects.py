@@ -7,7 +7,7 @@ from dispatcher.core.kubernetes.pod_objects import PodReader
 from dispatcher.core.pods.sets import NewGang
 from hoss.errors import InvalidInput
 from hoss.manifests.pod import ANNOTATION
-from hoss.model.devices import ClaimUse
+from hoss.model.devices import ClaimUse, ContainerRequests
 from hoss.model.pod import DuringExecution
 from hoss.model.volumes import ClaimMount, PodVolumes
 
@@ -53,7 +53,14 @@ def test_pods_that_differ_in_names_uids_tokens_and_nodes_only_share_one_template
 
 @pytest.mark.parametrize(
     "other",
-    [{"labels": {"a": "b"}}, {"owner": "Job"}, {"priority": 5}, {"nodeSelector": {"zone": "a"}}],
+    [
+        {"labels": {"a": "b"}},
+        {"owner": "Job"},
+        {"priority": 5},
+        {"nodeSelector": {"zone": "a"}},
+        {"hostNetwork": True, "hostUsers": False},
+        {"containers": [{"image": "i", "restartPolicyRules": [{"action": "RestartAllContainers"}]}]},
+    ],
     ids=str,
 )
 def test_pods_that_are_placed_otherwise_have_templates_of_their_own(reader, other):
@@ -91,6 +98,35 @@ def test_pods_of_ours_keep_their_resource_claims_and_learn_their_names_from_the_
     claims = reader.read(pod(status=made, **CLAIM)).template.spec.claims
     assert claims.uses == (ClaimUse("gpu-x7", from_template=True),)
     assert reader.read(pod(schedulerName="others", **CLAIM)).template.spec.claims is None
+
+
+GPU = "example.com/gpu"
+
+
+def wanting(resource=GPU, **fields):
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1", resource: "2"}}}
+    return pod(containers=[container], **fields)
+
+
+def test_extended_resources_are_claims_if_a_device_class_stands_for_them(reader):
+    assert reader.read(wanting()).template.spec.claims is None
+    assert reader.set_device_resources(frozenset([GPU]))
+    assert not reader.set_device_resources(frozenset([GPU]))
+    claims = reader.read(wanting()).template.spec.claims
+    assert (claims.uid, claims.containers) == (UID.format("01"), (ContainerRequests("c", 0, ((1, GPU, 2),)),))
+    assert reader.read(wanting("example.com/other")).template.spec.claims is None
+    assert reader.read(wanting("deviceclass.resource.kubernetes.io/gpu")).template.spec.claims is not None
+    assert reader.read(wanting(schedulerName="others")).template.spec.claims is None
+
+
+def test_what_a_pod_has_as_devices_it_does_not_take_of_its_node(reader):
+    made = {"requestMappings": [{"resourceName": GPU}], "resourceClaimName": "c"}
+    status = {"phase": "Pending", "extendedResourceClaimStatus": made}
+    for fields in ({}, {"schedulerName": "others"}):
+        requests = dict(reader.read(wanting(nodeName="n1", status=status, **fields)).template.spec.requests)
+        assert requests == {"cpu": 1000}
+        assert GPU in dict(reader.read(wanting(nodeName="n1", **fields)).template.spec.requests)
+    assert GPU in dict(reader.read(wanting(status=status)).template.spec.requests), "left by an attempt"
 
 
 def test_what_is_to_be_ignored_is(reader):

@@ -65,6 +65,8 @@ ROWS = [
         "pods with app=db that come to or leave a room, or nodes that do"]),
     ("SchedulingGates", PodSpec(scheduling_gates=("a", "b")),
     ["the removal of its gates a, b (hoss ungate)"]),
+    ("NodeDeclaredFeatures", PodSpec(required_features=("A", "B")), [
+        "a node whose kubelet declares A, B (status.declaredFeatures)"]),
     ("example.com/Mine", PodSpec(), [
         "any change of the cluster, for what plugin example.com/Mine waits for is not known"]),
 ]  # fmt: skip

@@ -104,6 +104,16 @@ async def test_lost_history_leads_to_a_list_whose_differences_alone_are_told(gon
         assert names(changes[3:]) == ["-left", "+changed", "+new"]
 
 
+async def test_all_objects_are_told_once_more_where_they_are_read_otherwise_from_now_on():
+    handlers = page(pod("a", 3), version=9), watch(("ADDED", pod("b", 10))), page(pod("b", 10), version=11)
+    async with following(*handlers, watch(("MODIFIED", pod("b", 12)))) as (reflector, changes):
+        await until(lambda: len(changes) == 2)
+        reflector.repeat()
+        await until(lambda: len(changes) == 5)
+        assert names(changes) == ["+a", "+b", "-a", "+b", "+b"]
+        assert reflector.counters == {"lists": 2, "watches": 2}
+
+
 async def test_the_end_of_a_pod_is_told_before_the_beginning_of_the_next_of_its_name():
     first, second = page(pod("web-0", 3, uid="old"), version=9), page(pod("web-0", 15, uid="new"), version=20)
     async with following(first, saying(410), second, watch()) as (_, changes):

@@ -27,6 +27,8 @@ def test_a_node_is_read_from_its_allocatable():
     assert read.labels == (("zone", "a"),)
     assert read.unschedulable
     assert read.taints == (Taint("dedicated", "db", "NoSchedule"),)
+    assert read.declared_features == ()
+    assert read_node(node(allocatable={}, declaredFeatures=["B", "A"])).declared_features == ("A", "B")
     assert read.allocatable == (("cpu", 3920), ("memory", 7 * GIB), ("pods", 110))
 
 

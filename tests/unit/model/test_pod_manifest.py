@@ -104,6 +104,31 @@ def test_with_host_network_every_container_port_is_a_port_of_the_node(template):
         )
 
 
+RESTART_ALL = {"restartPolicyRules": [{"action": "Restart"}, {"action": "RestartAllContainers"}]}
+RESTART_ONE = {"restartPolicyRules": [{"action": "Restart"}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "features"),
+    [
+        ({}, ()),
+        ({"containers": [{"name": "c", **RESTART_ONE}]}, ()),
+        ({"containers": [{"name": "c", **RESTART_ALL}]}, ("RestartAllContainersOnContainerExits",)),
+        ({"initContainers": [{"name": "i", **RESTART_ALL}]}, ("RestartAllContainersOnContainerExits",)),
+        ({"hostNetwork": True, "hostUsers": False}, ("UserNamespacesHostNetworkSupport",)),
+        ({"hostNetwork": True, "hostUsers": True}, ()),
+        ({"hostNetwork": True}, ()),
+        ({"hostUsers": False}, ()),
+        (
+            {"hostNetwork": True, "hostUsers": False, "initContainers": [{"name": "i", **RESTART_ALL}]},
+            ("RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"),
+        ),
+    ],
+)
+def test_features_that_a_node_must_declare_follow_from_the_spec(template, spec, features):
+    assert template(**spec).spec.required_features == features
+
+
 def test_node_affinity_is_read_whole(template):
     term = {
         "matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd", "nvme", "ssd"]}],

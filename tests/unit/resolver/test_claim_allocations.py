@@ -2,17 +2,21 @@
 
 import pytest
 
-from hoss.model.devices import Allocation, DeviceId, DeviceResult
+from hoss.model.devices import Allocation, DeviceId, DeviceResult, HeldClaim, RequestMapping
 from hoss.model.quantity import read_quantity
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from resolver.core.claim_allocations import (
     FINALIZER,
     ClaimUser,
     DevicesRefused,
+    check_extended,
     classes_of,
+    extended_claim,
+    extended_status_patch,
     finalizer_patch,
     releasing_patch,
     reserving_patch,
+    unprotecting_patch,
 )
 
 UID = "0b0d4a0e-0000-4000-8000-000000000001"
@@ -127,3 +131,61 @@ def test_an_allocation_says_what_is_shared_tolerated_and_where():
     }
     field = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
     assert written["nodeSelector"] == {"nodeSelectorTerms": [{"matchFields": [field]}]}
+
+
+MAPPINGS = (RequestMapping("c", "example.com/gpu", "r2", "gpu"), RequestMapping("i", "x/y", "r10", "other"))
+EXTENDED = HeldClaim(
+    "default",
+    "p-extended-resources-1",
+    Allocation(
+        tuple(
+            DeviceResult(r, DeviceId("d", "n", f"{r}{i}"))
+            for r, n in (("r2", 2), ("r10", 1))
+            for i in range(n)
+        )
+    ),
+    MAPPINGS,
+)
+
+
+def test_the_claim_for_extended_resources_asks_for_what_was_chosen_and_belongs_to_the_pod():
+    made = extended_claim(EXTENDED, USER)
+    assert made["metadata"] == {
+        "namespace": "default",
+        "name": "p-extended-resources-1",
+        "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u9", "controller": True}
+        ],
+    }
+    requests = made["spec"]["devices"]["requests"]
+    assert [(r["name"], r["exactly"]["deviceClassName"], r["exactly"]["count"]) for r in requests] == [
+        ("r10", "other", 1),
+        ("r2", "gpu", 2),
+    ]
+    check_extended(made, USER)
+    for other in (made | {"metadata": made["metadata"] | {"annotations": {}}}, made):
+        with pytest.raises(DevicesRefused, match="belongs to another pod"):
+            check_extended(other, ClaimUser("p", "u9" if other is not made else "u10"))
+
+
+def test_a_pod_is_told_once_which_request_its_containers_use():
+    patch = extended_status_patch({}, EXTENDED, USER)
+    status = patch["status"]
+    assert status["extendedResourceClaimStatus"]["requestMappings"][0] == {
+        "containerName": "c",
+        "resourceName": "example.com/gpu",
+        "requestName": "r2",
+    }
+    assert patch["metadata"] == {"uid": "u9"}
+    assert extended_status_patch({"status": status}, EXTENDED, USER) is None
+
+
+def test_the_claim_for_extended_resources_loses_its_protection_before_it_is_deleted():
+    made = extended_claim(EXTENDED, USER)
+    made["metadata"] |= SAME
+    assert unprotecting_patch(made, USER) is None
+    made["metadata"]["finalizers"] = ["x", FINALIZER]
+    assert unprotecting_patch(made, USER)["metadata"] == SAME | {"finalizers": ["x"]}
+    with pytest.raises(DevicesRefused):
+        unprotecting_patch(made, ClaimUser("p", "u10"))

@@ -246,6 +246,54 @@ async def test_devices_are_not_bound_to_a_node_that_they_are_not_on(cluster: Vol
     assert (await cluster.ask(pod, "n2")).endswith("resourceclaim not available on the node")
 
 
+RESOURCE = "example.com/gpu"
+
+
+def _made(claim: str) -> Any:
+    """The status of a pod that has the devices of this claim for an extended resource."""
+    mapping = {"containerName": "c", "resourceName": RESOURCE, "requestName": "one"}
+    return {"extendedResourceClaimStatus": {"resourceClaimName": claim, "requestMappings": [mapping]}}
+
+
+def _wanting(cluster: VolumeCluster, name: str) -> Any:
+    return cluster.pod(name, resources={"requests": {"cpu": "100m", RESOURCE: "1"}})
+
+
+async def test_an_extended_resource_that_a_pod_has_as_a_device_is_no_amount_of_the_node(
+    cluster: VolumeCluster,
+) -> None:
+    first, second, third = (_wanting(cluster, name) for name in ("first", "second", "third"))
+    for name, claim in (("first", "one"), ("second", "two")):
+        cluster.give(claim)
+        cluster.pods.patch_unseen(name, **_made(claim))
+    assert await cluster.ask(first) == "reserved"
+    assert await cluster.held_claims(first) == ["one"]
+    assert "device gpu.example.com/n1/gpu-0 is given to claim default/one" in await cluster.ask(second)
+    assert await cluster.ask(third) == (
+        f"conflict_resource node n1 has no room for pod default/third: it asks for 1 of {RESOURCE}, and none is free"
+    )
+
+
+async def test_a_claim_that_an_earlier_attempt_left_in_the_status_gives_nothing(
+    cluster: VolumeCluster,
+) -> None:
+    pod = _wanting(cluster, "p")
+    pod["status"] = _made("gone")
+    assert (await cluster.ask(pod)).startswith("conflict_resource")
+
+
+async def test_a_pod_that_is_on_its_node_is_counted_with_its_devices_and_without_their_amount(
+    cluster: VolumeCluster,
+) -> None:
+    existing = _wanting(cluster, "existing")
+    existing["spec"]["nodeName"] = "n1"
+    cluster.give("one")
+    existing["status"] = _made("one")
+    assert await cluster.ask(cluster.pod("p")) == "reserved"
+    assert await cluster.held_claims(existing) == ["one"]
+    assert RESOURCE not in await cluster.ledger.schema()
+
+
 async def test_a_claim_that_no_scheduler_gave_devices_is_not_the_webhooks_business(
     cluster: VolumeCluster,
 ) -> None:

@@ -3,7 +3,9 @@ changes between two looks."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from conformance.live_path import live_worker
 
 from hoss.model.cluster import Cluster, DeviceUpdate, ObjectKey
 from hoss.model.devices import (
@@ -11,6 +13,7 @@ from hoss.model.devices import (
     ClaimConstraint,
     ClaimRequest,
     ClaimUse,
+    ContainerRequests,
     Device,
     DeviceCapacity,
     DeviceClass,
@@ -20,13 +23,16 @@ from hoss.model.devices import (
     HeldClaim,
     NodeReach,
     PodClaims,
+    RequestMapping,
     RequestPolicy,
     ResourceClaim,
     ResourceSlice,
+    extended_claim_name,
 )
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from hoss.model.quantity import parse_quantity
+from hoss.wire.columns import numbered_uids
 from hossctl.explain.offline import explain
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.devices.allocator import TIMED_OUT, ClaimShape, OneNodeOffer, allocate
@@ -225,3 +231,53 @@ def test_a_changed_claim_is_counted_and_no_node_is_judged_again():
     catalogue.apply(DeviceUpdate(gone=(ObjectKey("ResourceSlice", "", "s"),)), 3.0)
     assert catalogue.version > version
     assert catalogue.table_sizes()["resource_slices"] == 0
+
+
+CLASS = DeviceClass("gpu", extended_resource="example.com/gpu")
+WANTS = PodSpec(
+    requests=(("cpu", 100), ("example.com/gpu", 1)),
+    claims=PodClaims("pod", "uid-1", (), (ContainerRequests("c", 0, ((1, "example.com/gpu", 1),)),)),
+)
+
+
+def proposed(spec, *nodes, devices=(CLASS, SLICE)):
+    """What a worker proposes for a pod: the node, the amount of the extended resource, and the claims held."""
+    scheduler, _ = live_worker(Cluster(nodes=list(nodes)))
+    scheduler.set_devices(devices, 0.0)
+    scheduler.define_class(1, spec)
+    runs = np.array([1], np.uint32), np.array([1], np.uint32), np.zeros(1, np.uint16)
+    scheduler.accept(1, numbered_uids(b"pending pod ", 0, 1), *runs)
+    while scheduler.step():
+        pass
+    for columns in scheduler.take_proposals(now=0.0):
+        node = scheduler.cache.catalogue.name(int(columns.candidates[0, 0]))
+        amount = int(columns.requests[0, scheduler.cache.schema.get("example.com/gpu")])
+        return node, amount, columns.groups[0].held_claims
+    return None
+
+
+def test_a_pod_that_gets_devices_for_an_extended_resource_takes_no_amount_of_its_node():
+    with_amount = replace(
+        NODE, name="m", allocatable=(*NODE.allocatable, ("example.com/gpu", 1)), unschedulable=True
+    )
+    node, amount, (held,) = proposed(WANTS, NODE, with_amount)
+    assert (node, amount, held.name) == ("n", 0, extended_claim_name("pod", "uid-1"))
+    assert [result.id.device for result in held.allocation.results] == ["gpu"]
+    assert held.mappings == (RequestMapping("c", "example.com/gpu", "container-0-request-1", "gpu"),)
+    node, amount, held = proposed(
+        WANTS, replace(NODE, unschedulable=True), replace(with_amount, unschedulable=False)
+    )
+    assert (node, amount, held) == ("m", 1, ())
+
+
+def test_a_pod_whose_extended_resources_are_not_known_to_be_claims_gets_no_node_without_them():
+    with_amount = replace(
+        NODE, name="m", allocatable=(*NODE.allocatable, ("example.com/gpu", 1)), unschedulable=True
+    )
+    assert proposed(replace(WANTS, claims=None), NODE, with_amount) is None
+
+
+def test_the_claim_for_extended_resources_has_a_name_that_fits_and_is_the_pods_alone():
+    name = extended_claim_name("p" * 219 + "." + "q" * 30, "11111111-2222-3333-4444-555555555501")
+    assert name == "p" * 219 + "-extended-resources-555555555501"
+    assert len(name) <= 253

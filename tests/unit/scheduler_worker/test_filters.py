@@ -18,7 +18,13 @@ def cluster(make_ledger):
     ledger = make_ledger()
     ledger.add(0, name="plain")
     ledger.add(1, name="fast", labels=(("disk", "ssd"), ("size", "10"), ("zone", "a")))
-    ledger.add(2, name="slow", labels=(("disk", "hdd"), ("size", "2"), ("zone", "b")), cards=1)
+    ledger.add(
+        2,
+        name="slow",
+        declared_features=("A", "B"),
+        labels=(("disk", "hdd"), ("size", "2"), ("zone", "b")),
+        cards=1,
+    )
     ledger.add(3, name="tainted", taints=(Taint("gpu", "yes", "NoSchedule"),))
     return ledger.add(4, name="closed", unschedulable=True)
 
@@ -54,6 +60,7 @@ CASES = {
     "an empty term matches nothing": (affinity(term()), ""),
     "fields name nodes": (affinity(term(fields=(("metadata.name", "In", ("fast", "gone")),))), "fast"),
     "fields exclude nodes": (affinity(term(fields=(("metadata.name", "NotIn", ("fast",)),))), "plain slow"),
+    "a feature that a kubelet declares": ({"required_features": ("B",)}, "slow"),
     "a share needs a card": ({"devices": DeviceRequest(1, 500)}, "slow"),
 }  # fmt: skip
 
@@ -104,6 +111,14 @@ MESSAGES = {
         "5 Insufficient hoss.dev/gpu-milli",
     ),
 }  # fmt: skip
+
+
+def test_pods_that_differ_in_a_feature_alone_do_not_share_their_nodes(make_ledger, harness_of, make_pod):
+    harness = harness_of(make_ledger(1))
+    harness.submit((make_pod(), 1), (make_pod(required_features=("B",)), 1))
+    assert sum(len(proposal.uids) for proposal in harness.place()) == 1
+    ((_, _, reason),) = harness.outcomes()
+    assert reason == "0/1 nodes are available: 1 node(s) didn't match Pod's required features."
 
 
 @pytest.mark.parametrize(("fields", "expected"), MESSAGES.values(), ids=MESSAGES.keys())

@@ -1,0 +1,116 @@
+"""The claim for a pod's extended resources: made before the pod is bound, and deleted where it cannot be."""
+
+import orjson
+import pytest
+from aiohttp import web
+from unit.kube.server import answering
+
+from hoss.model.devices import (
+    Allocation,
+    DeviceId,
+    DeviceResult,
+    HeldClaim,
+    RequestMapping,
+    extended_claim_name,
+)
+from resolver.core.binding_review import BindResult
+from resolver.kubernetes.binder import Binder, BindingRequest
+
+UID = "11111111-2222-3333-4444-555555555555"
+CLAIMS, POD = (
+    "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims",
+    "/api/v1/namespaces/default/pods/p",
+)
+NAME = extended_claim_name("p", UID)
+HELD = HeldClaim(
+    "default",
+    NAME,
+    Allocation((DeviceResult("container-0-request-0", DeviceId("d", "n1", "gpu-0")),)),
+    (RequestMapping("c", "example.com/gpu", "container-0-request-0", "gpu"),),
+)
+WISH = BindingRequest("default/p", UID, "n1", claims=(NAME,), chosen={NAME: HELD})
+
+
+class Objects:
+    """A few objects of an API server, and what was asked for."""
+
+    def __init__(self, *, binding_status: int) -> None:
+        self.objects = {
+            POD: {"metadata": {"name": "p", "uid": UID, "resourceVersion": "1"}, "status": {}},
+            "/apis/resource.k8s.io/v1/deviceclasses/gpu": {"metadata": {"name": "gpu"}, "spec": {}},
+        }
+        self.asked: list[str] = []
+        self._binding_status = binding_status
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        path, part = request.path.removesuffix("/status"), request.path.rpartition("/")[2]
+        body = orjson.loads(await request.read() or b"null")
+        self.asked.append(f"{request.method} {part}")
+        if part == "binding":
+            return web.json_response({"message": "no"}, status=self._binding_status)
+        if request.method == "POST":
+            path += f"/{body['metadata']['name']}"
+            if path in self.objects:
+                return web.json_response({"message": "exists"}, status=409)
+            self.objects[path] = body | {
+                "metadata": {**body["metadata"], "uid": "c1", "resourceVersion": "1"}
+            }
+        if path not in self.objects:
+            return web.json_response({"message": "not found"}, status=404)
+        if request.method == "DELETE":
+            return web.json_response(self.objects.pop(path))
+        for key, value in (body or {}).items() if request.method == "PATCH" else ():
+            self.objects[path][key] = self.objects[path].get(key, {}) | value
+        return web.json_response(self.objects[path])
+
+    async def bind(self, wish: BindingRequest = WISH) -> BindResult:
+        async with answering(self) as api:
+            (bound,) = await Binder(api).bind([wish])
+            return bound.result
+
+
+async def test_the_claim_is_made_given_its_devices_and_told_to_the_pod_before_the_binding():
+    server = Objects(binding_status=201)
+    assert await server.bind() is BindResult.DONE
+    claim = server.objects[f"{CLAIMS}/{NAME}"]
+    assert claim["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
+    assert claim["status"]["reservedFor"] == [{"resource": "pods", "name": "p", "uid": UID}]
+    assert claim["status"]["allocation"]["devices"]["results"][0]["device"] == "gpu-0"
+    made = server.objects[POD]["status"]["extendedResourceClaimStatus"]
+    assert made["resourceClaimName"] == NAME
+    assert server.asked[-1] == "POST binding"
+
+
+async def test_what_is_there_already_is_not_made_again():
+    server = Objects(binding_status=201)
+    assert await server.bind() is BindResult.DONE
+    assert await server.bind() is BindResult.DONE
+    assert [asked for asked in server.asked if asked.startswith("PATCH")] == [
+        f"PATCH {NAME}", "PATCH status", "PATCH status",
+    ]  # fmt: skip
+
+
+async def test_the_claim_of_a_pod_that_cannot_be_bound_is_deleted():
+    server = Objects(binding_status=403)
+    assert await server.bind() is BindResult.REFUSED
+    assert f"{CLAIMS}/{NAME}" not in server.objects
+    assert server.asked[-1] == f"DELETE {NAME}"
+
+
+@pytest.mark.parametrize("uid", ["another", UID])
+async def test_a_claim_of_the_name_that_is_another_pods_is_left_alone(uid):
+    server = Objects(binding_status=201)
+    owner = {"uid": uid, "controller": uid != UID}
+    server.objects[f"{CLAIMS}/{NAME}"] = theirs = {
+        "metadata": {"namespace": "default", "name": NAME, "ownerReferences": [owner], "uid": "x"}
+    }
+    assert await server.bind() is BindResult.REFUSED
+    assert server.objects[f"{CLAIMS}/{NAME}"] == theirs
+    assert "POST binding" not in server.asked
+
+
+async def test_what_an_attempt_has_made_of_which_the_ledger_knows_nothing_any_more_is_taken_back():
+    server = Objects(binding_status=201)
+    assert await server.bind() is BindResult.DONE
+    assert await server.bind(WISH._replace(chosen={})) is BindResult.REFUSED
+    assert f"{CLAIMS}/{NAME}" not in server.objects
