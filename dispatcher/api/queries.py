@@ -225,7 +225,11 @@ class Queries:
         directory, first = self._registry.directory, _page_start(request.page_token)
         reply = pb.ListJobsReply()
         for job in list(directory.jobs()):
-            matches = request.namespace in {"", job.namespace} and request.name in {"", job.name}
+            matches = (
+                request.namespace in {"", job.namespace}
+                and request.name in {"", job.name}
+                and job.name.startswith(request.name_prefix)
+            )
             # Jobs may be forgotten between two slices.
             if job.index < first or not matches or directory.sets.get(job.index) is not job:
                 continue
@@ -364,6 +368,7 @@ class Queries:
         phases = np.array([phase in shown and phase is not Phase.ABSENT for phase in Phase], np.bool_)
         index = self._nodes.index_of(request.node) if request.node else None
         jobs = [job.index for job in self._jobs_named(request.namespace, request.job)] if request.job else []
+        named = self._rows_named(request) if request.name else None
         selector = parse_label_selector(request.label_selector, where="label_selector")
         wanted: dict[int, bool] = {}  # templates that were looked at
         for start in range(first, pods.size, _SLICE_ROWS):
@@ -374,6 +379,8 @@ class Queries:
                 matches &= pods.phase[part] == Phase.BOUND
             if request.job:
                 matches &= np.isin(pods.pod_set[part], jobs)
+            if named is not None:
+                matches &= np.isin(np.arange(part.start, part.stop), named)
             if request.namespace or selector:
                 used = np.flatnonzero(np.bincount(pods.template[part][matches])).tolist()
                 for number in used:
@@ -388,6 +395,12 @@ class Queries:
             return False
         labels = dict(templates.template(number).spec.labels) if selector else {}
         return all(requirement.matches(labels) for requirement in selector)
+
+    def _rows_named(self, request: pb.ListPodsRequest) -> list[int]:
+        """The rows of pods by name, in one namespace or in each."""
+        spaces = [request.namespace] if request.namespace else list(self._machine.objects.namespaces)
+        rows = (self._registry.directory.row_of_name(space, request.name) for space in spaces)
+        return [row for row in rows if row is not None]
 
     def _jobs_named(self, namespace: str, name: str) -> Iterable[PodSet]:
         return (

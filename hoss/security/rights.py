@@ -54,6 +54,7 @@ RIGHTS: Mapping[str, Right] = {
     "/hoss.v1.Dispatcher/GetPod": _client(Role.VIEW, tenants=True),
     "/hoss.v1.Dispatcher/ListPods": _client(Role.VIEW, tenants=True),
     "/hoss.v1.Dispatcher/ListJobs": _client(Role.VIEW, tenants=True),
+    "/hoss.v1.Dispatcher/GetPodSummary": _client(Role.VIEW, tenants=True),
     "/hoss.v1.Dispatcher/Watch": _client(Role.VIEW, tenants=True),
     "/hoss.v1.Dispatcher/Delete": _client(Role.SUBMIT, tenants=True),
     "/hoss.v1.Dispatcher/RemoveGates": _client(Role.SUBMIT, tenants=True),

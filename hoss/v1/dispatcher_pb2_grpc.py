@@ -67,6 +67,11 @@ class DispatcherStub(object):
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListJobsRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListJobsReply.FromString,
                 _registered_method=True)
+        self.GetPodSummary = channel.unary_unary(
+                '/hoss.v1.Dispatcher/GetPodSummary',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.PodSummaryRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.PodSummary.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/hoss.v1.Dispatcher/Watch',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.WatchRequest.SerializeToString,
@@ -209,6 +214,13 @@ class DispatcherServicer(object):
 
     def ListJobs(self, request, context):
         """Jobs, with their numbers of pods by phase.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPodSummary(self, request, context):
+        """The number of pods in each phase, and those that wait, by reason.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -384,6 +396,11 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.ListJobs,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListJobsRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListJobsReply.SerializeToString,
+            ),
+            'GetPodSummary': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPodSummary,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.PodSummaryRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.PodSummary.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -624,6 +641,33 @@ class Dispatcher(object):
             '/hoss.v1.Dispatcher/ListJobs',
             hoss_dot_v1_dot_dispatcher__pb2.ListJobsRequest.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.ListJobsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPodSummary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/GetPodSummary',
+            hoss_dot_v1_dot_dispatcher__pb2.PodSummaryRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.PodSummary.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,8 @@ class DispatcherStub:
     """Pods by namespace, job, phase, node or labels, page by page."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListJobsRequest, _dispatcher_pb2.ListJobsReply]
     """Jobs, with their numbers of pods by phase."""
+    GetPodSummary: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.PodSummaryRequest, _dispatcher_pb2.PodSummary]
+    """The number of pods in each phase, and those that wait, by reason."""
     Watch: _grpc.UnaryStreamMultiCallable[_dispatcher_pb2.WatchRequest, _dispatcher_pb2.WatchBatch]
     """Changes of pods from a revision on. OUT_OF_RANGE: that revision is no longer kept; list, and watch
     from there.
@@ -142,6 +144,8 @@ class DispatcherAsyncStub(DispatcherStub):
     """Pods by namespace, job, phase, node or labels, page by page."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListJobsRequest, _dispatcher_pb2.ListJobsReply]  # type: ignore[assignment]
     """Jobs, with their numbers of pods by phase."""
+    GetPodSummary: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.PodSummaryRequest, _dispatcher_pb2.PodSummary]  # type: ignore[assignment]
+    """The number of pods in each phase, and those that wait, by reason."""
     Watch: _aio.UnaryStreamMultiCallable[_dispatcher_pb2.WatchRequest, _dispatcher_pb2.WatchBatch]  # type: ignore[assignment]
     """Changes of pods from a revision on. OUT_OF_RANGE: that revision is no longer kept; list, and watch
     from there.
@@ -254,6 +258,14 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.ListJobsReply, _abc.Awaitable[_dispatcher_pb2.ListJobsReply]]:
         """Jobs, with their numbers of pods by phase."""
+
+    @_abc_1.abstractmethod
+    def GetPodSummary(
+        self,
+        request: _dispatcher_pb2.PodSummaryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.PodSummary, _abc.Awaitable[_dispatcher_pb2.PodSummary]]:
+        """The number of pods in each phase, and those that wait, by reason."""
 
     @_abc_1.abstractmethod
     def Watch(

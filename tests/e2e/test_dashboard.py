@@ -20,7 +20,6 @@ from hoss.security.identity import CallerKind, Identity, Role
 from hossctl.cli import run_async
 from hossctl.endpoints import clients_of, of_state
 from hossctl.local import platform
-from hossctl.local.ports import free_ports
 
 TOKEN = "a-token-of-some-length"
 NODES = 300
@@ -54,10 +53,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @contextlib.contextmanager
 def shown(directory: Path) -> Iterator[Cluster]:
     (directory / "token").write_text(TOKEN)
-    address = f"127.0.0.1:{free_ports(1)[0]}"  # where it is found again after a restart
-    flags = ("--dashboard-listen", address, "--dashboard-token-file", str(directory / "token"))
-    cluster = Cluster(directory, dispatcher_flags=flags)
+    cluster = Cluster(directory)
     try:
+        cluster.start_dashboard("--token-file", str(directory / "token"))
         yield cluster
     finally:
         cluster.stop()
@@ -82,7 +80,7 @@ def load(
 
 
 def show(page: Page, cluster: Cluster) -> None:
-    page.open(cluster.dashboard("dispatcher"))
+    page.open(cluster.dashboard())
     page.until(lambda: page.link() == "live", "the first look")
 
 
@@ -111,8 +109,9 @@ def test_a_load_a_workers_death_and_a_reconnect(page, cluster):
     assert page.text("#workers-count") == "2, 1 lost"
 
     cluster.kill("dispatcher")
-    page.until(lambda: page.link() == "lost", "the lost connection to be shown")
-    assert "has not answered since" in page.text("#notice")
+    page.until(lambda: page.link() == "away", "the page to say that no dispatcher answers")
+    assert page.text("#link") == "Reconnecting"
+    assert "no dispatcher answers" in page.text("#notice")
     assert page.text("#f-bound") == "4,000"  # what was known stays to be read
     cluster.start_dispatcher()
     page.until(lambda: page.link() == "live", "the connection to come back")
@@ -196,7 +195,7 @@ def test_the_theme_follows_the_system_until_one_is_chosen(page, shared):
     dark = page.until(lambda: background() != light and background(), "the dark theme")
     page.press("#theme")
     assert background() == light
-    page.open(shared.dashboard("dispatcher"))
+    page.open(shared.dashboard())
     assert background() == light  # remembered
     page.press("#theme")
     assert background() == dark
@@ -229,17 +228,36 @@ def test_five_thousand_nodes_are_one_picture_and_no_elements_whatever_resource_i
         assert page.script("return document.querySelectorAll('*').length") < 500
 
 
-def test_a_standby_says_who_is_active(page, tmp_path):
-    cluster = Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--dashboard-listen", "127.0.0.1:0"))
+def test_the_page_goes_on_by_itself_when_a_standby_takes_over(page, tmp_path):
+    cluster = Cluster(tmp_path, dispatchers=2, workers=["w1"])
     try:
-        page.open(cluster.dashboard("dispatcher-2"))
-        page.until(lambda: page.link() == "away", "the standby to say so")
-        assert f"The active dispatcher is {cluster.address('dispatcher')}." in page.text("#notice")
+        cluster.start_dashboard()
+        fill(cluster, workers=1, nodes=10)
+        load(cluster, replicas=20)
+        show(page, cluster)
+        page.until(lambda: page.text("#f-bound") == "20", "the pods to be bound")
         cluster.kill("dispatcher")
+        page.until(lambda: page.text("#link") == "Reconnecting", "the page to say that it waits")
+        assert page.text("#f-bound") == "20"  # what was known stays to be read
         page.until(lambda: page.link() == "live", "the standby to take over")
         assert not page.text("#notice")
+        load(cluster, name="more", replicas=5)
+        page.until(lambda: page.text("#f-bound") == "25", "news to come again")
+        assert f"at {cluster.address('dispatcher-2')}" in page.text("#about")
     finally:
         cluster.stop()
+
+
+def test_a_dashboard_that_starts_again_is_found_again(page, cluster):
+    fill(cluster, workers=0, nodes=10)
+    show(page, cluster)
+    listen = cluster.dashboard().removeprefix("http://").rstrip("/")
+    cluster.kill("dashboard")
+    page.until(lambda: page.link() == "lost", "the lost connection to be shown")
+    assert "has not answered since" in page.text("#notice")
+    assert page.text("#nodes-count") == "10"
+    cluster.start_dashboard("--listen", listen)
+    page.until(lambda: page.link() == "live", "the connection to come back")
 
 
 @pytest.fixture(scope="module")

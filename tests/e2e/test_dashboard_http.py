@@ -24,9 +24,9 @@ RIGHT = {"Authorization": f"Bearer {TOKEN}"}
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
     (directory / "token").write_text(TOKEN)
-    flags = ("--dashboard-listen", "127.0.0.1:0", "--dashboard-token-file", str(directory / "token"))
-    cluster = Cluster(directory, dispatcher_flags=flags)
+    cluster = Cluster(directory)
     try:
+        cluster.start_dashboard("--token-file", str(directory / "token"))
         cluster.start_worker("w1")
 
         async def fill() -> None:
@@ -44,7 +44,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 async def http(cluster: Cluster):
-    url = cluster.dashboard("dispatcher")
+    url = cluster.dashboard()
     async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=DEADLINE_SECONDS)) as session:
         yield session
 
@@ -224,7 +224,7 @@ async def test_hoss_up_prints_links_that_log_in_once_and_status_the_addresses(ho
         r"^dashboard: (http://127\.0\.0\.1:\d+/)#login=(\S+)$", started.stdout + started.stderr, re.MULTILINE
     )
     status = await asyncio.to_thread(hoss.json, "status")
-    assert len(links) == 2
+    assert len(links) == 1
     assert status["local"]["dashboards"] == [url for url, _ in links]
     again = await asyncio.to_thread(hoss.json, "dashboard")
     cookies = aiohttp.CookieJar(unsafe=True)  # which takes those of an address, as browsers do
@@ -248,8 +248,9 @@ def test_hoss_up_without_a_dashboard_and_with_a_port_that_is_taken(hoss, cluster
 
 
 def _refused(*flags: str) -> str:
-    done = FORK_SERVER.run("dispatcher", ["--listen", "127.0.0.1:0", *flags], timeout=DEADLINE_SECONDS)
-    assert done.returncode == 1
+    arguments = ["dashboard", "--dispatcher", "127.0.0.1:1", "--resolver", "127.0.0.1:1", *flags]
+    done = FORK_SERVER.run("hossctl", arguments, timeout=DEADLINE_SECONDS)
+    assert done.returncode
     assert "Traceback" not in done.stderr
     return done.stderr
 
@@ -257,15 +258,13 @@ def _refused(*flags: str) -> str:
 def test_a_port_in_use_is_one_sentence_with_what_to_do(cluster):
     taken = cluster.address("resolver")
     assert f"dashboard listen address {taken}: cannot listen there: the port is in use" in _refused(
-        "--dashboard-listen", taken
+        "--listen", taken
     )
 
 
 def test_an_address_that_is_none_is_one_sentence_with_an_example():
-    assert "nonsense: is no address; give host:port, as in 127.0.0.1:7180" in _refused(
-        "--dashboard-listen", "nonsense"
-    )
+    assert "nonsense: is no address; give host:port, as in 127.0.0.1:7180" in _refused("--listen", "nonsense")
 
 
 def test_a_token_file_that_is_not_there_is_one_sentence(tmp_path):
-    assert "cannot be read" in _refused("--dashboard-token-file", str(tmp_path / "none"))
+    assert "cannot be read" in _refused("--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "none"))

@@ -1,4 +1,4 @@
-// What the dispatcher has told, put together: sections by name, the curves' points, and the nodes as one byte array.
+// What the dashboard has told, put together: sections by name, the curves' points, and the nodes as one byte array.
 
 const KEPT_POINTS = 300;
 

@@ -1,7 +1,7 @@
 """The node table behind the heat map."""
 
-from dispatcher.dashboard.nodes import FULL, NOTHING, OVER, RESOURCES, NodeTable
 from hoss.wire.columns import CARD_CLOSED, FLAG_UNSCHEDULABLE
+from hossctl.dashboard.nodes import FULL, NOTHING, OVER, RESOURCES, NodeTable
 
 CPU, CARDS = RESOURCES.index("cpu"), RESOURCES.index("cards")
 

@@ -57,20 +57,21 @@ const listener = {
     notice("");
     show(take(model, message));
   },
-  away({ why, active }) {
-    link("away", "Standing by");
-    notice(`Nothing to show from here: ${why}.${active ? ` The active dispatcher is ${active}.` : ""}`);
+  away({ why }) {
+    link("away", "Reconnecting");
+    notice(`${why}.${shownSince()}`);
   },
   lost(retryMs) {
     lostSince = lostSince || Date.now();
     link("lost", "Disconnected");
-    const shown = model.at ? ` What is shown was so at ${clock(model.at)}.` : "";
-    notice(`The dispatcher has not answered since ${clock(lostSince)}.${shown} Trying again in ${Math.round(retryMs / 1000)} s.`);
+    notice(`The dashboard has not answered since ${clock(lostSince)}.${shownSince()} Trying again in ${Math.round(retryMs / 1000)} s.`);
     // It may have started anew, and know no session.
     identify().then((why) => why || !viewer.login || begin());
   },
   ended: () => identify().then(begin),
 };
+
+const shownSince = () => (model.at ? ` What is shown was so at ${clock(model.at)}.` : "");
 
 function link(state, text) {
   document.body.dataset.link = state;

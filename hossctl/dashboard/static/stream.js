@@ -1,11 +1,11 @@
-// The connection to the dispatcher: looks as they come, and whether what is on the screen is still so.
+// The connection to the dashboard: looks as they come, and whether what is on the screen is still so.
 
 const SILENCE_MS = 6000; // the server has a word every two seconds
 const FIRST_RETRY_MS = 1000;
 const LONGEST_RETRY_MS = 5000;
 
 export class Stream {
-  /** `on.look(message)`, `on.away({why, active})`, `on.lost(retryMs)`, `on.ended()`: the viewer may look no more. */
+  /** `on.look(message)`, `on.away({why})`, `on.lost(retryMs)`, `on.ended()`: the viewer may look no more. */
   constructor(url, on) {
     this.url = url;
     this.on = on;

@@ -1,4 +1,4 @@
-// Questions to the dispatcher, and who asks. The session is a cookie that no script can read; what acts also sends
+// Questions to the dashboard, and who asks. The session is a cookie that no script can read; what acts also sends
 // the session's CSRF token, which is kept in this page alone.
 
 export const viewer = { login: false, actions: false, caller: "", role: "", tenant: "" };
@@ -14,7 +14,7 @@ export async function ask(path, body) {
     if (body !== undefined) Object.assign(options, { method: "POST", body: JSON.stringify(body) });
     return await (await fetch(path, options)).json();
   } catch {
-    return { error: "the dispatcher does not answer" };
+    return { error: "the dashboard does not answer" };
   }
 }
 

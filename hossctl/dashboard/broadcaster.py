@@ -1,5 +1,4 @@
-"""Broadcasts snapshots to viewers: the first one whole, then the differences. Without viewers no snapshots
-are taken."""
+"""Broadcasts snapshots to viewers: the first one whole, then the differences."""
 
 import asyncio
 import base64
@@ -10,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from dispatcher.dashboard.nodes import RESOURCES, Cells
-from dispatcher.dashboard.snapshot import DashboardSnapshot
 from hoss.wire.columns import U8, U32, encode
+from hossctl.dashboard.nodes import RESOURCES, Cells
+from hossctl.dashboard.snapshot import DashboardSnapshot
 
 
 def message(new: DashboardSnapshot, old: DashboardSnapshot | None) -> dict[str, Any]:
@@ -50,17 +49,16 @@ def _packed(values: Any, dtype: "np.dtype[Any]") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """There is no snapshot. `leader` is the address of the dispatcher that has one, if known."""
+    """There is no snapshot."""
 
     reason: str
-    leader: str = ""
 
 
 class Broadcaster:
     """Holds the latest value. A slow viewer misses values in between."""
 
     def __init__(self) -> None:
-        self.latest: DashboardSnapshot | Unavailable | None = Unavailable("this dispatcher is starting")
+        self.latest: DashboardSnapshot | Unavailable | None = Unavailable("this dashboard is starting")
         self._viewers = 0
         self._replaced = asyncio.Event()
         self._viewed = asyncio.Event()
@@ -84,9 +82,10 @@ class Broadcaster:
                 await asyncio.wait_for(self._replaced.wait(), seconds)
         return self.latest
 
-    async def viewed(self) -> None:
-        """Return once there is a viewer."""
-        await self._viewed.wait()
+    async def viewed(self, *, seconds: float) -> None:
+        """Return once there is a viewer, or after so many seconds."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._viewed.wait(), seconds)
 
     @contextlib.contextmanager
     def viewer(self) -> Iterator[None]:

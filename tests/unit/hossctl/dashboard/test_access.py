@@ -2,8 +2,8 @@
 
 import pytest
 
-from dispatcher.dashboard.access import LEAST_TOKEN_CHARACTERS, read_token
 from hoss.errors import ConfigError
+from hossctl.dashboard.access import LEAST_TOKEN_CHARACTERS, read_token
 
 
 def test_a_token_is_read_without_the_space_around_it(tmp_path):

@@ -1,7 +1,7 @@
 """How full every node is, for the heat map.
 
 `NodeTable` follows the node feed by a subscription of its own, only while there are viewers: decoding the
-accounts of every commit would cost the dispatcher too much. A cell is one byte per node and resource."""
+accounts of every commit would cost too much for nobody. A cell is one byte per node and resource."""
 
 from dataclasses import dataclass, field
 from typing import Any

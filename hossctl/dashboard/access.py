@@ -45,7 +45,7 @@ SHOW_NODE = "/hoss.v1.Resolver/ListNodes"
 ACT_ON_WORKER = "/hoss.v1.Dispatcher/SetWorkerState"
 ACT_ON_NODE = "/hoss.v1.Resolver/CordonNode"
 
-# Where nobody is asked who he is: everybody may look. Who has the token of --dashboard-token-file may act.
+# Where nobody is asked who he is: everybody may look. Who has the token of --token-file may act.
 ANYBODY = Identity(CallerKind.CLIENT, "anybody", Role.VIEW)
 TOKEN_HOLDER = Identity(CallerKind.CLIENT, "dashboard-token", Role.OPERATE)
 
@@ -134,7 +134,7 @@ class Sessions:
 
 
 class DashboardAccess:
-    """Authorizes requests. `token`: of --dashboard-token-file; "": none. `tokens`: checks the platform's tokens;
+    """Authorizes requests. `token`: of --token-file; "": none. `tokens`: checks the platform's tokens;
     None: the platform asks nobody who he is. `hosts`: names by which browsers may reach it, besides addresses and
     localhost."""
 
@@ -181,7 +181,7 @@ class DashboardAccess:
         if not self._own_name(host):
             raise web.HTTPMisdirectedRequest(
                 text="the dashboard is not reached by this name: use its address or localhost, or list the name "
-                "in dashboard_hosts"
+                "with --host"
             )
         if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
             return
@@ -356,7 +356,7 @@ class DashboardAccess:
     @staticmethod
     def _actions_off() -> web.HTTPForbidden:
         return web.HTTPForbidden(
-            text="actions are off: start the dispatcher with --dashboard-token-file, "
+            text="actions are off: start the dashboard with --token-file, "
             "or use `hoss cordon` and `hoss drain`"
         )
 

@@ -1,4 +1,4 @@
-"""The dashboard's HTTP server. It lives as long as the process; its view model comes and goes with terms.
+"""The dashboard's HTTP server. It shows one view model.
 
 Every request passes `_answer` first: the name that it was sent to and the site that it comes from are checked
 there. Who asks, and whether he may, is in `access`."""
@@ -13,17 +13,17 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from dispatcher.dashboard import access, broadcaster
-from dispatcher.dashboard.access import DashboardAccess
-from dispatcher.dashboard.broadcaster import Broadcaster, Unavailable
-from dispatcher.dashboard.snapshot import DashboardSnapshot
-from dispatcher.dashboard.view_model import ViewModel
 from hoss.errors import ConfigError, HossError, InvalidInput, NotFound
 from hoss.manifests.guarded import json_value
 from hoss.security import rights
 from hoss.security.identity import Identity
 from hoss.tasks import background
 from hoss.telemetry import logger
+from hossctl.dashboard import access, broadcaster
+from hossctl.dashboard.access import DashboardAccess
+from hossctl.dashboard.broadcaster import Broadcaster, Unavailable
+from hossctl.dashboard.snapshot import DashboardSnapshot
+from hossctl.dashboard.view_model import ViewModel
 
 STATIC = Path(__file__).with_name("static")
 
@@ -62,7 +62,7 @@ async def add_security_headers(_request: web.Request, response: web.StreamRespon
 
 
 class Dashboard:
-    """`start` once, `showing` in every term, `close` while another dispatcher leads, `stop` at the end."""
+    """`start` once, then `showing`, and `stop` at the end."""
 
     def __init__(self, authorization: DashboardAccess, tls: ssl.SSLContext | None = None) -> None:
         self._access = authorization
@@ -116,33 +116,27 @@ class Dashboard:
 
     @contextlib.asynccontextmanager
     async def showing(self, view_model: ViewModel) -> AsyncIterator[None]:
-        """Show this view model during the block, a term."""
+        """Show this view model during the block."""
         self._view_model = view_model
         self._broadcaster.show(None)
         try:
             async with background(self._run(view_model)):
                 yield
         finally:
-            self.close("this dispatcher has ended its term")
+            self._view_model = None
+            self._broadcaster.show(Unavailable("this dashboard ends"))
 
     async def _run(self, view_model: ViewModel) -> None:
-        """Take snapshots, also after errors: a fault of the dashboard must not stop scheduling."""
+        """Take snapshots, also after errors."""
         while True:
             try:
                 await view_model.run(self._broadcaster)
             except Exception as exc:  # noqa: BLE001, PERF203 - shown and logged; the loop is the retry
                 logger().error("dashboard_failed", error=str(exc), exc_info=exc)
                 self._broadcaster.show(
-                    Unavailable(
-                        f"the dashboard failed and begins again; the dispatcher's log says more: {exc}"
-                    )
+                    Unavailable(f"the dashboard failed and begins again; its log says more: {exc}")
                 )
                 await asyncio.sleep(_RESTART_SECONDS)
-
-    def close(self, reason: str, *, leader: str = "") -> None:
-        """Show a reason. `leader`: the address of the dispatcher that has a dashboard."""
-        self._view_model = None
-        self._broadcaster.show(Unavailable(reason, leader))
 
     def _application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._answer])
@@ -212,13 +206,17 @@ class Dashboard:
             shown = self._broadcaster.latest
             if isinstance(shown, Unavailable):
                 sent = None
-                await response.write(_event("away", {"why": shown.reason, "active": shown.leader}))
+                await response.write(_event("away", {"why": shown.reason}))
             elif shown is None or shown is seen:
                 await response.write(_event("word", {}))
             else:
-                visible = self._visible(shown, viewer)
-                await response.write(_event("look", broadcaster.message(visible, sent)))
-                sent = visible
+                visible = await self._visible(shown, viewer)
+                if isinstance(visible, Unavailable):
+                    sent = None
+                    await response.write(_event("away", {"why": visible.reason}))
+                else:
+                    await response.write(_event("look", broadcaster.message(visible, sent)))
+                    sent = visible
             seen = shown
             await self._broadcaster.other_than(shown, KEEPALIVE_SECONDS)
         await response.write(_event("ended", {}))
@@ -229,13 +227,18 @@ class Dashboard:
         except web.HTTPException:
             return False
 
-    def _visible(self, shown: DashboardSnapshot, viewer: Identity) -> DashboardSnapshot:
+    async def _visible(self, shown: DashboardSnapshot, viewer: Identity) -> DashboardSnapshot | Unavailable:
         model = self._view_model
-        return shown if not viewer.tenant or model is None else model.of_tenant(shown, viewer.tenant)
+        if not viewer.tenant or model is None:
+            return shown
+        try:
+            return await model.of_tenant(shown, viewer.tenant)
+        except HossError as exc:
+            return Unavailable(str(exc))
 
     async def _pods(self, request: web.Request) -> web.StreamResponse:
         viewer = await self._access.require(request, access.FIND_POD)
-        return _json(self._open_view_model().pods(request.query.get("name", ""), viewer.tenant))
+        return _json(await self._open_view_model().pods(request.query.get("name", ""), viewer.tenant))
 
     async def _node(self, request: web.Request) -> web.StreamResponse:
         await self._access.require(request, access.SHOW_NODE)
@@ -273,7 +276,7 @@ class Dashboard:
     async def _act_on_worker(self, request: web.Request) -> web.StreamResponse:
         await self._access.require_to_act(request, access.ACT_ON_WORKER)
         state = await _body(request, "state", str)
-        return _json(self._open_view_model().set_worker_state(request.match_info["name"], state))
+        return _json(await self._open_view_model().set_worker_state(request.match_info["name"], state))
 
     async def _act_on_node(self, request: web.Request) -> web.StreamResponse:
         await self._access.require_to_act(request, access.ACT_ON_NODE)
@@ -284,7 +287,7 @@ class Dashboard:
         if self._view_model is None:
             shown = self._broadcaster.latest
             raise web.HTTPServiceUnavailable(
-                text=shown.reason if isinstance(shown, Unavailable) else "this dispatcher is starting"
+                text=shown.reason if isinstance(shown, Unavailable) else "this dashboard is starting"
             )
         return self._view_model
 
