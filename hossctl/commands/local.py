@@ -395,6 +395,12 @@ def show_dashboard(
         Path | None,
         typer.Option(metavar="FILE", help="An AuthenticationConfig document, as the dispatcher's."),
     ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Of the cluster that checks tokens of ServiceAccounts.")
+    ] = None,
+    in_cluster: Annotated[
+        bool, typer.Option("--in-cluster", help="The cluster that it runs in checks these tokens.")
+    ] = False,
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Listen beyond loopback without TLS: whoever reaches it may look."),
@@ -407,6 +413,7 @@ def show_dashboard(
     """Print links to the local platform's dashboard: each logs in once, as operator, within ten minutes. With
     --listen: serve a dashboard of any platform."""
     if listen:
+        from hoss.kube.config import KubernetesConfig
         from hoss.serving import run as run_service
         from hossctl.dashboard.service import DashboardOptions, serve
 
@@ -417,6 +424,7 @@ def show_dashboard(
             token_file=token_file,
             hosts=tuple(host or ()),
             authentication=authentication,
+            cluster=KubernetesConfig(kubeconfig=kubeconfig) if kubeconfig or in_cluster else None,
             insecure=insecure,
         )
         run_service(lambda: serve(options, ready_file))

@@ -7,6 +7,8 @@ from pathlib import Path
 from hoss import telemetry
 from hoss.client.access import found_access
 from hoss.host import Host
+from hoss.kube.config import KubernetesConfig
+from hoss.kube.token_review import service_accounts_reviewed
 from hoss.security.options import SecurityConfig, check_insecure, host_of, of_loopback, verifier_of
 from hoss.serving import announce_ready
 from hossctl.dashboard.access import DashboardAccess, read_token
@@ -21,7 +23,7 @@ _SERVICE = "dashboard"
 class DashboardOptions:
     """`listen`: host:port, port 0 takes a free one. `https`: on loopback, too, where `endpoints` have a
     certificate. `token_file`: with a token that lets viewers cordon and drain. `hosts`: names by which browsers
-    may reach it. `authentication`: an AuthenticationConfig document. `insecure`: listen beyond loopback without a
+    may reach it. `authentication`: an AuthenticationConfig document. `cluster`: whose API server is asked about tokens of ServiceAccounts. `insecure`: listen beyond loopback without a
     certificate."""
 
     listen: str
@@ -30,6 +32,7 @@ class DashboardOptions:
     token_file: Path | None = None
     hosts: tuple[str, ...] = ()
     authentication: Path | None = None
+    cluster: KubernetesConfig | None = None
     insecure: bool = False
 
 
@@ -39,6 +42,7 @@ async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
     tls_dir = _tls_dir(options.endpoints)
     config = SecurityConfig(tls_dir=tls_dir, insecure=options.insecure)
     host = host_of(config, options.listen, options.authentication)
+    reviews = service_accounts_reviewed(options.cluster, "hoss-dashboard", host=host)
     dashboard = _dashboard(options, config, host)
     try:
         port = await dashboard.start(options.listen)
@@ -58,6 +62,8 @@ async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
             await host.until_stopped()
     finally:
         await dashboard.stop()
+        if reviews is not None:
+            await reviews.close()
 
 
 def _tls_dir(endpoints: Endpoints) -> Path | None:

@@ -28,11 +28,12 @@ from hoss.kube.api import KubeApi, Refused
 from hoss.redis_accounts import DISPATCHER, RESOLVER, USERS_FILE, RedisAccount, written_accounts
 from hoss.security.authority import Authority
 from hoss.security.identity import CallerKind, Identity, Role
+from hoss.security.transport import server_name
 
 AUTHORITY, REDIS, OPERATOR, PROMETHEUS = "authority", "redis", "operator", "prometheus"
 DASHBOARD = "dashboard"
 # Of certificates that serve others than HOSS's own clients.
-_HOSTS: Mapping[str, tuple[str, ...]] = {DASHBOARD: ("dashboard.hoss.internal",)}
+_HOSTS: Mapping[str, tuple[str, ...]] = {DASHBOARD: (server_name(DASHBOARD),)}
 PASSWORD_FILE = "redis.password"  # noqa: S105 - its name
 
 # Secrets beside those of services, which are called hoss-SERVICE-tls.

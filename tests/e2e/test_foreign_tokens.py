@@ -19,7 +19,6 @@ from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.errors import AccessDenied
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.security.identity import CallerKind, Identity, Role
-from hossctl.local.ports import free_ports
 
 RULES = [
     {"groups": ["oidc:team-*"], "role": "submit", "tenant": "*"},
@@ -34,18 +33,9 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Issuer]:
 
 
 @pytest.fixture(scope="module")
-def dashboard_port() -> int:
-    (port,) = free_ports(1)
-    return port
-
-
-@pytest.fixture(scope="module")
-def doors(
-    tmp_path_factory: pytest.TempPathFactory, issuer: Issuer, dashboard_port: int
-) -> Iterator[ConfiguredCluster]:
+def doors(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[ConfiguredCluster]:
     authentication = {"oidc": [issuer.settings()], "rules": RULES}
-    dashboard = ("--dashboard-listen", f"127.0.0.1:{dashboard_port}")
-    made = ConfiguredCluster(tmp_path_factory.mktemp("doors"), authentication, dispatcher_flags=dashboard)
+    made = ConfiguredCluster(tmp_path_factory.mktemp("doors"), authentication)
     yield made
     made.stop()
 
@@ -103,24 +93,24 @@ async def test_each_refusal_says_in_one_sentence_what_is_wrong_and_no_log_has_a_
     await doors.check_secret([right, *told])
 
 
-async def test_the_dashboard_takes_the_tokens_of_the_issuer_too(doors, issuer, dashboard_port) -> None:
-    url = f"http://127.0.0.1:{dashboard_port}"
+async def test_the_dashboard_takes_the_tokens_of_the_issuer_too(doors, issuer) -> None:
+    url = await asyncio.to_thread(doors.start_dashboard)
     timeout = aiohttp.ClientTimeout(total=DEADLINE_SECONDS)
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True), timeout=timeout) as http:
-        async with http.post(f"{url}/api/login", json={"token": issuer.token(groups=["others"])}) as refused:
+        async with http.post(f"{url}api/login", json={"token": issuer.token(groups=["others"])}) as refused:
             assert refused.status == 401
             assert "no role here" in (await refused.json())["error"]
         token = issuer.token(groups=["team-blue"])
-        async with http.post(f"{url}/api/login", json={"token": token}) as answer:
+        async with http.post(f"{url}api/login", json={"token": token}) as answer:
             assert answer.status == 200
-        async with http.get(f"{url}/api/access") as answer:
+        async with http.get(f"{url}api/access") as answer:
             shown = await answer.json()
         assert (shown["caller"], shown["role"], shown["tenant"]) == ("oidc:ana", "submit", "blue")
-        async with http.get(f"{url}/api/nodes/n1") as answer:
+        async with http.get(f"{url}api/nodes/n1") as answer:
             assert answer.status == 403
         doors.authority.revoke_token("oidc:ana")
         try:
-            async with http.get(f"{url}/api/nodes/n1") as answer:
+            async with http.get(f"{url}api/nodes/n1") as answer:
                 assert answer.status == 401  # the session has ended with its user
         finally:
             for revoked in doors.authority.directory.rglob("revoked"):
