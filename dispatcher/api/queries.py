@@ -12,6 +12,7 @@ from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.core.queue.tenants import Holding
 from dispatcher.core.slices import Steps
 from dispatcher.core.workers.membership import Worker
+from dispatcher.core.workers.work_timeline import ROW
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
@@ -21,7 +22,7 @@ from hoss.model.selectors import Requirement
 from hoss.model.statistics import BOUNDS_SECONDS
 from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.wire.columns import NONE_U16, NONE_U32
+from hoss.wire.columns import NONE_U16, NONE_U32, U32, encode
 from hoss.wire.convert import template_to_proto
 from hoss.wire.convert_selectors import labels_to_proto
 from hoss.wire.pages import first_page, key_before, not_from_a_reply
@@ -293,6 +294,21 @@ class Queries:
                 yield _HISTORY_MICROS
             yield _WORKER_MICROS
         return reply
+
+    def work_timeline(self, after: int) -> pb.WorkTimeline:
+        """The rows after the one with this serial."""
+        timeline = self._machine.work_timeline
+        rows = timeline.after(after)
+        numbers, index = np.unique(rows["worker"], return_inverse=True)
+        columns = {
+            name: np.ascontiguousarray(rows[name]).tobytes() for name in ROW.names or () if name != "worker"
+        }
+        return pb.WorkTimeline(
+            last=timeline.last,
+            workers=[self._machine.members.name_of(number) for number in numbers.tolist()],
+            worker=encode(index, U32),
+            **columns,
+        )
 
     def tenants(
         self, request: pb.ListTenantsRequest, view: TenantView | None = None

@@ -177,6 +177,9 @@ class DispatcherService(DispatcherServicer):
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersReply:
         return await _answer(in_turns(self._queries.workers(request)), context)
 
+    async def GetWorkTimeline(self, request: pb.WorkTimelineRequest, context: Context) -> pb.WorkTimeline:
+        return self._queries.work_timeline(request.after)
+
     async def SetWorkerState(
         self, request: pb.SetWorkerStateRequest, context: Context
     ) -> pb.SetWorkerStateReply:

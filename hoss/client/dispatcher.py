@@ -288,6 +288,10 @@ class DispatcherClient:
         replies = self._pages(self.stub.ListWorkers, request)
         return [worker async for page in replies for worker in page.workers]
 
+    async def work_timeline(self, after: int = 0) -> pb.WorkTimeline:
+        """When workers had which batches, after the `last` of an earlier reply."""
+        return await self._call(self.stub.GetWorkTimeline, pb.WorkTimelineRequest(after=after))
+
     async def set_worker_state(self, name: str, state: str) -> pb.WorkerInfo:
         """Cordon ("Cordoned"), drain ("Draining") or reopen ("Ready") a worker."""
         request = pb.SetWorkerStateRequest(name=name, state=state)

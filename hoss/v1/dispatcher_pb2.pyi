@@ -656,6 +656,36 @@ class ListWorkersReply(_message.Message):
     next_page_token: str
     def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
+class WorkTimelineRequest(_message.Message):
+    __slots__ = ("after",)
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    def __init__(self, after: _Optional[int] = ...) -> None: ...
+
+class WorkTimeline(_message.Message):
+    __slots__ = ("last", "workers", "worker", "sent_ms", "answered_ms", "queued_ms", "deciding_micros", "committing_micros", "bound", "others")
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    SENT_MS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_MS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_MS_FIELD_NUMBER: _ClassVar[int]
+    DECIDING_MICROS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTING_MICROS_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    last: int
+    workers: _containers.RepeatedScalarFieldContainer[str]
+    worker: bytes
+    sent_ms: bytes
+    answered_ms: bytes
+    queued_ms: bytes
+    deciding_micros: bytes
+    committing_micros: bytes
+    bound: bytes
+    others: bytes
+    def __init__(self, last: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., worker: _Optional[bytes] = ..., sent_ms: _Optional[bytes] = ..., answered_ms: _Optional[bytes] = ..., queued_ms: _Optional[bytes] = ..., deciding_micros: _Optional[bytes] = ..., committing_micros: _Optional[bytes] = ..., bound: _Optional[bytes] = ..., others: _Optional[bytes] = ...) -> None: ...
+
 class SetWorkerStateRequest(_message.Message):
     __slots__ = ("name", "state")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -112,6 +112,11 @@ class DispatcherStub(object):
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.FromString,
                 _registered_method=True)
+        self.GetWorkTimeline = channel.unary_unary(
+                '/hoss.v1.Dispatcher/GetWorkTimeline',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.WorkTimelineRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.WorkTimeline.FromString,
+                _registered_method=True)
         self.ListWorkers = channel.unary_unary(
                 '/hoss.v1.Dispatcher/ListWorkers',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListWorkersRequest.SerializeToString,
@@ -285,6 +290,13 @@ class DispatcherServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetWorkTimeline(self, request, context):
+        """When workers had which batches, as far as that is kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListWorkers(self, request, context):
         """Every registered worker, and workers that were recently lost or have left, with their load and health.
         """
@@ -441,6 +453,11 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.ListObjects,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.SerializeToString,
+            ),
+            'GetWorkTimeline': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWorkTimeline,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.WorkTimelineRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.WorkTimeline.SerializeToString,
             ),
             'ListWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListWorkers,
@@ -884,6 +901,33 @@ class Dispatcher(object):
             '/hoss.v1.Dispatcher/ListObjects',
             hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWorkTimeline(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/GetWorkTimeline',
+            hoss_dot_v1_dot_dispatcher__pb2.WorkTimelineRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.WorkTimeline.FromString,
             options,
             channel_credentials,
             insecure,

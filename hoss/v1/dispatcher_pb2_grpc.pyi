@@ -81,6 +81,8 @@ class DispatcherStub:
     """Deletes objects from the journal. Pods are tried again if rules no longer concern them."""
     ListObjects: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListObjectsRequest, _dispatcher_pb2.ListObjectsReply]
     """The objects that were applied, or that the cluster has."""
+    GetWorkTimeline: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.WorkTimelineRequest, _dispatcher_pb2.WorkTimeline]
+    """When workers had which batches, as far as that is kept."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]
     """Every registered worker, and workers that were recently lost or have left, with their load and health."""
     SetWorkerState: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]
@@ -168,6 +170,8 @@ class DispatcherAsyncStub(DispatcherStub):
     """Deletes objects from the journal. Pods are tried again if rules no longer concern them."""
     ListObjects: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListObjectsRequest, _dispatcher_pb2.ListObjectsReply]  # type: ignore[assignment]
     """The objects that were applied, or that the cluster has."""
+    GetWorkTimeline: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.WorkTimelineRequest, _dispatcher_pb2.WorkTimeline]  # type: ignore[assignment]
+    """When workers had which batches, as far as that is kept."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]  # type: ignore[assignment]
     """Every registered worker, and workers that were recently lost or have left, with their load and health."""
     SetWorkerState: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]  # type: ignore[assignment]
@@ -336,6 +340,14 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.ListObjectsReply, _abc.Awaitable[_dispatcher_pb2.ListObjectsReply]]:
         """The objects that were applied, or that the cluster has."""
+
+    @_abc_1.abstractmethod
+    def GetWorkTimeline(
+        self,
+        request: _dispatcher_pb2.WorkTimelineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.WorkTimeline, _abc.Awaitable[_dispatcher_pb2.WorkTimeline]]:
+        """When workers had which batches, as far as that is kept."""
 
     @_abc_1.abstractmethod
     def ListWorkers(

@@ -31,6 +31,8 @@ OVER = 201  # more than all of it
 NOTHING = 255  # the node has nothing of that resource
 
 _WHOLE_CARD_MILLI = 1000
+_STATE_FLAGS = {"cordoned": FLAG_UNSCHEDULABLE, "quarantined": FLAG_QUARANTINED, "shrunk": FLAG_SHRUNK}
+_ANY_STATE = FLAG_UNSCHEDULABLE | FLAG_QUARANTINED | FLAG_SHRUNK
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +103,7 @@ class NodeTable:
                     "name": resource,
                     "requested": _written(resource, requested),
                     "allocatable": _written(resource, allocatable),
+                    "share": round(requested / allocatable, 4) if allocatable else 1.0,
                 }
                 for resource, (allocatable, requested) in zip(
                     RESOURCES, self._amounts[index].tolist(), strict=True
@@ -112,6 +115,28 @@ class NodeTable:
             "quarantined": bool(flags & FLAG_QUARANTINED),
             "shrunk": bool(flags & FLAG_SHRUNK),
         }
+
+    def names_with(self, part: str, label: str, state: str) -> list[str]:
+        """The names of nodes, in order: those that contain `part`, have the label ("KEY=VALUE" or "KEY") and are
+        in a state (cordoned, quarantined, shrunk; "open": in none of these). Empty: every node."""
+        key, equals, value = label.partition("=")
+        flag = _STATE_FLAGS.get(state, 0)
+        found = []
+        for name, index in self._index.items():
+            flags = int(self._flags[index])
+            if part not in name or (flag and not flags & flag) or (state == "open" and flags & _ANY_STATE):
+                continue
+            if key and not any(
+                pair.key == key and (not equals or pair.value == value) for pair in self._specs[index].labels
+            ):
+                continue
+            found.append(name)
+        return sorted(found)
+
+    def fullness(self, name: str) -> float:
+        """The share that is requested of the node's resource of which most is."""
+        allocatable, requested = self._amounts[self._index[name]].T
+        return float((requested / np.maximum(allocatable, 1))[allocatable > 0].max(initial=0.0))
 
     def _take_entry(self, entry: pb.NodeEntry) -> None:
         known = self._specs.get(entry.index)

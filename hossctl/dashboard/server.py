@@ -27,6 +27,29 @@ from hossctl.dashboard.view_model import ViewModel
 
 STATIC = Path(__file__).with_name("static")
 
+# Addresses of pages. All are one document, whose script shows what the address names.
+PAGES = (
+    "/",
+    "/jobs",
+    "/pods",
+    "/nodes",
+    "/workers",
+    "/tenants",
+    "/timeline",
+    "/policy",
+    "/events",
+    "/jobs/{namespace}/{name}",
+    "/nodes/{name}",
+    "/workers/{name}",
+)
+# Lists, and what each is over gRPC.
+LISTS = {
+    "jobs": access.LIST_JOBS,
+    "pods": access.LOOK,
+    "tenants": access.LIST_TENANTS,
+    "nodes": access.SHOW_NODE,
+}
+
 MAX_VIEWERS = 64
 MAX_BODY_BYTES = 10_000  # a token has up to 8,192
 # Viewers get an event this often. Browsers treat three times as long without one as a lost connection.
@@ -141,10 +164,18 @@ class Dashboard:
     def _application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._answer])
         app.on_response_prepare.append(add_security_headers)
-        app.router.add_get("/", self._index)
+        for path in PAGES:
+            app.router.add_get(path, self._index)
         app.router.add_get("/api/stream", self._stream)
         app.router.add_get("/api/pods", self._pods)
         app.router.add_get("/api/nodes/{name}", self._node)
+        app.router.add_get("/api/lists/{kind}", self._list)
+        app.router.add_get("/api/jobs/{namespace}/{name}", self._job)
+        app.router.add_get("/api/workers/{name}", self._worker)
+        app.router.add_get("/api/history", self._history)
+        app.router.add_get("/api/events", self._events)
+        app.router.add_get("/api/policies", self._policies)
+        app.router.add_get("/api/timeline", self._timeline)
         app.router.add_get("/api/access", self._viewer)
         app.router.add_post("/api/login", self._log_in)
         app.router.add_post("/api/logout", self._log_out)
@@ -242,7 +273,43 @@ class Dashboard:
 
     async def _node(self, request: web.Request) -> web.StreamResponse:
         await self._access.require(request, access.SHOW_NODE)
-        return _json(self._open_view_model().node(request.match_info["name"]))
+        return _json(await self._open_view_model().node(request.match_info["name"]))
+
+    async def _list(self, request: web.Request) -> web.StreamResponse:
+        kind = request.match_info["kind"]
+        if kind not in LISTS:
+            raise NotFound(f"there is no list {kind[:100]!r}")
+        viewer = await self._access.require(request, LISTS[kind])
+        return _json(await self._open_view_model().list_page(kind, request.query, viewer.tenant))
+
+    async def _job(self, request: web.Request) -> web.StreamResponse:
+        viewer = await self._access.require(request, access.LIST_JOBS)
+        named = request.match_info
+        return _json(await self._open_view_model().job(named["namespace"], named["name"], viewer.tenant))
+
+    async def _worker(self, request: web.Request) -> web.StreamResponse:
+        await self._access.require(request, access.SHOW_WORKER)
+        return _json(await self._open_view_model().worker(request.match_info["name"]))
+
+    async def _history(self, request: web.Request) -> web.StreamResponse:
+        await self._access.require(request, access.SHOW_STATUS)
+        return _json(self._open_view_model().history())
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        await self._access.require(request, access.SHOW_STATUS)
+        return _json(self._open_view_model().events())
+
+    async def _policies(self, request: web.Request) -> web.StreamResponse:
+        await self._access.require(request, access.SHOW_POLICY)
+        return _json(self._open_view_model().policies())
+
+    async def _timeline(self, request: web.Request) -> web.StreamResponse:
+        await self._access.require(request, access.SHOW_TIMELINE)
+        try:
+            seconds = float(request.query.get("seconds", "60"))
+        except ValueError as exc:
+            raise InvalidInput("is no number", where="seconds") from exc
+        return _json(self._open_view_model().timeline(seconds, request.query.get("worker", "")))
 
     async def _viewer(self, request: web.Request) -> web.StreamResponse:
         """Who looks and what he may do, with the CSRF token of his session. 401 for a wrong token."""

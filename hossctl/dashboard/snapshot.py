@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.dashboard.nodes import RESOURCES, Cells
 
-KEPT_POINTS = 300
+KEPT_POINTS = 3600  # an hour
 GAP_SECONDS = 5.0  # a longer time without samples is left out of the curves
 
 RATES = ("bound", "accepted", "refused")

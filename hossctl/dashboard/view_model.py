@@ -16,14 +16,28 @@ from hoss.tasks import end_tasks
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.dashboard.broadcaster import Broadcaster, Unavailable
+from hossctl.dashboard.history import History
+from hossctl.dashboard.lists import (
+    Filters,
+    list_jobs,
+    list_nodes,
+    list_pods,
+    list_tenants,
+    show_job,
+    show_worker,
+)
 from hossctl.dashboard.nodes import NodeTable
 from hossctl.dashboard.pods import find_pods
-from hossctl.dashboard.snapshot import Curves, DashboardSnapshot, Sample, SnapshotTaker
+from hossctl.dashboard.snapshot import DashboardSnapshot, Point, Sample, SnapshotTaker
 
 SAMPLE_SECONDS = 1.0
 PATIENCE_SECONDS = 1.5  # for the dispatcher; then viewers are told that it does not answer
 NODES_PATIENCE_SECONDS = 3.0  # for the node feed; then a snapshot has outdated nodes, and says so
 _RETRY_SECONDS = 0.5
+
+SHOWN_MS = 300_000  # of the curves, in every first message
+MOST_TIMELINE_BARS = 4000  # of a reply
+_MOST_TIMELINE_SECONDS = 3600.0
 
 NO_DISPATCHER = "no dispatcher answers; one takes over, or starts again"
 
@@ -46,8 +60,10 @@ class ViewModel:
         self._unix_clock = unix_clock
         self._nodes = NodeTable()
         self._feed = Subscription(resolver, "dashboard", self._nodes.apply, clock=clock, rng=rng)
-        self._curves = Curves()
+        self._history = History()
         self._snapshots = SnapshotTaker()
+        self._term = 0
+        self._policy_version: int | None = None
         self._reading: asyncio.Task[None] | None = None  # of the node feed
 
     async def run(self, broadcaster: Broadcaster) -> None:
@@ -73,12 +89,52 @@ class ViewModel:
         """See find_pods. `tenant`: whose pods alone; "": of all."""
         return await find_pods(self._dispatcher.of_tenant(tenant), text)
 
-    def node(self, name: str) -> dict[str, Any]:
+    async def node(self, name: str) -> dict[str, Any]:
         """One node. Raises NotFound."""
+        await self._read_nodes()
         node = self._nodes.node(name)
         if node is None:
             raise NotFound(f"there is no node {quoted(name)}")
         return node
+
+    async def list_page(self, kind: str, filters: Filters, tenant: str) -> dict[str, Any]:
+        """A page of a list. Raises InvalidInput, NotFound and TransportError."""
+        client = self._dispatcher.of_tenant(tenant)
+        if kind == "jobs":
+            return await list_jobs(client, filters)
+        if kind == "pods":
+            return await list_pods(client, filters)
+        if kind == "tenants":
+            return await list_tenants(client)
+        await self._read_nodes()
+        return list_nodes(self._nodes, filters)
+
+    async def job(self, namespace: str, name: str, tenant: str) -> dict[str, Any]:
+        """One job. Raises NotFound."""
+        return await show_job(self._dispatcher.of_tenant(tenant), namespace, name)
+
+    async def worker(self, name: str) -> dict[str, Any]:
+        """One worker, with an hour of its curve. Raises NotFound."""
+        return {**await show_worker(self._dispatcher, name), "points": self._history.worker(name)}
+
+    def history(self) -> dict[str, Any]:
+        """The curves of an hour."""
+        return {"points": [tuple(point) for point in self._history.points()]}
+
+    def events(self) -> dict[str, Any]:
+        """What happened within an hour, the latest first."""
+        return {"events": list(reversed(self._history.events))}
+
+    def policies(self) -> dict[str, Any]:
+        """The policies that were in force since this dashboard began, the present one first."""
+        return {"policies": list(reversed(self._history.policies))}
+
+    def timeline(self, seconds: float, worker: str) -> dict[str, Any]:
+        """When workers had which batches, within the last seconds. `worker`: its batches alone; "": all."""
+        now_ms = int(self._unix_clock() * 1000)
+        since = now_ms - int(min(max(seconds, 1.0), _MOST_TIMELINE_SECONDS) * 1000)
+        rows = self._history.timeline.since(since, MOST_TIMELINE_BARS, (worker,) if worker else ())
+        return {"now": now_ms, "since": since, **rows}
 
     async def set_worker_state(self, name: str, state: str) -> dict[str, Any]:
         """As `hoss cordon`, `uncordon` and `drain worker`. Raises NotFound, InvalidInput, LedgerUnavailable and
@@ -108,12 +164,12 @@ class ViewModel:
             return
         finally:
             await end_tasks((asking,))
-        self._curves.add(sample)
+        self._history.add(sample)
         if summary is not None:
             problem = await self._read_nodes()
             cells = self._nodes.cells()
             broadcaster.show(
-                self._snapshots.take(sample, summary, cells, self._curves.points, problem=problem)
+                self._snapshots.take(sample, summary, cells, self._shown_points(sample), problem=problem)
             )
 
     async def _ask(self, *, with_pods: bool) -> tuple[Sample, pb.PodSummary | None]:
@@ -121,8 +177,22 @@ class ViewModel:
         now, at_ms = self._clock(), int(self._unix_clock() * 1000)
         workers = await self._dispatcher.list_workers()
         conflicts = await self._dispatcher.conflicts()
+        await self._read_history(status)
         summary = await self._dispatcher.pod_summary() if with_pods else None
         return Sample(now, at_ms, status, workers, conflicts), summary
+
+    async def _read_history(self, status: pb.DispatcherStatus) -> None:
+        """What is kept of each moment, whether anybody looks or not."""
+        if status.term != self._term:  # another dispatcher, with a timeline of its own
+            self._term, self._history.timeline.last = status.term, 0
+            self._policy_version = None
+        self._history.timeline.add(await self._dispatcher.work_timeline(self._history.timeline.last))
+        if status.policy.version != self._policy_version:
+            self._history.note_policy(await self._dispatcher.get_policy())
+            self._policy_version = status.policy.version
+
+    def _shown_points(self, sample: Sample) -> list[Point]:
+        return self._history.points(sample.at_ms - SHOWN_MS)
 
     async def _read_nodes(self) -> str:
         """Bring the nodes up to date. Returns why they are not."""

@@ -127,9 +127,79 @@ async def test_a_name_that_only_begins_so_suggests(http):
         assert await response.json() == {"stories": [], "suggestions": ["default/web-0-0"]}
 
 
+async def _json(http, path, **query):
+    async with http.get(path, params=query) as response:
+        assert response.status == 200
+        return await response.json()
+
+
+async def test_lists_have_filters_and_pages(http):
+    await _looks(http, until=_settled)
+    jobs = (await _json(http, "/api/lists/jobs"))["rows"]
+    assert [(job["name"], job["bound"], job["unschedulable"]) for job in jobs] == [
+        ("web-0", 30, 0),
+        ("giant-0", 0, 1),
+    ]
+    assert [job["name"] for job in (await _json(http, "/api/lists/jobs", name="gi"))["rows"]] == ["giant-0"]
+    waiting = (await _json(http, "/api/lists/pods", phase="Unschedulable"))["rows"]
+    assert [(pod["name"], pod["requests"]["cpu"]) for pod in waiting] == [("giant-0-0", "1000")]
+    named = (await _json(http, "/api/lists/pods", name="web-0-3"))["rows"]
+    assert [pod["name"] for pod in named] == ["web-0-3"]
+    on_node = (await _json(http, "/api/lists/pods", node=named[0]["node"]))["rows"]
+    assert "web-0-3" in [pod["name"] for pod in on_node]
+    nodes = await _json(http, "/api/lists/nodes", name="000", sort="full")
+    assert (nodes["total"], nodes["next"]) == (10, "")
+    shares = [max(resource["share"] for resource in node["resources"]) for node in nodes["rows"]]
+    assert shares == sorted(shares, reverse=True)
+    (tenant,) = (await _json(http, "/api/lists/tenants"))["rows"]
+    assert (tenant["name"], tenant["bound"]) == ("default", 30)
+
+
+async def test_a_job_and_a_worker_have_pages_with_what_happened(http):
+    await _looks(http, until=_settled)
+    job = await _json(http, "/api/jobs/default/web-0")
+    assert (job["replicas"], job["bound"]) == (30, 30)
+    assert {step["pods"] for step in job["steps"] if step["phase"] == "Bound"} == {30}
+    worker = await _json(http, "/api/workers/w1")
+    assert (worker["state"], worker["bound"]) == ("Ready", 30)
+    assert worker["steps"][0]["state"] == "Ready"
+    assert worker["points"][0][0] <= worker["points"][-1][0]
+
+
+async def test_history_is_kept_without_viewers(http):
+    """The pods were bound before anybody looked."""
+    timeline = await _json(http, "/api/timeline", seconds="3600")
+    bound = timeline["columns"].index("bound")
+    assert timeline["workers"] == ["w1"]
+    assert sum(row[bound] for row in timeline["rows"]) >= 30
+    assert not (await _json(http, "/api/timeline", seconds="3600", worker="w9"))["rows"]
+    points = (await _json(http, "/api/history"))["points"]
+    assert points[0][0] < points[-1][0]
+    (policy,) = (await _json(http, "/api/policies"))["policies"]
+    assert policy["source"] == "default"
+    assert "events" in await _json(http, "/api/events")
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/nodes/node-0001", "/workers/w1", "/jobs/default/web-0"])
+async def test_the_address_of_a_page_is_that_of_the_document(http, path):
+    async with http.get(path) as response:
+        assert response.content_type == "text/html"
+
+
 @pytest.mark.parametrize(
     ("path", "status", "error"),
     [
+        ("/api/lists/pods?phase=lost", 400, "phase: 'LOST' is no phase"),
+        (
+            "/api/lists/nodes?state=lost",
+            400,
+            "state: 'lost' is none of cordoned, quarantined, shrunk, open",
+        ),
+        ("/api/lists/nodes?page=x", 400, "page: is no number"),
+        ("/api/lists/secrets", 404, "there is no list 'secrets'"),
+        ("/api/jobs/default/none", 404, "there is no job 'default/none'"),
+        ("/api/workers/w9", 404, "there is no worker 'w9'"),
+        ("/api/timeline?seconds=x", 400, "seconds: is no number"),
         ("/api/pods", 400, "name: is empty; give a pod's name, or namespace/name"),
         ("/api/nodes/nowhere", 404, "there is no node 'nowhere'"),
         ("/nothing", 404, "404: Not Found"),

@@ -1,31 +1,49 @@
-// Curves over the last minutes, five at most, as one SVG that is drawn anew with every look.
+// Curves over the last minutes, an hour at most, as one SVG that is drawn anew with every look, and the same numbers
+// as a table for whoever opens it.
 
 import { make } from "./dom.js";
 import { clock } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const SPANS = [[60_000, 15_000], [120_000, 30_000], [300_000, 60_000]]; // shown, and between two marks: the least that holds all
-const LONGEST_MS = 300_000;
+const SPANS = [[60_000, 15_000], [120_000, 30_000], [300_000, 60_000], [900_000, 180_000], [3_600_000, 600_000]]; // shown, and between two marks: the least that holds all
+const SPAN_MS = 300_000;
 const GAP_MS = 5000;
+const MOST_ROWS = 12; // of the table
 const LEFT = 46;
 const BOTTOM = 18;
 const TOP = 8;
 
 export class Chart {
-  /** `lines`: [{name, of: (point) => number | null}]; `log`: whether heights are logarithms. */
-  constructor(holder, legend, lines, { log, write }) {
-    Object.assign(this, { holder, legend, lines, log, write, points: [], at: 0, hovered: null });
+  /** `lines`: [{name, of: (point) => number | null}]; `log`: whether heights are logarithms; `gapMs`: points that are
+   * farther apart are not joined; `most`: what the height stands for at least; `spanMs`: the longest time shown. */
+  constructor(holder, legend, lines, { log, write, gapMs = GAP_MS, spanMs = SPAN_MS, most = 0 }) {
+    Object.assign(this, { holder, legend, lines, log, write, gapMs, spanMs, most, points: [], at: 0, hovered: null });
     this.svg = svg("svg", { "aria-hidden": "true" });
     holder.append(this.svg, make("p", { class: "waiting" }, "No pods went through yet."));
+    this.numbers = make("details", { class: "numbers", ontoggle: () => this.tabulate() }, make("summary", {}, "As a table"));
+    holder.after(this.numbers);
     holder.addEventListener("pointermove", (event) => this.hover(event.offsetX));
     holder.addEventListener("pointerleave", () => this.hover(null));
     new ResizeObserver(() => this.draw()).observe(holder);
   }
 
   show(points, at) {
-    this.points = points.filter((point) => point[0] > at - LONGEST_MS);
+    this.points = points.filter((point) => point[0] > at - this.spanMs);
     this.at = at;
     this.draw();
+    this.tabulate();
+  }
+
+  /** The latest points, evenly chosen of those that are shown; only while somebody has opened it. */
+  tabulate() {
+    if (!this.numbers.open) return;
+    const step = Math.max(1, Math.ceil(this.points.length / MOST_ROWS));
+    const chosen = this.points.filter((_, i) => (this.points.length - 1 - i) % step === 0).reverse();
+    const written = (value) => (value === null ? "–" : this.write(value));
+    const head = make("tr", {}, ...["Time", ...this.lines.map((line) => line.name)].map((name) => make("th", { scope: "col" }, name)));
+    const rows = chosen.map((point) => make("tr", {}, make("th", { scope: "row" }, clock(point[0])), ...this.lines.map((line) => make("td", {}, written(line.of(point))))));
+    this.numbers.querySelector("table")?.remove();
+    this.numbers.append(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
   }
 
   hover(x) {
@@ -39,7 +57,7 @@ export class Chart {
     if (!width || !this.at) return;
     const values = this.points.flatMap((point) => this.lines.map((line) => line.of(point))).filter((value) => value !== null);
     this.holder.querySelector(".waiting").hidden = values.some((value) => value > 0);
-    const ticks = this.log ? decades(values) : steps(Math.max(0, ...values));
+    const ticks = this.log ? decades(values) : steps(Math.max(this.most, ...values));
     const [low, high] = [ticks[0], ticks[ticks.length - 1]];
     const raise = this.log
       ? (value) => (Math.log10(Math.max(value, low)) - Math.log10(low)) / (Math.log10(high) - Math.log10(low))
@@ -90,7 +108,7 @@ export class Chart {
     for (const point of this.points) {
       const value = line.of(point);
       if (value === null) continue;
-      const begins = last === null || point[0] - last > GAP_MS;
+      const begins = last === null || point[0] - last > this.gapMs;
       path += `${begins ? "M" : "L"}${x(point[0]).toFixed(1)} ${y(value).toFixed(1)}${begins ? "h0" : ""}`; // h0: a lone point is a dot
       last = point[0];
     }
@@ -107,10 +125,10 @@ function area(path, floor) {
 }
 
 function steps(most) {
-  const rough = Math.max(most, 1) / 3;
+  const rough = (most || 1) / 3;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
-  return Array.from({ length: Math.ceil(Math.max(most, 1) / step) + 1 }, (_, i) => i * step);
+  return Array.from({ length: Math.ceil((most || 1) / step) + 1 }, (_, i) => i * step);
 }
 
 function decades(values) {

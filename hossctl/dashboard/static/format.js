@@ -19,3 +19,5 @@ const tidy = (number) => number.toFixed(number < 10 && number % 1 > 0.04 ? 1 : 0
 
 export const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 export const moment = (ms) => new Date(ms).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+/** A moment of today by its time alone. */
+export const when = (ms) => (!ms ? "–" : new Date(ms).toDateString() === new Date().toDateString() ? clock(ms) : moment(ms));

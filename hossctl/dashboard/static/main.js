@@ -4,30 +4,38 @@ import { ask, identify, loggedIn, logIn, logOut, unlocked, viewer } from "./api.
 import { Chart } from "./chart.js";
 import { find, make, say } from "./dom.js";
 import { clock, count, duration, percent } from "./format.js";
+import { JobPage, NodePage, WorkerPage } from "./details.js";
 import { HeatMap } from "./heatmap.js";
+import { lists } from "./lists.js";
+import { events, PolicyPage } from "./log.js";
 import { emptyModel, take } from "./model.js";
 import * as panels from "./panels.js";
+import { address, go, here, route } from "./router.js";
 import { Story } from "./story.js";
 import { Stream } from "./stream.js";
+import { TimelinePage } from "./timeline.js";
 
 const ASK_AFTER_MS = 120; // the pointer rests on a node: then its exact numbers are worth a question
 const NAMES = { cpu: "CPU", memory: "Memory", pods: "Pods", cards: "Cards" };
 const NOTHING = 255;
 const OVER = 201;
+const MINUTES_MS = 300_000;
+const HOUR_MS = 3_600_000;
+const AGAIN_MS = 2000; // a page asks again this often
 
 const model = emptyModel();
 const story = new Story();
-const heat = new HeatMap(find("heat"), { focus: tellNode, choose: () => askNode(0) });
+const heat = new HeatMap(find("heat"), { focus: tellNode, choose: (row) => row !== null && go(address(["nodes", model.nodes.names[row]])) });
 const rates = new Chart(find("rate-chart"), find("rate-legend"), [
   { name: "bound", of: (point) => point[1][0] },
   { name: "submitted", of: (point) => point[1][1] },
   { name: "refused", of: (point) => point[1][2] },
-], { log: false, write: count });
+], { log: false, write: count, spanMs: HOUR_MS });
 const latencies = new Chart(find("lat-chart"), find("lat-legend"), [
   { name: "in queue", of: (point) => point[3][0] },
   { name: "deciding", of: (point) => point[3][1] },
   { name: "committing", of: (point) => point[3][2] },
-], { log: true, write: duration });
+], { log: true, write: duration, spanMs: HOUR_MS });
 
 // --- the connection ---
 
@@ -39,6 +47,7 @@ function begin() {
   document.body.dataset.scope = viewer.tenant ? "tenant" : "platform";
   showLock();
   stream?.close();
+  move();
   if (viewer.login) return askToken();
   if (stream) stream.open();
   else stream = new Stream("/api/stream", listener);
@@ -95,8 +104,7 @@ function show({ fresh, rows }) {
   if (any("pending", "queues")) panels.showPending(sections, (name) => story.look(name));
   if (sections.workers && any("workers")) showWorkers();
   if (sections.workers && any("conflicts", "workers")) panels.showConflicts(sections);
-  rates.show(model.points, model.at);
-  latencies.show(model.points, model.at);
+  showCurves();
   if (rows === "all") showNodes();
   heat.show(model.nodes, rows);
   if (rows === "all" || rows.includes(heat.focused)) tellNode(heat.focused);
@@ -111,6 +119,76 @@ function about(platform) {
 function problems(texts) {
   find("problems").hidden = !texts.length;
   find("problems").replaceChildren(...texts.map((text) => make("li", {}, text)));
+}
+
+// --- the curves: of five minutes, or with ?span=hour of an hour ---
+
+let hour = null; // its points; null: not asked for yet
+
+function showCurves() {
+  const span = here().query.get("span") === "hour" ? HOUR_MS : MINUTES_MS;
+  for (const button of find("span").children) button.setAttribute("aria-pressed", String(Number(button.value) === span));
+  if (span === HOUR_MS && hour === null) {
+    hour = [];
+    ask("/api/history").then((said) => {
+      hour = said.points ?? null;
+      showCurves();
+    });
+  }
+  const last = hour?.length ? hour[hour.length - 1][0] : 0;
+  if (span === HOUR_MS) hour?.push(...model.points.filter((point) => point[0] > last));
+  const points = (span === HOUR_MS ? hour ?? [] : model.points).filter((point) => point[0] > model.at - span);
+  for (const chart of [rates, latencies]) chart.show(points, model.at);
+}
+
+find("span").replaceChildren(...[[MINUTES_MS, "5 min", ""], [HOUR_MS, "1 hour", "hour"]].map(([span, title, value]) =>
+  make("button", { type: "button", value: String(span), onclick: () => {
+    hour = null;
+    go(address([], { span: value }), { replace: true });
+    showCurves();
+  } }, title),
+));
+
+// --- the other pages ---
+
+const pages = {
+  ...lists(() => model.sections),
+  events,
+  timeline: new TimelinePage(),
+  policy: new PolicyPage(),
+  job: new JobPage(),
+  node: new NodePage(),
+  worker: new WorkerPage(),
+};
+const LISTED_BY = { job: "jobs", node: "nodes", worker: "workers" };
+let again = 0;
+
+function move() {
+  clearTimeout(again);
+  const { page, names } = here();
+  for (const link of find("pages").children) {
+    if (link.dataset.page === (LISTED_BY[page] ?? page)) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  find("overview").hidden = page !== "overview";
+  find("page").hidden = page === "overview";
+  document.title = page === "overview" ? "HOSS" : `${names.join("/") || find("pages").querySelector("[aria-current]").textContent} · HOSS`;
+  story.close();
+  if (page === "overview") {
+    find("page").replaceChildren();
+    heat.layOut();
+    return showCurves();
+  }
+  if (viewer.login) return find("page").replaceChildren();
+  repeat(pages[page], pages[page].open(find("page"), names));
+}
+
+/** A page asks again while it is shown and somebody looks. */
+async function repeat(page, asked) {
+  const shown = location.href;
+  await asked;
+  if (location.href !== shown) return;
+  again = setTimeout(() => repeat(page, document.hidden || document.body.dataset.link !== "live" ? null : page.refresh()), AGAIN_MS);
 }
 
 // --- nodes ---
@@ -222,6 +300,7 @@ const dark = () => (document.documentElement.dataset.theme ?? (system.matches ? 
 function themed() {
   say(find("theme"), dark() ? "Light" : "Dark");
   heat.restyle();
+  pages.timeline.draw();
 }
 
 find("theme").addEventListener("click", () => {
@@ -240,9 +319,10 @@ themed();
 // --- the beginning: a link of `hoss up` or `hoss dashboard` carries a token, which no server sees before this ---
 
 const linked = /^#login=(.+)$/.exec(location.hash);
-if (linked) history.replaceState(null, "", location.pathname);
+if (linked) history.replaceState(null, "", location.pathname + location.search);
 const why = linked ? await logIn(linked[1]) : "";
 const unknown = await identify();
+route(move);
 if (unknown) viewer.login = false; // the stream says what is wrong, and tries again
 begin();
 if (why) {

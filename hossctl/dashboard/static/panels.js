@@ -2,6 +2,7 @@
 
 import { find, keep, make, say } from "./dom.js";
 import { count, duration, percent } from "./format.js";
+import { address } from "./router.js";
 
 const QUEUES = [
   ["QUEUED", "In the active queue"],
@@ -87,6 +88,7 @@ export function showWorkers({ workers }, act) {
   keep(find("workers").tBodies[0], workers, (worker) => worker.name, workerRow, (row, worker) => {
     const [name, state, rate, load, busy, conflicts, bound, actions] = row.children;
     say(name.children[0], worker.name);
+    name.children[0].href = address(["workers", worker.name]);
     const labels = Object.entries(worker.labels).map(([key, value]) => `${key}=${value}`).join(", ");
     say(name.children[1], labels);
     name.children[1].title = labels;
@@ -116,7 +118,7 @@ function workerRow() {
   return make(
     "tr",
     {},
-    make("th", { scope: "row" }, make("span"), make("span", { class: "labels" })),
+    make("th", { scope: "row" }, make("a"), make("span", { class: "labels" })),
     cell(make("span", { class: "state" })),
     make("td", { class: "n" }),
     gauge(),

@@ -2,7 +2,8 @@
 
 import { find, make } from "./dom.js";
 import { clock, moment } from "./format.js";
-import { ask } from "./api.js";
+import { ask, viewer } from "./api.js";
+import { address } from "./router.js";
 
 const AGAIN_MS = 2000;
 
@@ -55,8 +56,15 @@ export class Story {
       ...(several ? [make("p", { class: "why" }, title(pod))] : []),
       make("ol", {}, ...pod.steps.map(step)),
       ...(pod.reason ? [make("p", { class: "why" }, pod.reason)] : []),
+      make("p", { class: "links" }, ...this.links(pod)),
       ...pod.faults.map((fault) => make("p", { class: "faults" }, `${clock(fault.at)} ${fault.text}`)),
     ];
+  }
+
+  links({ namespace, job, node, worker }) {
+    const links = [[job, `Job ${job}`, ["jobs", namespace, job]], [worker, `Worker ${worker}`, ["workers", worker]], [node, `Node ${node}`, ["nodes", node]]];
+    // A tenant's viewer sees neither workers nor nodes.
+    return links.filter(([name, , [page]]) => name && (page === "jobs" || !viewer.tenant)).map(([, text, parts]) => make("a", { href: address(parts) }, text));
   }
 
   suggested(names) {

@@ -190,7 +190,7 @@ def test_the_services_understand_their_flags_and_configuration(
         "scheduler_worker": lambda flags: scheduler_worker._config(
             scheduler_worker._parser().parse_args(flags)
         ),
-        "hossctl": lambda flags: _dashboard_flags(flags),
+        "hossctl": _dashboard_flags,
     }
     objects = objects_of(renderers.kustomized(overlay))
     redis_urls = objects["ConfigMap", "hoss-redis"]["data"]

@@ -50,7 +50,7 @@ def test_a_removed_node_is_gone_and_its_index_begins_anew(feed):
     table.apply(feed({0: ("c", 4000, 0)}))
     assert table.node("c") == {
         "name": "c",
-        "resources": [{"name": "cpu", "requested": "0", "allocatable": "4"}],
+        "resources": [{"name": "cpu", "requested": "0", "allocatable": "4", "share": 0.0}],
         "labels": {},
         "cordoned": False,
         "quarantined": False,
@@ -71,4 +71,21 @@ def test_cards_count_in_thousandths_and_those_that_are_closed_do_not(feed):
     table.apply(feed({0: ("gpu", 1000, 0)}, snapshot=True, cards={0: [1000, 500, 0, CARD_CLOSED + 250]}))
     cells = table.cells()
     assert (cells.allocatable[CARDS], cells.requested[CARDS]) == (4000, 1500)
-    assert {"name": "cards", "requested": "1.5", "allocatable": "4"} in table.node("gpu")["resources"]
+    share = {"share": 0.375}
+    assert {"name": "cards", "requested": "1.5", "allocatable": "4", **share} in table.node("gpu")[
+        "resources"
+    ]
+
+
+def test_nodes_are_found_by_a_part_of_their_name_by_label_and_by_state(feed):
+    table = NodeTable()
+    message = feed({0: ("a-1", 1000, 500), 1: ("a-2", 1000, 900), 2: ("b-1", 1000, 0)}, snapshot=True)
+    message.nodes[2].spec.labels.add(key="zone", value="east")
+    table.apply(message)
+    table.apply(feed({1: ("a-2", 1000, 900)}, flags=FLAG_UNSCHEDULABLE))
+    assert table.names_with("a-", "", "") == ["a-1", "a-2"]
+    assert table.names_with("", "zone=east", "") == table.names_with("", "zone", "") == ["b-1"]
+    assert table.names_with("", "zone=west", "") == []
+    assert table.names_with("", "", "cordoned") == ["a-2"]
+    assert table.names_with("", "", "open") == ["a-1", "b-1"]
+    assert [table.fullness(name) for name in ("a-1", "a-2", "b-1")] == [0.5, 0.9, 0.0]
