@@ -289,7 +289,7 @@ def test_every_page_fits_a_phone_in_light_and_dark(page, shared, scheme):
         after.callback(page.resize, (1440, 1120))
         for path, text in (
             ("jobs", f"fit-{scheme}"),
-            ("pods", f"fit-{scheme}"),
+            (f"pods?job=fit-{scheme}-0", f"fit-{scheme}"),
             ("nodes", "node-0000"),
             ("workers", WORKER),
             ("tenants", "default"),

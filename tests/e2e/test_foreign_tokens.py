@@ -62,6 +62,28 @@ async def test_tenants_by_the_issuers_groups_do_not_see_each_other(doors, issuer
         assert await of_blue.list_jobs() == []
 
 
+async def test_a_call_that_is_limited_to_a_tenant_has_that_tenants_rights_whoever_makes_it(
+    doors, issuer
+) -> None:
+    template = PodTemplate(PodSpec(namespace="green"), owner_kind="Job")
+    (request,) = submission([Workload("limited", template, 2)])
+    async with (
+        doors.bearing(issuer.token(groups=["ops"])) as operator,
+        doors.bearing(issuer.token(groups=["team-blue"])) as of_blue,
+    ):
+        await operator.submit(request)
+        for_green, for_blue = operator.of_tenant("green"), operator.of_tenant("blue")
+        assert [found.name for found in await for_green.list_jobs()] == ["limited"]
+        assert sum((await for_green.pod_summary()).pods_by_phase.values()) == 2
+        assert await for_blue.list_jobs() == []
+        assert sum((await for_blue.pod_summary()).pods_by_phase.values()) == 0
+        with pytest.raises(AccessDenied, match="limited to tenant 'green'"):
+            await for_green.list_workers()
+        assert await operator.list_workers() == []  # the client itself has its rights as before
+        with pytest.raises(AccessDenied, match="cannot call for tenant 'green'"):
+            await of_blue.of_tenant("green").list_jobs()
+
+
 async def test_every_method_refuses_a_user_without_a_rule_and_one_whom_nobody_vouches_for(
     doors, issuer
 ) -> None:

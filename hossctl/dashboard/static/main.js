@@ -167,8 +167,10 @@ function move() {
   clearTimeout(again);
   const { page, names } = here();
   for (const link of find("pages").children) {
-    if (link.dataset.page === (LISTED_BY[page] ?? page)) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.dataset.page === (LISTED_BY[page] ?? page)) {
+      link.setAttribute("aria-current", "page");
+      link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.offsetLeft - link.parentElement.clientWidth / 3;
+    } else link.removeAttribute("aria-current");
   }
   find("overview").hidden = page !== "overview";
   find("page").hidden = page === "overview";
