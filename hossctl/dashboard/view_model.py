@@ -132,7 +132,9 @@ class ViewModel:
     def timeline(self, seconds: float, worker: str) -> dict[str, Any]:
         """When workers had which batches, within the last seconds. `worker`: its batches alone; "": all."""
         now_ms = int(self._unix_clock() * 1000)
-        since = now_ms - int(min(max(seconds, 1.0), _MOST_TIMELINE_SECONDS) * 1000)
+        # Also what is no number is none of these.
+        span = seconds if 1.0 <= seconds <= _MOST_TIMELINE_SECONDS else _MOST_TIMELINE_SECONDS
+        since = now_ms - int(span * 1000)
         rows = self._history.timeline.since(since, MOST_TIMELINE_BARS, (worker,) if worker else ())
         return {"now": now_ms, "since": since, **rows}
 
@@ -165,7 +167,10 @@ class ViewModel:
         finally:
             await end_tasks((asking,))
         self._history.add(sample)
-        if summary is not None:
+        if summary is None:
+            if isinstance(broadcaster.latest, Unavailable):
+                broadcaster.show(None)  # the next viewer is not told of what is over
+        else:
             problem = await self._read_nodes()
             cells = self._nodes.cells()
             broadcaster.show(

@@ -173,6 +173,8 @@ async def test_history_is_kept_without_viewers(http):
     assert timeline["workers"] == ["w1"]
     assert sum(row[bound] for row in timeline["rows"]) >= 30
     assert not (await _json(http, "/api/timeline", seconds="3600", worker="w9"))["rows"]
+    for odd in ("nan", "-1", "inf"):
+        assert (await _json(http, "/api/timeline", seconds=odd))["rows"]
     points = (await _json(http, "/api/history"))["points"]
     assert points[0][0] < points[-1][0]
     (policy,) = (await _json(http, "/api/policies"))["policies"]
