@@ -46,7 +46,7 @@ from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.kube.token_review import service_accounts_reviewed
 from hoss.model.pod import PodSpec
-from hoss.security.options import check_insecure, host_of, metrics_context, of_loopback, verifier_of
+from hoss.security.options import host_of, metrics_context
 from hoss.tasks import background
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
@@ -59,7 +59,6 @@ from hoss.v1.workerlink_pb2_grpc import add_WorkerLinkServicer_to_server
 from hoss.wire.convert import pod_spec_from_proto
 
 if TYPE_CHECKING:
-    from dispatcher.dashboard.server import Dashboard
     from dispatcher.kubernetes.mode import KubernetesMode
     from dispatcher.tracing import DispatcherTraces
     from hoss.kube.api import KubeApi
@@ -70,7 +69,6 @@ if TYPE_CHECKING:
 REVISION_BITS = 32
 
 SERVICES = ("hoss.v1.Dispatcher", "hoss.v1.WorkerLink")
-_LOOPBACK = "127.0.0.1:0"
 RESUMABLE = ("/hoss.v1.Dispatcher/Watch",)
 
 
@@ -100,14 +98,10 @@ async def serve(
     known."""
     lease = _lease(config, host)
     dispatcher = _Dispatcher(config, tracer, host)
-    dashboard = dispatcher.dashboard
     try:
         port = await dispatcher.server.start(
             config.listen, SERVICES, serving=False, reflected=config.reflection
         )
-        dashboard_port = 0
-        if dashboard is not None and config.dashboard_listen:
-            dashboard_port = await dashboard.start(config.dashboard_listen)
         elector = LeaderElector(
             lease,
             config.advertised(port),
@@ -130,14 +124,9 @@ async def serve(
             background(elector.run(), dispatcher.loop_delay.run()),
         ):
             await elector.role_known.wait()
-            ports = {"port": port, "dashboard_port": dashboard_port, "metrics_port": metrics_port}
-            if dashboard is not None:
-                ports["dashboard_tls"] = int(dashboard.speaks_tls)
-            serving.announce_ready(ready_file, **ports, service="dispatcher")
+            serving.announce_ready(ready_file, port=port, metrics_port=metrics_port, service="dispatcher")
             await host.until_stopped()
     finally:
-        if dashboard is not None:
-            await dashboard.stop()
         await dispatcher.server.stop()
         await lease.close()
         await dispatcher.close()
@@ -163,7 +152,6 @@ class _Dispatcher:
         self.metrics = Metrics(
             process_source("dispatcher"), self.loop_delay, self._limits, Activity(self._router)
         )
-        self.dashboard = _dashboard(config, host)
 
     async def close(self) -> None:
         await self._resolver.close()
@@ -173,8 +161,6 @@ class _Dispatcher:
 
     async def stand_by(self, reason: str, leader_address: str) -> None:
         self._router.close(reason, leader=leader_address)
-        if self.dashboard is not None:
-            self.dashboard.close(reason, leader=leader_address)
 
     async def lease_uncertain(self, uncertain: bool) -> None:
         await self.server.set_serving(not uncertain, *SERVICES)
@@ -273,11 +259,6 @@ class _Dispatcher:
             cluster_jobs = () if cluster is None else cluster.jobs()
             await stack.enter_async_context(background(*jobs, *cluster_jobs))
             await stack.enter_async_context(self.metrics.showing(TermSource(runtime, leadership, preemption)))
-            if self.dashboard is not None:
-                from dispatcher.dashboard.view_model import ViewModel  # noqa: PLC0415 - only with a dashboard
-
-                view_model = ViewModel(runtime, nodes, leadership, resolver, rng=host.rng)
-                await stack.enter_async_context(self.dashboard.showing(view_model))
             self._router.open(services)
             await self.server.set_serving(True, *SERVICES)
             telemetry.logger().info("serving", address=leadership.address, term=leadership.term)
@@ -343,31 +324,6 @@ def _lease(config: DispatcherConfig, host: Host) -> Lease:
 
 def _kube_api(cluster: ClusterSection, user_agent: str, host: Host) -> "KubeApi":
     return host.kube_api(partial(cluster.api, user_agent, clock=host.monotonic, rng=host.rng))
-
-
-def _dashboard(config: DispatcherConfig, host: Host) -> "Dashboard | None":
-    token_file, listen = config.dashboard_token_file, config.dashboard_listen
-    if not (listen or token_file):
-        return None
-    from dispatcher.dashboard.access import DashboardAccess, read_token  # noqa: PLC0415 - only with a dashboard
-    from dispatcher.dashboard.server import Dashboard  # noqa: PLC0415 - only with a dashboard
-
-    tls = None
-    check_insecure(config, listen or _LOOPBACK, "dashboard_listen")
-    if config.tls_dir is not None:
-        from hoss.security.transport import TlsFiles, server_context  # noqa: PLC0415 - for TLS alone
-
-        if config.dashboard_tls or not of_loopback(listen or _LOOPBACK):
-            tls = server_context(TlsFiles(config.tls_dir), clients_certified=False)
-    authorization = DashboardAccess(
-        read_token(token_file) if token_file else "",
-        verifier_of(host),
-        hosts=config.dashboard_hosts,
-        secure=tls is not None,
-        clock=host.monotonic,
-        rng=host.rng,
-    )
-    return Dashboard(authorization, tls)
 
 
 def _traces(tracer: "Tracer | None", machine: Machine) -> "DispatcherTraces | None":

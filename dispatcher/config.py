@@ -108,20 +108,6 @@ class DispatcherConfig(TelemetryConfig, SecurityConfig):
     # reach Redis for longer gives way.
     lease_seconds: float = Field(default=1.5, ge=0.3, le=60)
 
-    # host:port of the web dashboard; port 0 takes a free one. Empty: none. With `tls_dir` viewers log in with a
-    # token, whose role says what they see and do; without it everyone who reaches it may look. Beyond loopback it
-    # takes `tls_dir`, or `insecure`.
-    dashboard_listen: str = ""
-
-    # A file with a token with which viewers of the dashboard may cordon and drain, whatever other tokens say.
-    dashboard_token_file: Path | None = None
-
-    # HTTPS on loopback, too, by the certificate of `tls_dir`. Beyond loopback it is HTTPS always.
-    dashboard_tls: bool = False
-
-    # Names by which browsers may reach the dashboard. Addresses and localhost need not be listed.
-    dashboard_hosts: tuple[str, ...] = ()
-
     # Redis of the journal, with its database. It may be the ledger's: keys do not collide.
     redis_url: str = "redis://127.0.0.1:6379/0"
 

@@ -42,14 +42,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAMESPACE/NAME",
         help="Kubernetes mode: hold this Lease of the cluster while active",
     )
-    flags.add_argument(
-        "--dashboard-listen",
-        metavar="HOST:PORT",
-        help="the web dashboard's address; without it there is no dashboard",
-    )
-    flags.add_argument(
-        "--dashboard-token-file", type=Path, help="lets viewers who have its token cordon and drain"
-    )
     flags.add_argument("--ready-file", type=Path, help="written with the port once serving")
     flags.add_argument(
         "--log-level",
@@ -79,8 +71,6 @@ def read_config(flags: argparse.Namespace) -> DispatcherConfig:
         "redis_url": flags.redis_url,
         "resolvers": tuple(flags.resolver.split(",")) if flags.resolver else None,
         "policy": flags.policy,
-        "dashboard_listen": flags.dashboard_listen,
-        "dashboard_token_file": flags.dashboard_token_file,
     }
     given |= kubernetes_given(flags, base.kubernetes)
     if flags.kube_lease:

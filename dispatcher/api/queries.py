@@ -12,6 +12,7 @@ from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.core.queue.tenants import Holding
 from dispatcher.core.slices import Steps
 from dispatcher.core.workers.membership import Worker
+from dispatcher.core.workers.work_timeline import ROW
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
@@ -21,7 +22,7 @@ from hoss.model.selectors import Requirement
 from hoss.model.statistics import BOUNDS_SECONDS
 from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.wire.columns import NONE_U16, NONE_U32
+from hoss.wire.columns import NONE_U16, NONE_U32, U32, encode
 from hoss.wire.convert import template_to_proto
 from hoss.wire.convert_selectors import labels_to_proto
 from hoss.wire.pages import first_page, key_before, not_from_a_reply
@@ -225,7 +226,11 @@ class Queries:
         directory, first = self._registry.directory, _page_start(request.page_token)
         reply = pb.ListJobsReply()
         for job in list(directory.jobs()):
-            matches = request.namespace in {"", job.namespace} and request.name in {"", job.name}
+            matches = (
+                request.namespace in {"", job.namespace}
+                and request.name in {"", job.name}
+                and job.name.startswith(request.name_prefix)
+            )
             # Jobs may be forgotten between two slices.
             if job.index < first or not matches or directory.sets.get(job.index) is not job:
                 continue
@@ -289,6 +294,21 @@ class Queries:
                 yield _HISTORY_MICROS
             yield _WORKER_MICROS
         return reply
+
+    def work_timeline(self, after: int) -> pb.WorkTimeline:
+        """The rows after the one with this serial."""
+        timeline = self._machine.work_timeline
+        rows = timeline.after(after)
+        numbers, index = np.unique(rows["worker"], return_inverse=True)
+        columns = {
+            name: np.ascontiguousarray(rows[name]).tobytes() for name in ROW.names or () if name != "worker"
+        }
+        return pb.WorkTimeline(
+            last=timeline.last,
+            workers=[self._machine.members.name_of(number) for number in numbers.tolist()],
+            worker=encode(index, U32),
+            **columns,
+        )
 
     def tenants(
         self, request: pb.ListTenantsRequest, view: TenantView | None = None
@@ -368,6 +388,7 @@ class Queries:
         phases = np.array([phase in shown and phase is not Phase.ABSENT for phase in Phase], np.bool_)
         index = self._nodes.index_of(request.node) if request.node else None
         jobs = [job.index for job in self._jobs_named(request.namespace, request.job)] if request.job else []
+        named = self._rows_named(request) if request.name else None
         selector = parse_label_selector(request.label_selector, where="label_selector")
         wanted: dict[int, bool] = {}  # templates that were looked at
         for start in range(first, pods.size, _SLICE_ROWS):
@@ -378,6 +399,8 @@ class Queries:
                 matches &= pods.phase[part] == Phase.BOUND
             if request.job:
                 matches &= np.isin(pods.pod_set[part], jobs)
+            if named is not None:
+                matches &= np.isin(np.arange(part.start, part.stop), named)
             if request.namespace or selector:
                 used = np.flatnonzero(np.bincount(pods.template[part][matches])).tolist()
                 for number in used:
@@ -392,6 +415,12 @@ class Queries:
             return False
         labels = dict(templates.template(number).spec.labels) if selector else {}
         return all(requirement.matches(labels) for requirement in selector)
+
+    def _rows_named(self, request: pb.ListPodsRequest) -> list[int]:
+        """The rows of pods by name, in one namespace or in each."""
+        spaces = [request.namespace] if request.namespace else list(self._machine.objects.namespaces)
+        rows = (self._registry.directory.row_of_name(space, request.name) for space in spaces)
+        return [row for row in rows if row is not None]
 
     def _jobs_named(self, namespace: str, name: str) -> Iterable[PodSet]:
         return (

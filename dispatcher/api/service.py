@@ -13,6 +13,7 @@ import numpy as np
 
 from dispatcher.api.admission import Admission
 from dispatcher.api.cluster_objects import ClusterObjectStore
+from dispatcher.api.pod_summary import pod_summary
 from dispatcher.api.queries import Queries
 from dispatcher.api.tenancy import TenantView
 from dispatcher.api.watch import RevisionTooOld, Watch
@@ -138,6 +139,9 @@ class DispatcherService(DispatcherServicer):
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsReply:
         return await _answer(in_turns(self._queries.jobs(request, self._view())), context)
 
+    async def GetPodSummary(self, request: pb.PodSummaryRequest, context: Context) -> pb.PodSummary:
+        return pod_summary(self._runtime.machine, self._view())
+
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.WatchBatch]:
         try:
             async for batch in Watch(self._runtime, self._nodes, self._view()).messages(
@@ -172,6 +176,9 @@ class DispatcherService(DispatcherServicer):
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersReply:
         return await _answer(in_turns(self._queries.workers(request)), context)
+
+    async def GetWorkTimeline(self, request: pb.WorkTimelineRequest, context: Context) -> pb.WorkTimeline:
+        return self._queries.work_timeline(request.after)
 
     async def SetWorkerState(
         self, request: pb.SetWorkerStateRequest, context: Context

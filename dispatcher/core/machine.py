@@ -48,6 +48,7 @@ from dispatcher.core.queue.queues import POD_ADD, Queues
 from dispatcher.core.queue.tenants import Tenants, held_by
 from dispatcher.core.worker_registry import WorkerRegistry
 from dispatcher.core.workers.membership import Membership, Worker
+from dispatcher.core.workers.work_timeline import WorkTimeline
 from hoss.errors import InvariantViolation
 from hoss.model.pod import PodSpec
 
@@ -137,6 +138,7 @@ class Machine:
             chance=chance,
             times=self.settlement.times,
         )
+        self.work_timeline = WorkTimeline()
         self.stealing = Stealing(self.registry, self.routing, self.members, self.estimates, settings.stealing)
         self.pressure = Pressure(settings.limits, self.registry, self.counters)
         self.overlap = OverlapEnforcer(
@@ -166,7 +168,7 @@ class Machine:
             self.estimates,
             self.overlap,
             self._overdue,
-            outcomes=Outcomes(self.registry, self.queues, self.settlement, self.counters),
+            outcomes=Outcomes(self.registry, self.queues, self.settlement, self.work_timeline, self.counters),
             objects=self.objects,
             storage=self.storage,
             counters=self.counters,

@@ -1,9 +1,7 @@
 """The dispatcher's one record of the cluster's nodes, as the ledger's node feed last described them.
 
 `ClusterNodes` owns names, specs, totals and the quarantine of nodes, by index. Everything else asks it, or
-gets the events that `read` returns. The core keeps its own view, fed by those events. The dashboard follows
-the feed by itself (dispatcher.dashboard.nodes): only it decodes how full every node is, and only while
-somebody looks."""
+gets the events that `read` returns. The core keeps its own view, fed by those events."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -8,6 +8,7 @@ import asyncio
 import random
 import struct
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +25,7 @@ from hoss.errors import InvalidInput, OutcomeUnknown, Overloaded, TransportError
 from hoss.host import THIS_HOST
 from hoss.model.cluster import ClusterObject, ObjectKey, PodDisruptionBudget
 from hoss.model.pod import GangSpec, PodTemplate, Workload
+from hoss.security.identity import TENANT_METADATA
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
 from hoss.wire.convert import template_to_proto
@@ -70,6 +72,7 @@ class DispatcherClient:
     ) -> None:
         self._clock = clock
         self._rng = rng
+        self.metadata: tuple[tuple[str, str], ...] = ()  # of calls
         self._peer = "dispatcher " + ", ".join(addresses)
         self._channel = open_channel(
             addresses, kind="dispatcher", service=SERVICE.full_name, retried=_REPEATABLE
@@ -89,6 +92,13 @@ class DispatcherClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def of_tenant(self, tenant: str) -> "DispatcherClient":
+        """The same channel for calls that may see and change no more than a client of that tenant; "": as this
+        client. Not for streams."""
+        client = copy(self)
+        client.metadata = ((TENANT_METADATA, tenant),) if tenant else ()
+        return client
 
     async def close(self) -> None:
         """Close the channel and cancel its calls."""
@@ -171,6 +181,14 @@ class DispatcherClient:
             for pod in page.pods:
                 yield pod
 
+    async def pods_page(self, request: pb.ListPodsRequest) -> pb.ListPodsReply:
+        """One page of pods, the one that the request names."""
+        return await self._call(self.stub.ListPods, request)
+
+    async def jobs_page(self, request: pb.ListJobsRequest) -> pb.ListJobsReply:
+        """One page of jobs, the one that the request names."""
+        return await self._call(self.stub.ListJobs, request)
+
     async def list_jobs(
         self, namespace: str = "", name: str = "", *, steps: bool = False
     ) -> list[pb.JobInfo]:
@@ -178,6 +196,10 @@ class DispatcherClient:
         `steps`: with their history."""
         request = pb.ListJobsRequest(namespace=namespace, name=name, steps=steps, limit=PAGE_ENTRIES)
         return [job async for page in self._pages(self.stub.ListJobs, request) for job in page.jobs]
+
+    async def pod_summary(self) -> pb.PodSummary:
+        """How many pods are in each phase, and why those that wait do."""
+        return await self._call(self.stub.GetPodSummary, pb.PodSummaryRequest())
 
     async def watch(self, since_revision: int = 0, *, states: bool = False) -> AsyncIterator[pb.WatchBatch]:
         """Events after a revision (0: from now), for as long as the caller iterates.
@@ -266,6 +288,10 @@ class DispatcherClient:
         replies = self._pages(self.stub.ListWorkers, request)
         return [worker async for page in replies for worker in page.workers]
 
+    async def work_timeline(self, after: int = 0) -> pb.WorkTimeline:
+        """When workers had which batches, after the `last` of an earlier reply."""
+        return await self._call(self.stub.GetWorkTimeline, pb.WorkTimelineRequest(after=after))
+
     async def set_worker_state(self, name: str, state: str) -> pb.WorkerInfo:
         """Cordon ("Cordoned"), drain ("Draining") or reopen ("Ready") a worker."""
         request = pb.SetWorkerStateRequest(name=name, state=state)
@@ -333,7 +359,7 @@ class DispatcherClient:
         timeout_seconds: float = CALL_SECONDS,
     ) -> ReplyT:
         try:
-            return await method(request, timeout=timeout_seconds)
+            return await method(request, timeout=timeout_seconds, metadata=self.metadata)
         except grpc.aio.AioRpcError as exc:
             if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._several:
                 problem = f"{self._peer}: none of them became active, or answered, in time"

@@ -10,7 +10,7 @@ import grpc.aio
 
 from hoss.errors import AccessDenied, ConfigError, InvalidInput
 from hoss.security import rights
-from hoss.security.identity import SCHEME, CallerKind, Identity
+from hoss.security.identity import SCHEME, TENANT_METADATA, CallerKind, Identity
 from hoss.security.tokens import RevocationList, TokenVerifier
 from hoss.security.transport import fingerprint
 from hoss.telemetry import logger
@@ -43,8 +43,11 @@ class Authenticator:
         identity, entry = known
         if entry in self._revoked:
             raise AccessDenied("the certificate was revoked; have a new one issued (`hoss certs issue`)")
-        token = _bearer_token(context) if identity.kind is CallerKind.CLIENT else ""
-        return await self._tokens.identify(token) if token else identity
+        metadata = dict(context.invocation_metadata() or ())
+        token = _bearer_token(metadata) if identity.kind is CallerKind.CLIENT else ""
+        found = await self._tokens.identify(token) if token else identity
+        tenant = metadata.get(TENANT_METADATA, "")
+        return found.limited_to(str(tenant)) if tenant else found
 
     @staticmethod
     def _read(certificate: bytes, of_connection: Mapping[str, Any]) -> tuple[Identity, str]:
@@ -61,11 +64,9 @@ class Authenticator:
             raise AccessDenied(f"the certificate's identity cannot be read: {exc}") from exc
 
 
-def _bearer_token(context: Context) -> str:
-    for key, value in context.invocation_metadata() or ():
-        if key == "authorization" and isinstance(value, str) and value.startswith(_BEARER):
-            return value[len(_BEARER) :]
-    return ""
+def _bearer_token(metadata: Mapping[str, str | bytes]) -> str:
+    value = metadata.get("authorization", "")
+    return value[len(_BEARER) :] if isinstance(value, str) and value.startswith(_BEARER) else ""
 
 
 class AccessControl:

@@ -89,21 +89,23 @@ class Authority:
         into: Path | None = None,
     ) -> Issued:
         """Write a directory for this identity, with a new key. `hosts`: further DNS names and addresses, for
-        clients that are not HOSS's. `into`: elsewhere than among those issued."""
+        clients that are not HOSS's, such as browsers. `into`: elsewhere than among those issued."""
         return self._issue(identity, into or self._directory_of(identity), now, lifetime, hosts, key=b"")
 
-    def current(self, identity: Identity, *, now: datetime, into: Path | None = None) -> Issued:
+    def current(
+        self, identity: Identity, *, now: datetime, hosts: tuple[str, ...] = (), into: Path | None = None
+    ) -> Issued:
         """The certificate of an identity among those issued, or in the directory `into`; issued anew if there is
-        none, and renewed if a third of its lifetime is left."""
+        none, with these `hosts`, and renewed if a third of its lifetime is left."""
         directory = into or self._directory_of(identity)
         if not (directory / CERTIFICATE_FILE).is_file():
-            return self.issue(identity, now=now, into=into)
+            return self.issue(identity, now=now, hosts=hosts, into=into)
         of_this_authority = (self.directory / AUTHORITY_FILE).read_bytes()
         if (directory / AUTHORITY_FILE).read_bytes() != of_this_authority:
-            return self.issue(identity, now=now, into=into)
+            return self.issue(identity, now=now, hosts=hosts, into=into)
         held = self._read(directory)
         if held.identity != identity or held.revoked:
-            return self.issue(identity, now=now, into=into)
+            return self.issue(identity, now=now, hosts=hosts, into=into)
         self._copy_lists(directory)
         due = held.not_after - (held.not_after - held.not_before) / 3
         return self.renew(held, now=now) if now >= due else held
@@ -129,7 +131,8 @@ class Authority:
         *,
         key: bytes,
     ) -> Issued:
-        named = () if identity.kind is CallerKind.CLIENT else (server_name(identity.kind.value), *hosts)
+        # A client has no name as a server, but a dashboard serves pages with its certificate.
+        named = hosts if identity.kind is CallerKind.CLIENT else (server_name(identity.kind.value), *hosts)
         pair = certificates.issue(self._pair(), named, now=now, lifetime=lifetime, uri=identity.uri, key=key)
         _private_directory(directory)
         _write(directory / AUTHORITY_FILE, (self.directory / AUTHORITY_FILE).read_bytes())

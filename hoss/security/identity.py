@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import parse_qs, quote, unquote, urlencode
 
-from hoss.errors import InvalidInput
+from hoss.errors import AccessDenied, InvalidInput
 
 SCHEME = "hoss:"
+# Metadata of a call that its client wants limited to a tenant, as the dashboard does for that tenant's viewers.
+TENANT_METADATA = "hoss-tenant"
 _ANY = "*"
 _LONGEST_NAME = 253  # as names of Kubernetes objects
 
@@ -73,6 +75,16 @@ class Identity:
         ends in `*`, any that begins as it does."""
         prefix = self.name.removesuffix(_ANY)
         return name == self.name if prefix == self.name else name.startswith(prefix) and name != prefix
+
+    def limited_to(self, tenant: str) -> "Identity":
+        """This client with no more rights than a client of that tenant. Raises AccessDenied for a service, and
+        for a client of another tenant."""
+        if self.kind is not CallerKind.CLIENT or self.tenant not in ("", tenant):
+            raise AccessDenied(f"{self} cannot call for tenant {tenant[:100]!r}")
+        if self.role is Role.NONE:
+            return self
+        role = Role.SUBMIT if self.role.includes(Role.SUBMIT) else self.role
+        return Identity(self.kind, self.name, role, tenant)
 
     def __str__(self) -> str:
         return f"{self.kind.value}/{self.name}" if self.name else self.kind.value

@@ -272,7 +272,7 @@ class GetPodRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ..., queue: bool = ..., decisions: bool = ..., steps: bool = ...) -> None: ...
 
 class ListPodsRequest(_message.Message):
-    __slots__ = ("namespace", "job", "phases", "node", "label_selector", "limit", "page_token", "templates")
+    __slots__ = ("namespace", "job", "phases", "node", "label_selector", "limit", "page_token", "templates", "name")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
@@ -281,6 +281,7 @@ class ListPodsRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TEMPLATES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     job: str
     phases: _containers.RepeatedScalarFieldContainer[PodPhase]
@@ -289,7 +290,8 @@ class ListPodsRequest(_message.Message):
     limit: int
     page_token: str
     templates: bool
-    def __init__(self, namespace: _Optional[str] = ..., job: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[PodPhase, str]]] = ..., node: _Optional[str] = ..., label_selector: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ..., templates: bool = ...) -> None: ...
+    name: str
+    def __init__(self, namespace: _Optional[str] = ..., job: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[PodPhase, str]]] = ..., node: _Optional[str] = ..., label_selector: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ..., templates: bool = ..., name: _Optional[str] = ...) -> None: ...
 
 class ListPodsReply(_message.Message):
     __slots__ = ("pods", "next_page_token")
@@ -332,18 +334,20 @@ class JobInfo(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., replicas: _Optional[int] = ..., bound: _Optional[int] = ..., queued: _Optional[int] = ..., unschedulable: _Optional[int] = ..., failed: _Optional[int] = ..., deleted: _Optional[int] = ..., submitted_unix_ms: _Optional[int] = ..., min_available: _Optional[int] = ..., gang: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[JobStep, _Mapping]]] = ..., steps_since_unix_ms: _Optional[int] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
-    __slots__ = ("namespace", "name", "steps", "limit", "page_token")
+    __slots__ = ("namespace", "name", "steps", "limit", "page_token", "name_prefix")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    NAME_PREFIX_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     steps: bool
     limit: int
     page_token: str
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., steps: bool = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    name_prefix: str
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., steps: bool = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ..., name_prefix: _Optional[str] = ...) -> None: ...
 
 class ListJobsReply(_message.Message):
     __slots__ = ("jobs", "next_page_token")
@@ -352,6 +356,35 @@ class ListJobsReply(_message.Message):
     jobs: _containers.RepeatedCompositeFieldContainer[JobInfo]
     next_page_token: str
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class PodSummaryRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PodSummary(_message.Message):
+    __slots__ = ("pods_by_phase", "pending")
+    class PodsByPhaseEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    PODS_BY_PHASE_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    pods_by_phase: _containers.ScalarMap[str, int]
+    pending: _containers.RepeatedCompositeFieldContainer[PendingPods]
+    def __init__(self, pods_by_phase: _Optional[_Mapping[str, int]] = ..., pending: _Optional[_Iterable[_Union[PendingPods, _Mapping]]] = ...) -> None: ...
+
+class PendingPods(_message.Message):
+    __slots__ = ("reason", "pods", "example")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    pods: int
+    example: str
+    def __init__(self, reason: _Optional[str] = ..., pods: _Optional[int] = ..., example: _Optional[str] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("since_revision", "states")
@@ -622,6 +655,36 @@ class ListWorkersReply(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[WorkerInfo]
     next_page_token: str
     def __init__(self, workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class WorkTimelineRequest(_message.Message):
+    __slots__ = ("after",)
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    def __init__(self, after: _Optional[int] = ...) -> None: ...
+
+class WorkTimeline(_message.Message):
+    __slots__ = ("last", "workers", "worker", "sent_ms", "answered_ms", "queued_ms", "deciding_micros", "committing_micros", "bound", "others")
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    SENT_MS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_MS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_MS_FIELD_NUMBER: _ClassVar[int]
+    DECIDING_MICROS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTING_MICROS_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    last: int
+    workers: _containers.RepeatedScalarFieldContainer[str]
+    worker: bytes
+    sent_ms: bytes
+    answered_ms: bytes
+    queued_ms: bytes
+    deciding_micros: bytes
+    committing_micros: bytes
+    bound: bytes
+    others: bytes
+    def __init__(self, last: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., worker: _Optional[bytes] = ..., sent_ms: _Optional[bytes] = ..., answered_ms: _Optional[bytes] = ..., queued_ms: _Optional[bytes] = ..., deciding_micros: _Optional[bytes] = ..., committing_micros: _Optional[bytes] = ..., bound: _Optional[bytes] = ..., others: _Optional[bytes] = ...) -> None: ...
 
 class SetWorkerStateRequest(_message.Message):
     __slots__ = ("name", "state")

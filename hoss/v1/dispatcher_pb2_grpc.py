@@ -67,6 +67,11 @@ class DispatcherStub(object):
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListJobsRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListJobsReply.FromString,
                 _registered_method=True)
+        self.GetPodSummary = channel.unary_unary(
+                '/hoss.v1.Dispatcher/GetPodSummary',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.PodSummaryRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.PodSummary.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/hoss.v1.Dispatcher/Watch',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.WatchRequest.SerializeToString,
@@ -106,6 +111,11 @@ class DispatcherStub(object):
                 '/hoss.v1.Dispatcher/ListObjects',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.FromString,
+                _registered_method=True)
+        self.GetWorkTimeline = channel.unary_unary(
+                '/hoss.v1.Dispatcher/GetWorkTimeline',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.WorkTimelineRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.WorkTimeline.FromString,
                 _registered_method=True)
         self.ListWorkers = channel.unary_unary(
                 '/hoss.v1.Dispatcher/ListWorkers',
@@ -214,6 +224,13 @@ class DispatcherServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPodSummary(self, request, context):
+        """The number of pods in each phase, and those that wait, by reason.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Watch(self, request, context):
         """Changes of pods from a revision on. OUT_OF_RANGE: that revision is no longer kept; list, and watch
         from there.
@@ -268,6 +285,13 @@ class DispatcherServicer(object):
 
     def ListObjects(self, request, context):
         """The objects that were applied, or that the cluster has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetWorkTimeline(self, request, context):
+        """When workers had which batches, as far as that is kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -385,6 +409,11 @@ def add_DispatcherServicer_to_server(servicer, server):
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListJobsRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListJobsReply.SerializeToString,
             ),
+            'GetPodSummary': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPodSummary,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.PodSummaryRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.PodSummary.SerializeToString,
+            ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.WatchRequest.FromString,
@@ -424,6 +453,11 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.ListObjects,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.SerializeToString,
+            ),
+            'GetWorkTimeline': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWorkTimeline,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.WorkTimelineRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_dispatcher__pb2.WorkTimeline.SerializeToString,
             ),
             'ListWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListWorkers,
@@ -624,6 +658,33 @@ class Dispatcher(object):
             '/hoss.v1.Dispatcher/ListJobs',
             hoss_dot_v1_dot_dispatcher__pb2.ListJobsRequest.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.ListJobsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPodSummary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/GetPodSummary',
+            hoss_dot_v1_dot_dispatcher__pb2.PodSummaryRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.PodSummary.FromString,
             options,
             channel_credentials,
             insecure,
@@ -840,6 +901,33 @@ class Dispatcher(object):
             '/hoss.v1.Dispatcher/ListObjects',
             hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWorkTimeline(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/GetWorkTimeline',
+            hoss_dot_v1_dot_dispatcher__pb2.WorkTimelineRequest.SerializeToString,
+            hoss_dot_v1_dot_dispatcher__pb2.WorkTimeline.FromString,
             options,
             channel_credentials,
             insecure,

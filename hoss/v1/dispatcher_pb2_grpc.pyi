@@ -57,6 +57,8 @@ class DispatcherStub:
     """Pods by namespace, job, phase, node or labels, page by page."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListJobsRequest, _dispatcher_pb2.ListJobsReply]
     """Jobs, with their numbers of pods by phase."""
+    GetPodSummary: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.PodSummaryRequest, _dispatcher_pb2.PodSummary]
+    """The number of pods in each phase, and those that wait, by reason."""
     Watch: _grpc.UnaryStreamMultiCallable[_dispatcher_pb2.WatchRequest, _dispatcher_pb2.WatchBatch]
     """Changes of pods from a revision on. OUT_OF_RANGE: that revision is no longer kept; list, and watch
     from there.
@@ -79,6 +81,8 @@ class DispatcherStub:
     """Deletes objects from the journal. Pods are tried again if rules no longer concern them."""
     ListObjects: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListObjectsRequest, _dispatcher_pb2.ListObjectsReply]
     """The objects that were applied, or that the cluster has."""
+    GetWorkTimeline: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.WorkTimelineRequest, _dispatcher_pb2.WorkTimeline]
+    """When workers had which batches, as far as that is kept."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]
     """Every registered worker, and workers that were recently lost or have left, with their load and health."""
     SetWorkerState: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]
@@ -142,6 +146,8 @@ class DispatcherAsyncStub(DispatcherStub):
     """Pods by namespace, job, phase, node or labels, page by page."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListJobsRequest, _dispatcher_pb2.ListJobsReply]  # type: ignore[assignment]
     """Jobs, with their numbers of pods by phase."""
+    GetPodSummary: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.PodSummaryRequest, _dispatcher_pb2.PodSummary]  # type: ignore[assignment]
+    """The number of pods in each phase, and those that wait, by reason."""
     Watch: _aio.UnaryStreamMultiCallable[_dispatcher_pb2.WatchRequest, _dispatcher_pb2.WatchBatch]  # type: ignore[assignment]
     """Changes of pods from a revision on. OUT_OF_RANGE: that revision is no longer kept; list, and watch
     from there.
@@ -164,6 +170,8 @@ class DispatcherAsyncStub(DispatcherStub):
     """Deletes objects from the journal. Pods are tried again if rules no longer concern them."""
     ListObjects: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListObjectsRequest, _dispatcher_pb2.ListObjectsReply]  # type: ignore[assignment]
     """The objects that were applied, or that the cluster has."""
+    GetWorkTimeline: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.WorkTimelineRequest, _dispatcher_pb2.WorkTimeline]  # type: ignore[assignment]
+    """When workers had which batches, as far as that is kept."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]  # type: ignore[assignment]
     """Every registered worker, and workers that were recently lost or have left, with their load and health."""
     SetWorkerState: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.SetWorkerStateRequest, _dispatcher_pb2.SetWorkerStateReply]  # type: ignore[assignment]
@@ -256,6 +264,14 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         """Jobs, with their numbers of pods by phase."""
 
     @_abc_1.abstractmethod
+    def GetPodSummary(
+        self,
+        request: _dispatcher_pb2.PodSummaryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.PodSummary, _abc.Awaitable[_dispatcher_pb2.PodSummary]]:
+        """The number of pods in each phase, and those that wait, by reason."""
+
+    @_abc_1.abstractmethod
     def Watch(
         self,
         request: _dispatcher_pb2.WatchRequest,
@@ -324,6 +340,14 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.ListObjectsReply, _abc.Awaitable[_dispatcher_pb2.ListObjectsReply]]:
         """The objects that were applied, or that the cluster has."""
+
+    @_abc_1.abstractmethod
+    def GetWorkTimeline(
+        self,
+        request: _dispatcher_pb2.WorkTimelineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_dispatcher_pb2.WorkTimeline, _abc.Awaitable[_dispatcher_pb2.WorkTimeline]]:
+        """When workers had which batches, as far as that is kept."""
 
     @_abc_1.abstractmethod
     def ListWorkers(

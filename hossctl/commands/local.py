@@ -360,8 +360,75 @@ def show_status(
 
 
 @app.command("dashboard")
-def show_dashboard(*, output: Output = Format.TABLE) -> None:
-    """Print links to the local platform's dashboard. Each logs in once, as operator, within ten minutes."""
+def show_dashboard(
+    *,
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve a dashboard there, until it is ended; port 0 takes a free one. Empty: print links.",
+        ),
+    ] = "",
+    dispatcher: Dispatcher = "",
+    resolver: Resolver = "",
+    tls_dir: Annotated[
+        str,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="The certificate to connect with, of role operate, and to serve HTTPS with; else the context's.",
+        ),
+    ] = "",
+    https: Annotated[
+        bool, typer.Option("--https", help="HTTPS on loopback, too. Beyond loopback it is HTTPS always.")
+    ] = False,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name by which browsers may reach it, besides addresses and localhost; may be repeated.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with a token; with it, viewers may cordon and drain.")
+    ] = None,
+    authentication: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An AuthenticationConfig document, as the dispatcher's."),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Of the cluster that checks tokens of ServiceAccounts.")
+    ] = None,
+    in_cluster: Annotated[
+        bool, typer.Option("--in-cluster", help="The cluster that it runs in checks these tokens.")
+    ] = False,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Listen beyond loopback without TLS: whoever reaches it may look."),
+    ] = False,
+    ready_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Written with the port once it serves.")
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Print links to the local platform's dashboard: each logs in once, as operator, within ten minutes. With
+    --listen: serve a dashboard of any platform."""
+    if listen:
+        from hoss.kube.config import KubernetesConfig
+        from hoss.serving import run as run_service
+        from hossctl.dashboard.service import DashboardOptions, serve
+
+        options = DashboardOptions(
+            listen,
+            Endpoints(dispatcher, resolver, tls_dir),
+            https=https,
+            token_file=token_file,
+            hosts=tuple(host or ()),
+            authentication=authentication,
+            cluster=KubernetesConfig(kubeconfig=kubeconfig) if kubeconfig or in_cluster else None,
+            insecure=insecure,
+        )
+        run_service(lambda: serve(options, ready_file))
+        return
     from hossctl.local import platform
 
     home = contexts.home()

@@ -7,6 +7,7 @@ A directory has one folder for each container that needs some of it, so that eac
     resolver/      likewise
     worker/        likewise, without a password
     operator/      likewise: a client with the role admin, for `hoss` commands
+    dashboard/     likewise: a client with the role operate, for `hoss dashboard`
     prometheus/    likewise: a client without a role, to read metrics; in a cluster alone
     redis/         users.acl
 
@@ -27,8 +28,12 @@ from hoss.kube.api import KubeApi, Refused
 from hoss.redis_accounts import DISPATCHER, RESOLVER, USERS_FILE, RedisAccount, written_accounts
 from hoss.security.authority import Authority
 from hoss.security.identity import CallerKind, Identity, Role
+from hoss.security.transport import server_name
 
 AUTHORITY, REDIS, OPERATOR, PROMETHEUS = "authority", "redis", "operator", "prometheus"
+DASHBOARD = "dashboard"
+# Of certificates that serve others than HOSS's own clients.
+_HOSTS: Mapping[str, tuple[str, ...]] = {DASHBOARD: (server_name(DASHBOARD),)}
 PASSWORD_FILE = "redis.password"  # noqa: S105 - its name
 
 # Secrets beside those of services, which are called hoss-SERVICE-tls.
@@ -60,6 +65,7 @@ class Deployment:
             "resolver": Identity(CallerKind.RESOLVER),
             "worker": Identity(CallerKind.WORKER, self.workers),
             OPERATOR: Identity(CallerKind.CLIENT, OPERATOR, Role.ADMIN),
+            DASHBOARD: Identity(CallerKind.CLIENT, DASHBOARD, Role.OPERATE),
             **readers,
         }
 
@@ -75,7 +81,7 @@ def fill(directory: Path, deployment: Deployment, *, now: datetime) -> None:
     if deployment.certificates:
         authority = Authority.found_or_created(kept, now=now)
         for folder, identity in deployment.identities().items():
-            authority.current(identity, now=now, into=directory / folder)
+            authority.current(identity, now=now, hosts=_HOSTS.get(folder, ()), into=directory / folder)
     for folder, account in _ACCOUNTS.items():
         _replace(directory / folder / PASSWORD_FILE, (kept / account.password_file).read_bytes(), mode=0o600)
 

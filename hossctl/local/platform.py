@@ -29,10 +29,12 @@ SECURITY_DIRECTORY = "security"  # the platform's authority; see hoss/security/a
 WORKERS_DIRECTORY = "workers"  # documents of workers whose flags do not say all; removed with them
 OPERATOR = Identity(CallerKind.CLIENT, "operator", Role.ADMIN)  # who started the platform
 _REBALANCER = Identity(CallerKind.CLIENT, "rebalance-controller", Role.OPERATE)
+_DASHBOARD_CLIENT = Identity(CallerKind.CLIENT, "dashboard", Role.OPERATE)
 _VIEWER = Identity(CallerKind.CLIENT, "operator", Role.OPERATE)  # who follows a link to the dashboard
 _LOCAL_CONTEXT = "local"
 _WORKER_PREFIX = "worker-"
 CONTROLLER = "rebalance-controller"  # its process
+DASHBOARD = "dashboard"  # likewise
 _CONTROLLER_POLICY = "rebalance.yaml"  # the copy of its policy that it was started with
 TRACE_FILE = "trace.jsonl"
 
@@ -69,8 +71,7 @@ class PlatformOptions:
     kubeconfig: Path | None = None  # Kubernetes mode, for the cluster of this file
     webhook_port: int = 0  # of the first resolver's binding webhook, on loopback; 0: no webhook
     webhook_certificates: Path | None = None  # with tls.crt and tls.key; None: resolvers make their own
-    # host:port of the first dispatcher's dashboard; the others take the next ports. Empty: no dashboard.
-    dashboard_listen: str = ""
+    dashboard_listen: str = ""  # host:port of the dashboard; empty: none
     dashboard_token_file: Path | None = None
     append_only: bool = False  # keep the ledger on disk, beyond the platform's end
     unchecked: bool = False  # workers commit without validation, for comparisons
@@ -98,7 +99,7 @@ class PlatformState:
 
     @property
     def dashboards(self) -> tuple[str, ...]:
-        """URLs, one for each dispatcher. The dashboard of a standby names the active dispatcher."""
+        """The dashboard's URL; none without a dashboard."""
         return tuple(record.dashboard for record in self.processes if record.dashboard)
 
     def living(self) -> list[ProcessRecord]:
@@ -227,7 +228,8 @@ class Starter:
         address = ",".join([self._ready(service) for service in dispatchers])
         self._note(replace(self.state, dispatcher=address))
         workers = [self._worker(number, options) for number, options in enumerate(self._options.workers)]
-        self._all_ready(workers)
+        dashboard = self._dashboard() if self._options.dashboard_listen else None
+        self._all_ready([*workers, *([] if dashboard is None else [dashboard])])
         self.set_rebalancing(self._options.rebalance)
         return self.state
 
@@ -360,14 +362,17 @@ class Starter:
         if self._options.policy is not None:
             arguments += ["--policy", str(self._options.policy)]
         arguments += self._cluster_flags()
-        if self._options.dashboard_listen:
-            arguments += ["--dashboard-listen", _nth_address(self._options.dashboard_listen, number)]
-        if self._options.dashboard_token_file is not None:
-            arguments += ["--dashboard-token-file", str(self._options.dashboard_token_file)]
         if self._options.trace_ratio is not None:
             arguments += ["--trace-ratio", str(self._options.trace_ratio)]
         name = "dispatcher" if self._options.dispatchers == 1 else f"dispatcher-{number}"
         return self._service(name, "dispatcher", arguments, Identity(CallerKind.DISPATCHER))
+
+    def _dashboard(self) -> ServiceProcess:
+        arguments = ["dashboard", "--listen", self._options.dashboard_listen]
+        arguments += ["--dispatcher", self.state.dispatcher, "--resolver", ",".join(self.state.resolvers)]
+        if self._options.dashboard_token_file is not None:
+            arguments += ["--token-file", str(self._options.dashboard_token_file)]
+        return self._process(DASHBOARD, "hossctl", arguments, _DASHBOARD_CLIENT)
 
     def _cluster_flags(self) -> list[str]:
         return (
@@ -449,12 +454,6 @@ def _fresh(directory: Path) -> Path:
     return (directory / STATE_FILE).with_suffix(".new")
 
 
-def _nth_address(address: str, number: int) -> str:
-    """The address of the process with that number, from 1 on: a given port counts up, port 0 stays 0."""
-    host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) + number - 1}" if port.isdecimal() and int(port) else address
-
-
 def start(directory: Path, options: PlatformOptions) -> PlatformState:
     """Start a platform that outlives this process. Where a part fails, everything is stopped again."""
     starter = Starter(directory, options)
@@ -469,8 +468,8 @@ def start(directory: Path, options: PlatformOptions) -> PlatformState:
 
 
 def dashboard_links(directory: Path, state: PlatformState) -> list[str]:
-    """The dashboards of a running platform. With TLS each link logs in its first user, as operator, within some
-    minutes; its token is in the part of the address that browsers send to nobody."""
+    """The link to the dashboard of a running platform. With TLS it logs in its first user, as operator, within
+    some minutes; its token is in the part of the address that browsers send to nobody."""
     if not state.tls_dir:
         return list(state.dashboards)
     from hoss.security.authority import Authority  # noqa: PLC0415 - cryptography takes long to import
@@ -483,7 +482,7 @@ def stop(directory: Path, state: PlatformState) -> list[str]:
     """Stop every process of a platform, users before what they use, and remove the state file; keep the data.
     Returns the names of the processes that had to be killed."""
     killed: list[str] = []
-    for tier in (CONTROLLER, _WORKER_PREFIX, "dispatcher", "resolver-", "redis"):
+    for tier in (CONTROLLER, DASHBOARD, _WORKER_PREFIX, "dispatcher", "resolver-", "redis"):
         killed += stop_all([record for record in state.processes if record.name.startswith(tier)])
     policy = directory / _CONTROLLER_POLICY
     for left in (directory / STATE_FILE, _fresh(directory), policy, *(directory / "logs").glob("*.ready")):

@@ -32,7 +32,7 @@ class ProcessRecord:
     started: float
     log: str
     address: str = ""
-    dashboard: str = ""  # URL; only of dispatchers
+    dashboard: str = ""  # URL; only of a dashboard
     metrics: str = ""  # host:port of the endpoint for Prometheus
 
     def find(self) -> psutil.Process | None:

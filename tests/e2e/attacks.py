@@ -2,7 +2,7 @@
 others."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hoss.config import API_VERSION
 from hoss.errors import HossError
 from hoss.host import THIS_HOST
 from hoss.security.authority import Authority
-from hoss.security.identity import CallerKind, Identity
+from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.rights import refusal
 from hoss.security.users import KIND as AUTHENTICATION_KIND
 from hoss.v1 import dispatcher_pb2, resolver_pb2, workerlink_pb2
@@ -63,7 +63,6 @@ class ConfiguredCluster:
         authentication: dict[str, Any],
         *,
         kubeconfigs: dict[str, Path] | None = None,
-        dispatcher_flags: Sequence[str] = (),
     ) -> None:
         """`authentication`: what its document says. `kubeconfigs`: of both services, in Kubernetes mode."""
         self.authority = Authority.create(directory / "authority", now=THIS_HOST.utc_now())
@@ -71,7 +70,7 @@ class ConfiguredCluster:
         path = directory / "authentication.yaml"
         document = {"apiVersion": API_VERSION, "kind": AUTHENTICATION_KIND, **authentication}
         path.write_text(yaml.safe_dump(document))
-        flags = {"dispatcher": [*dispatcher_flags], "resolver": []}
+        flags: dict[str, list[str]] = {"dispatcher": [], "resolver": []}
         for name, given in flags.items():
             given += [
                 "--authentication",
@@ -85,6 +84,14 @@ class ConfiguredCluster:
             directory, dispatcher_flags=flags["dispatcher"], resolver_flags=flags["resolver"]
         )
         self.directory = directory
+        self._authentication = path
+
+    def start_dashboard(self) -> str:
+        """A dashboard that takes the same tokens; returns its URL."""
+        issued = self._issued(Identity(CallerKind.CLIENT, "dashboard", Role.OPERATE))
+        return self.cluster.start_dashboard(
+            "--tls-dir", str(issued), "--authentication", str(self._authentication)
+        )
 
     def _issued(self, identity: Identity) -> Path:
         return self.authority.issue(identity, now=THIS_HOST.utc_now()).directory

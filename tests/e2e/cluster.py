@@ -192,10 +192,17 @@ class Cluster:
         """Where a service listens."""
         return f"127.0.0.1:{self._ports[name]}"
 
-    def dashboard(self, name: str) -> str:
-        """The URL of a dispatcher's dashboard."""
-        self._await_ready(name)
-        return self._services[name].record.dashboard
+    def start_dashboard(self, *flags: str) -> str:
+        """A dashboard; returns its URL."""
+        arguments = ["--dispatcher", self._dispatcher_addresses, "--resolver", self._resolver_addresses]
+        listen = [] if "--listen" in flags else ["--listen", "127.0.0.1:0"]
+        self._launch("dashboard", "hossctl", "dashboard", *listen, *arguments, *flags)
+        return self.dashboard()
+
+    def dashboard(self) -> str:
+        """The URL of the dashboard that was started."""
+        self._await_ready("dashboard")
+        return self._services["dashboard"].record.dashboard
 
     def metrics(self, name: str) -> str:
         """Where a service that was told to listen for Prometheus does."""

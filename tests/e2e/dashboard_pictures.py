@@ -38,7 +38,7 @@ async def _run(page: Page, cluster: Cluster, directory: Path) -> None:
         for node in range(40, 60):
             await clients.resolver.cordon_node(pool[node].name, True)
         await asyncio.sleep(BURST_SECONDS)
-        await asyncio.to_thread(page.open, cluster.dashboard("dispatcher"))
+        await asyncio.to_thread(page.open, cluster.dashboard())
         load = asyncio.ensure_future(_load(clients))
         await asyncio.sleep(LOAD_SECONDS)
         await asyncio.to_thread(_shoot, page, directory)
@@ -92,8 +92,9 @@ def main() -> int:
     directory = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home, browser(Path(home) / "profile") as page:
-        cluster = Cluster(Path(home), dispatcher_flags=("--dashboard-listen", "127.0.0.1:0"))
+        cluster = Cluster(Path(home))
         try:
+            cluster.start_dashboard()
             asyncio.run(_run(page, cluster, directory))
         finally:
             cluster.stop()

@@ -11,6 +11,7 @@ from e2e.cluster import Cluster
 from e2e.dashboard_page import PHONE, Page, browser
 from e2e.loads import prepare, submit
 from machine import no_browser
+from waiting import until
 
 from hoss.client.dispatcher import submission
 from hoss.host import THIS_HOST
@@ -20,7 +21,6 @@ from hoss.security.identity import CallerKind, Identity, Role
 from hossctl.cli import run_async
 from hossctl.endpoints import clients_of, of_state
 from hossctl.local import platform
-from hossctl.local.ports import free_ports
 
 TOKEN = "a-token-of-some-length"
 NODES = 300
@@ -54,10 +54,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @contextlib.contextmanager
 def shown(directory: Path) -> Iterator[Cluster]:
     (directory / "token").write_text(TOKEN)
-    address = f"127.0.0.1:{free_ports(1)[0]}"  # where it is found again after a restart
-    flags = ("--dashboard-listen", address, "--dashboard-token-file", str(directory / "token"))
-    cluster = Cluster(directory, dispatcher_flags=flags)
+    cluster = Cluster(directory)
     try:
+        cluster.start_dashboard("--token-file", str(directory / "token"))
         yield cluster
     finally:
         cluster.stop()
@@ -82,7 +81,7 @@ def load(
 
 
 def show(page: Page, cluster: Cluster) -> None:
-    page.open(cluster.dashboard("dispatcher"))
+    page.open(cluster.dashboard())
     page.until(lambda: page.link() == "live", "the first look")
 
 
@@ -111,8 +110,9 @@ def test_a_load_a_workers_death_and_a_reconnect(page, cluster):
     assert page.text("#workers-count") == "2, 1 lost"
 
     cluster.kill("dispatcher")
-    page.until(lambda: page.link() == "lost", "the lost connection to be shown")
-    assert "has not answered since" in page.text("#notice")
+    page.until(lambda: page.link() == "away", "the page to say that no dispatcher answers")
+    assert page.text("#link") == "Reconnecting"
+    assert "no dispatcher answers" in page.text("#notice")
     assert page.text("#f-bound") == "4,000"  # what was known stays to be read
     cluster.start_dispatcher()
     page.until(lambda: page.link() == "live", "the connection to come back")
@@ -167,6 +167,145 @@ def test_nodes_are_told_by_keyboard_and_by_resource(page, shared):
     )
 
 
+def visit(page: Page, cluster: Cluster, path: str) -> None:
+    page.open(cluster.dashboard() + path)
+    page.until(lambda: page.link() == "live", "the first look")
+
+
+def test_lists_have_filters_in_the_address_and_lead_to_pages(page, shared):
+    load(shared, name="listed", replicas=3)
+    visit(page, shared, "jobs")
+    page.until(lambda: "default/listed-0" in page.text("#page"), "the job")
+    assert page.text("#pages [aria-current]") == "Jobs"
+    page.script("document.querySelector('#page [name=name]').focus()")
+    page.keys("list", "\n")
+    page.until(lambda: page.text("#page tbody").count("default/") == 1, "that job alone")
+    assert page.script("return location.search") == "?name=list"
+    page.script("location.reload()")
+    page.until(lambda: page.text("#page tbody").count("default/") == 1, "the same after a reload")
+    page.press("#page tbody a")
+    page.until(lambda: "Job default/listed-0" in page.text("#page"), "the job's page")
+    page.until(lambda: "3 of 3" in page.text("#page"), "its pods to be bound")
+    page.script("history.back()")
+    page.until(lambda: page.text("#page tbody").count("default/") == 1, "the list again")
+    visit(page, shared, "pods?job=listed-0&phase=Bound")
+    page.until(lambda: page.text("#page tbody").count("default/listed-0-") == 3, "the job's pods")
+    assert page.script("return document.querySelector('#page [name=phase]').value") == "Bound"
+    page.press("#page td a[href^='/nodes/']")
+    page.until(lambda: "default/listed-0-" in page.text("#page .part:last-child"), "the node with its pods")
+    assert "of 64" in page.text("#page .facts")
+    visit(page, shared, "nodes?name=node-000&sort=full")
+    page.until(lambda: page.text("#page tbody").count("node-") == 10, "ten nodes")
+    assert page.text("#page .count") == "10"
+    visit(page, shared, "tenants")
+    page.until(lambda: "default" in page.text("#page tbody"), "the tenant")
+    assert not page.errors()
+
+
+def test_a_worker_has_a_page_with_its_history_as_a_picture_and_as_a_table(page, shared):
+    load(shared, name="worked", replicas=50)
+    visit(page, shared, "workers?state=Ready")
+    page.until(lambda: WORKER in page.text("#page tbody"), "the worker")
+    page.press("#page tbody a")
+    page.until(lambda: f"Worker {WORKER}" in page.text("#page"), "its page")
+    assert "tier=batch" in page.text("#page .facts")
+    assert "It lost no proposal" in page.text("#page")
+    page.press("#page .numbers summary")
+    page.until(lambda: "bound" in page.text("#page .numbers thead"), "the numbers")
+    assert page.script("return document.querySelectorAll('#page .chart svg path').length") >= 1
+    assert not page.errors()
+
+
+def test_the_timeline_tells_when_workers_had_which_batches(page, shared):
+    load(shared, name="timed", replicas=200)
+    visit(page, shared, "timeline?seconds=3600")
+    page.until(lambda: WORKER in page.text("#page tbody"), "the worker's sums")
+    bars = """
+        const lanes = document.querySelector('.lanes'), wanted = getComputedStyle(document.body);
+        const pixels = lanes.getContext('2d').getImageData(0, 0, lanes.width, lanes.height).data;
+        return new Set([...Array(pixels.length / 4).keys()].map((i) => pixels.slice(4 * i, 4 * i + 4).join())).size;
+    """
+    assert page.script(bars) > 3  # lines, text and bars
+    page.press("#page .tabs button:nth-child(3)")
+    page.until(lambda: page.script("return location.search") == "?seconds=300", "the span in the address")
+    assert page.text("#page .tabs [aria-pressed=true]") == "5 min"
+    assert not page.errors()
+
+
+def test_events_and_policies_are_kept_whether_anybody_looks_or_not(page, cluster):
+    cluster.start_worker("ada")
+    fill(cluster, workers=1, nodes=5)
+    show(page, cluster)
+    page.until(lambda: page.text("#f-workers") == "1 of 1", "the worker")
+    page.open("about:blank")
+    cluster.kill("ada")
+
+    async def lost() -> None:
+        async with clients_of(cluster.endpoints) as clients:
+
+            async def is_lost() -> bool:
+                return {worker.state for worker in await clients.dispatcher.list_workers()} == {"Lost"}
+
+            await until(is_lost, "the worker to be lost")
+            yaml = (Path(__file__).parents[2] / "deploy/policy.yaml").read_text()
+            await clients.dispatcher.set_policy(yaml)
+
+    run_async(lost())
+    visit(page, cluster, "events?kind=worker")
+    page.until(lambda: "→ Lost" in page.text("#page tbody"), "that the worker was lost")
+    visit(page, cluster, "policy")
+    page.until(lambda: "in force" in page.text("#page details:nth-child(1)"), "the policy in force")
+    page.until(lambda: "kind: SchedulingPolicy" in page.text("#page pre"), "its text")
+    assert page.script("return document.querySelectorAll('#page details').length") == 2
+    assert not page.errors()
+
+
+def test_a_list_goes_on_by_itself_through_a_takeover(page, tmp_path):
+    cluster = Cluster(tmp_path, dispatchers=2, workers=["w1"])
+    try:
+        cluster.start_dashboard()
+        fill(cluster, workers=1, nodes=10)
+        load(cluster, name="early", replicas=2)
+        visit(page, cluster, "jobs")
+        page.until(lambda: "default/early-0" in page.text("#page"), "the job")
+        cluster.kill("dispatcher")
+        page.until(lambda: page.text("#link") == "Reconnecting", "the page to say that it waits")
+        assert "default/early-0" in page.text("#page")
+        page.until(lambda: page.link() == "live", "the standby to take over")
+        load(cluster, name="late", replicas=2)
+        page.until(lambda: "default/late-0" in page.text("#page"), "the job that came since")
+        visit(page, cluster, "events?kind=dispatcher")
+        page.until(lambda: "leads, term 2" in page.text("#page tbody"), "the takeover among the events")
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_a_phone_in_light_and_dark(page, shared, scheme):
+    load(shared, name=f"fit-{scheme}", replicas=2)
+    page.system_scheme(scheme)
+    page.resize(PHONE)
+    with contextlib.ExitStack() as after:
+        after.callback(page.resize, (1440, 1120))
+        for path, text in (
+            ("jobs", f"fit-{scheme}"),
+            (f"pods?job=fit-{scheme}-0", f"fit-{scheme}"),
+            ("nodes", "node-0000"),
+            ("workers", WORKER),
+            ("tenants", "default"),
+            ("timeline", "Timeline"),
+            ("policy", "in force"),
+            ("events", "Events"),
+            (f"workers/{WORKER}", "tier=batch"),
+            ("nodes/node-0000", "of 64"),
+            (f"jobs/default/fit-{scheme}-0", "2 of 2"),
+        ):
+            visit(page, shared, path)
+            page.until(lambda text=text: text in page.text("#page"), f"{text} on {path}")
+            assert page.script("return document.documentElement.scrollWidth") <= PHONE[0], path
+    assert not page.errors()
+
+
 def test_actions_appear_with_the_token_alone(page, shared):
     show(page, shared)
     page.until(lambda: "Ready" in page.text("#workers"), "the worker")
@@ -196,7 +335,7 @@ def test_the_theme_follows_the_system_until_one_is_chosen(page, shared):
     dark = page.until(lambda: background() != light and background(), "the dark theme")
     page.press("#theme")
     assert background() == light
-    page.open(shared.dashboard("dispatcher"))
+    page.open(shared.dashboard())
     assert background() == light  # remembered
     page.press("#theme")
     assert background() == dark
@@ -229,17 +368,36 @@ def test_five_thousand_nodes_are_one_picture_and_no_elements_whatever_resource_i
         assert page.script("return document.querySelectorAll('*').length") < 500
 
 
-def test_a_standby_says_who_is_active(page, tmp_path):
-    cluster = Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--dashboard-listen", "127.0.0.1:0"))
+def test_the_page_goes_on_by_itself_when_a_standby_takes_over(page, tmp_path):
+    cluster = Cluster(tmp_path, dispatchers=2, workers=["w1"])
     try:
-        page.open(cluster.dashboard("dispatcher-2"))
-        page.until(lambda: page.link() == "away", "the standby to say so")
-        assert f"The active dispatcher is {cluster.address('dispatcher')}." in page.text("#notice")
+        cluster.start_dashboard()
+        fill(cluster, workers=1, nodes=10)
+        load(cluster, replicas=20)
+        show(page, cluster)
+        page.until(lambda: page.text("#f-bound") == "20", "the pods to be bound")
         cluster.kill("dispatcher")
+        page.until(lambda: page.text("#link") == "Reconnecting", "the page to say that it waits")
+        assert page.text("#f-bound") == "20"  # what was known stays to be read
         page.until(lambda: page.link() == "live", "the standby to take over")
         assert not page.text("#notice")
+        load(cluster, name="more", replicas=5)
+        page.until(lambda: page.text("#f-bound") == "25", "news to come again")
+        assert f"at {cluster.address('dispatcher-2')}" in page.text("#about")
     finally:
         cluster.stop()
+
+
+def test_a_dashboard_that_starts_again_is_found_again(page, cluster):
+    fill(cluster, workers=0, nodes=10)
+    show(page, cluster)
+    listen = cluster.dashboard().removeprefix("http://").rstrip("/")
+    cluster.kill("dashboard")
+    page.until(lambda: page.link() == "lost", "the lost connection to be shown")
+    assert "has not answered since" in page.text("#notice")
+    assert page.text("#nodes-count") == "10"
+    cluster.start_dashboard("--listen", listen)
+    page.until(lambda: page.link() == "live", "the connection to come back")
 
 
 @pytest.fixture(scope="module")
@@ -294,6 +452,14 @@ def test_a_tenants_viewer_sees_the_tenants_pods_alone(page, closed):
     page.until(lambda: page.text("#f-bound") == "3", "the tenant's pods")
     for selector in ("#nodes", "#workers", "#conflicts", "#f-workers", "#rate-chart"):
         assert not page.text(selector)
+    assert page.text("#pages").split() == ["Overview", "Jobs", "Pods", "Tenants"]
+    page.press("#pages [data-page=pods]")
+    page.until(lambda: page.text("#page tbody").count("blue/of-blue-") == 3, "its pods in the list")
+    assert "red/" not in page.text("#page")
+    page.press("#pages [data-page=tenants]")
+    page.until(lambda: "blue" in page.text("#page tbody"), "its tenant")
+    assert "red" not in page.text("#page tbody")
+    page.press("#pages [data-page=overview]")
     for name, found in (("blue/of-blue-0", "blue/of-blue-0: bound"), ("red/of-red-0", "No pod is called")):
         page.script("const e = document.querySelector('#find-name'); e.value = ''; e.focus()")
         page.keys(name, "\n")

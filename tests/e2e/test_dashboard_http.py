@@ -24,9 +24,9 @@ RIGHT = {"Authorization": f"Bearer {TOKEN}"}
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
     (directory / "token").write_text(TOKEN)
-    flags = ("--dashboard-listen", "127.0.0.1:0", "--dashboard-token-file", str(directory / "token"))
-    cluster = Cluster(directory, dispatcher_flags=flags)
+    cluster = Cluster(directory)
     try:
+        cluster.start_dashboard("--token-file", str(directory / "token"))
         cluster.start_worker("w1")
 
         async def fill() -> None:
@@ -44,7 +44,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 async def http(cluster: Cluster):
-    url = cluster.dashboard("dispatcher")
+    url = cluster.dashboard()
     async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=DEADLINE_SECONDS)) as session:
         yield session
 
@@ -127,9 +127,81 @@ async def test_a_name_that_only_begins_so_suggests(http):
         assert await response.json() == {"stories": [], "suggestions": ["default/web-0-0"]}
 
 
+async def _json(http, path, **query):
+    async with http.get(path, params=query) as response:
+        assert response.status == 200
+        return await response.json()
+
+
+async def test_lists_have_filters_and_pages(http):
+    await _looks(http, until=_settled)
+    jobs = (await _json(http, "/api/lists/jobs"))["rows"]
+    assert [(job["name"], job["bound"], job["unschedulable"]) for job in jobs] == [
+        ("web-0", 30, 0),
+        ("giant-0", 0, 1),
+    ]
+    assert [job["name"] for job in (await _json(http, "/api/lists/jobs", name="gi"))["rows"]] == ["giant-0"]
+    waiting = (await _json(http, "/api/lists/pods", phase="Unschedulable"))["rows"]
+    assert [(pod["name"], pod["requests"]["cpu"]) for pod in waiting] == [("giant-0-0", "1000")]
+    named = (await _json(http, "/api/lists/pods", name="web-0-3"))["rows"]
+    assert [pod["name"] for pod in named] == ["web-0-3"]
+    on_node = (await _json(http, "/api/lists/pods", node=named[0]["node"]))["rows"]
+    assert "web-0-3" in [pod["name"] for pod in on_node]
+    nodes = await _json(http, "/api/lists/nodes", name="000", sort="full")
+    assert (nodes["total"], nodes["next"]) == (10, "")
+    shares = [max(resource["share"] for resource in node["resources"]) for node in nodes["rows"]]
+    assert shares == sorted(shares, reverse=True)
+    (tenant,) = (await _json(http, "/api/lists/tenants"))["rows"]
+    assert (tenant["name"], tenant["bound"]) == ("default", 30)
+
+
+async def test_a_job_and_a_worker_have_pages_with_what_happened(http):
+    await _looks(http, until=_settled)
+    job = await _json(http, "/api/jobs/default/web-0")
+    assert (job["replicas"], job["bound"]) == (30, 30)
+    assert {step["pods"] for step in job["steps"] if step["phase"] == "Bound"} == {30}
+    worker = await _json(http, "/api/workers/w1")
+    assert (worker["state"], worker["bound"]) == ("Ready", 30)
+    assert worker["steps"][0]["state"] == "Ready"
+    assert worker["points"][0][0] <= worker["points"][-1][0]
+
+
+async def test_history_is_kept_without_viewers(http):
+    """The pods were bound before anybody looked."""
+    timeline = await _json(http, "/api/timeline", seconds="3600")
+    bound = timeline["columns"].index("bound")
+    assert timeline["workers"] == ["w1"]
+    assert sum(row[bound] for row in timeline["rows"]) >= 30
+    assert not (await _json(http, "/api/timeline", seconds="3600", worker="w9"))["rows"]
+    for odd in ("nan", "-1", "inf"):
+        assert (await _json(http, "/api/timeline", seconds=odd))["rows"]
+    points = (await _json(http, "/api/history"))["points"]
+    assert points[0][0] < points[-1][0]
+    (policy,) = (await _json(http, "/api/policies"))["policies"]
+    assert policy["source"] == "default"
+    assert "events" in await _json(http, "/api/events")
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/nodes/node-0001", "/workers/w1", "/jobs/default/web-0"])
+async def test_the_address_of_a_page_is_that_of_the_document(http, path):
+    async with http.get(path) as response:
+        assert response.content_type == "text/html"
+
+
 @pytest.mark.parametrize(
     ("path", "status", "error"),
     [
+        ("/api/lists/pods?phase=lost", 400, "phase: 'LOST' is no phase"),
+        (
+            "/api/lists/nodes?state=lost",
+            400,
+            "state: 'lost' is none of cordoned, quarantined, shrunk, open",
+        ),
+        ("/api/lists/nodes?page=x", 400, "page: is no number"),
+        ("/api/lists/secrets", 404, "there is no list 'secrets'"),
+        ("/api/jobs/default/none", 404, "there is no job 'default/none'"),
+        ("/api/workers/w9", 404, "there is no worker 'w9'"),
+        ("/api/timeline?seconds=x", 400, "seconds: is no number"),
         ("/api/pods", 400, "name: is empty; give a pod's name, or namespace/name"),
         ("/api/nodes/nowhere", 404, "there is no node 'nowhere'"),
         ("/nothing", 404, "404: Not Found"),
@@ -224,7 +296,7 @@ async def test_hoss_up_prints_links_that_log_in_once_and_status_the_addresses(ho
         r"^dashboard: (http://127\.0\.0\.1:\d+/)#login=(\S+)$", started.stdout + started.stderr, re.MULTILINE
     )
     status = await asyncio.to_thread(hoss.json, "status")
-    assert len(links) == 2
+    assert len(links) == 1
     assert status["local"]["dashboards"] == [url for url, _ in links]
     again = await asyncio.to_thread(hoss.json, "dashboard")
     cookies = aiohttp.CookieJar(unsafe=True)  # which takes those of an address, as browsers do
@@ -248,8 +320,9 @@ def test_hoss_up_without_a_dashboard_and_with_a_port_that_is_taken(hoss, cluster
 
 
 def _refused(*flags: str) -> str:
-    done = FORK_SERVER.run("dispatcher", ["--listen", "127.0.0.1:0", *flags], timeout=DEADLINE_SECONDS)
-    assert done.returncode == 1
+    arguments = ["dashboard", "--dispatcher", "127.0.0.1:1", "--resolver", "127.0.0.1:1", *flags]
+    done = FORK_SERVER.run("hossctl", arguments, timeout=DEADLINE_SECONDS)
+    assert done.returncode
     assert "Traceback" not in done.stderr
     return done.stderr
 
@@ -257,15 +330,13 @@ def _refused(*flags: str) -> str:
 def test_a_port_in_use_is_one_sentence_with_what_to_do(cluster):
     taken = cluster.address("resolver")
     assert f"dashboard listen address {taken}: cannot listen there: the port is in use" in _refused(
-        "--dashboard-listen", taken
+        "--listen", taken
     )
 
 
 def test_an_address_that_is_none_is_one_sentence_with_an_example():
-    assert "nonsense: is no address; give host:port, as in 127.0.0.1:7180" in _refused(
-        "--dashboard-listen", "nonsense"
-    )
+    assert "nonsense: is no address; give host:port, as in 127.0.0.1:7180" in _refused("--listen", "nonsense")
 
 
 def test_a_token_file_that_is_not_there_is_one_sentence(tmp_path):
-    assert "cannot be read" in _refused("--dashboard-token-file", str(tmp_path / "none"))
+    assert "cannot be read" in _refused("--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "none"))

@@ -19,7 +19,6 @@ from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.errors import AccessDenied
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.security.identity import CallerKind, Identity, Role
-from hossctl.local.ports import free_ports
 
 RULES = [
     {"groups": ["oidc:team-*"], "role": "submit", "tenant": "*"},
@@ -34,18 +33,9 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Issuer]:
 
 
 @pytest.fixture(scope="module")
-def dashboard_port() -> int:
-    (port,) = free_ports(1)
-    return port
-
-
-@pytest.fixture(scope="module")
-def doors(
-    tmp_path_factory: pytest.TempPathFactory, issuer: Issuer, dashboard_port: int
-) -> Iterator[ConfiguredCluster]:
+def doors(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[ConfiguredCluster]:
     authentication = {"oidc": [issuer.settings()], "rules": RULES}
-    dashboard = ("--dashboard-listen", f"127.0.0.1:{dashboard_port}")
-    made = ConfiguredCluster(tmp_path_factory.mktemp("doors"), authentication, dispatcher_flags=dashboard)
+    made = ConfiguredCluster(tmp_path_factory.mktemp("doors"), authentication)
     yield made
     made.stop()
 
@@ -70,6 +60,28 @@ async def test_tenants_by_the_issuers_groups_do_not_see_each_other(doors, issuer
             await of_blue.submit(job("red"))
         assert [found.name for found in await of_red.list_jobs()] == ["mine"]
         assert await of_blue.list_jobs() == []
+
+
+async def test_a_call_that_is_limited_to_a_tenant_has_that_tenants_rights_whoever_makes_it(
+    doors, issuer
+) -> None:
+    template = PodTemplate(PodSpec(namespace="green"), owner_kind="Job")
+    (request,) = submission([Workload("limited", template, 2)])
+    async with (
+        doors.bearing(issuer.token(groups=["ops"])) as operator,
+        doors.bearing(issuer.token(groups=["team-blue"])) as of_blue,
+    ):
+        await operator.submit(request)
+        for_green, for_blue = operator.of_tenant("green"), operator.of_tenant("blue")
+        assert [found.name for found in await for_green.list_jobs()] == ["limited"]
+        assert sum((await for_green.pod_summary()).pods_by_phase.values()) == 2
+        assert await for_blue.list_jobs() == []
+        assert sum((await for_blue.pod_summary()).pods_by_phase.values()) == 0
+        with pytest.raises(AccessDenied, match="limited to tenant 'green'"):
+            await for_green.list_workers()
+        assert await operator.list_workers() == []  # the client itself has its rights as before
+        with pytest.raises(AccessDenied, match="cannot call for tenant 'green'"):
+            await of_blue.of_tenant("green").list_jobs()
 
 
 async def test_every_method_refuses_a_user_without_a_rule_and_one_whom_nobody_vouches_for(
@@ -103,24 +115,24 @@ async def test_each_refusal_says_in_one_sentence_what_is_wrong_and_no_log_has_a_
     await doors.check_secret([right, *told])
 
 
-async def test_the_dashboard_takes_the_tokens_of_the_issuer_too(doors, issuer, dashboard_port) -> None:
-    url = f"http://127.0.0.1:{dashboard_port}"
+async def test_the_dashboard_takes_the_tokens_of_the_issuer_too(doors, issuer) -> None:
+    url = await asyncio.to_thread(doors.start_dashboard)
     timeout = aiohttp.ClientTimeout(total=DEADLINE_SECONDS)
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True), timeout=timeout) as http:
-        async with http.post(f"{url}/api/login", json={"token": issuer.token(groups=["others"])}) as refused:
+        async with http.post(f"{url}api/login", json={"token": issuer.token(groups=["others"])}) as refused:
             assert refused.status == 401
             assert "no role here" in (await refused.json())["error"]
         token = issuer.token(groups=["team-blue"])
-        async with http.post(f"{url}/api/login", json={"token": token}) as answer:
+        async with http.post(f"{url}api/login", json={"token": token}) as answer:
             assert answer.status == 200
-        async with http.get(f"{url}/api/access") as answer:
+        async with http.get(f"{url}api/access") as answer:
             shown = await answer.json()
         assert (shown["caller"], shown["role"], shown["tenant"]) == ("oidc:ana", "submit", "blue")
-        async with http.get(f"{url}/api/nodes/n1") as answer:
+        async with http.get(f"{url}api/nodes/n1") as answer:
             assert answer.status == 403
         doors.authority.revoke_token("oidc:ana")
         try:
-            async with http.get(f"{url}/api/nodes/n1") as answer:
+            async with http.get(f"{url}api/nodes/n1") as answer:
                 assert answer.status == 401  # the session has ended with its user
         finally:
             for revoked in doors.authority.directory.rglob("revoked"):

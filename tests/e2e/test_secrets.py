@@ -118,7 +118,7 @@ def test_no_log_trace_or_argument_has_a_secret_of_the_run(starter: platform.Star
         written
     )
     assert b"caller_refused" in written["logs/dispatcher.log"]
-    assert b"dashboard_login_refused" in written["logs/dispatcher.log"]
+    assert b"dashboard_login_refused" in written["logs/dashboard.log"]
     found = [
         (place, number)
         for place, text in (written | arguments).items()

@@ -9,10 +9,10 @@ import structlog
 from fuzz.inputs import QUICK, damaged_bytes
 from waiting import DEADLINE_SECONDS
 
-from dispatcher.dashboard.access import DashboardAccess
-from dispatcher.dashboard.server import Dashboard
 from hoss.host import THIS_HOST
 from hoss.telemetry.logs import LibraryLog
+from hossctl.dashboard.access import DashboardAccess
+from hossctl.dashboard.server import Dashboard
 
 INPUTS = 200 if QUICK else 2_000
 _WAIT_SECONDS = 0.02  # for the answer to what may be a part of a request

@@ -11,14 +11,14 @@ import pytest
 import structlog
 from waiting import DEADLINE_SECONDS
 
-from dispatcher.dashboard import access
-from dispatcher.dashboard.access import CSRF_HEADER, IDLE_SECONDS, LONGEST_SECONDS, DashboardAccess
-from dispatcher.dashboard.server import Dashboard
 from hoss.certificates import validity
 from hoss.security.authority import LOGIN_LIFETIME, Authority
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.tokens import TokenVerifier
 from hoss.security.transport import TlsFiles, server_context
+from hossctl.dashboard import access
+from hossctl.dashboard.access import CSRF_HEADER, IDLE_SECONDS, LONGEST_SECONDS, DashboardAccess
+from hossctl.dashboard.server import Dashboard
 
 OPERATOR = Identity(CallerKind.CLIENT, "ana", Role.OPERATE)
 VIEWER = Identity(CallerKind.CLIENT, "vic", Role.VIEW)

@@ -23,6 +23,7 @@ from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.core.queue.queues import POD_UPDATE, Queues
 from dispatcher.core.workers.membership import Batch, Worker
+from dispatcher.core.workers.work_timeline import WorkTimeline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +33,7 @@ class Outcomes:
     registry: PodRegistry
     queues: Queues
     settlement: Settlement
+    timeline: WorkTimeline
     counters: Counter[str]
 
     def answer(self, worker: Worker, event: OutcomesArrived, now: float, now_ms: int) -> list[Instruction]:
@@ -53,6 +55,16 @@ class Outcomes:
         worker.answered(batch, len(rows))
         reasons = self._reasons(event, fresh)
         codes, nodes = event.codes[fresh], event.nodes[fresh]
+        bound = int((codes == OutcomeCode.BOUND).sum())
+        self.timeline.add(
+            worker,
+            batch,
+            now_ms,
+            bound=bound,
+            others=len(rows) - bound,
+            deciding_seconds=event.deciding_seconds,
+            committing_seconds=event.committing_seconds,
+        )
         confirm: Confirm | None = None
         for code in np.unique(codes).tolist():
             mask = codes == code

@@ -189,9 +189,21 @@ class Dispatch:
         self._serial += 1
         micros = self.estimates.price(worker, run_classes, run_counts, len(new))
         change = self.queues.changes
-        batch = Batch(self._serial, rows, len(rows), change, run_classes, run_counts, len(new), micros)
+        queued_ms = now_ms - pods.since_ms[rows]
+        batch = Batch(
+            self._serial,
+            rows,
+            len(rows),
+            change,
+            run_classes,
+            run_counts,
+            len(new),
+            micros,
+            now_ms,
+            max(0, int(queued_ms.mean())),
+        )
         worker.add_batch(batch)
-        self.times.queued.add((now_ms - pods.since_ms[rows]) / 1000)
+        self.times.queued.add(queued_ms / 1000)
         pods.worker[rows] = worker.number
         self.registry.move(rows, Phase.SCHEDULING, now_ms)
         pods.batch[rows] = self._serial

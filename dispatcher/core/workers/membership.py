@@ -67,6 +67,8 @@ class Batch:
     counts: NDArray[np.uint32]  # pods of each
     new_classes: int = 0  # classes that were new to the worker
     micros: float = 0.0  # estimated for all its pods
+    sent_ms: int = 0  # Unix milliseconds
+    queued_ms: int = 0  # how long its pods were queued before, on average
 
     @property
     def micros_left(self) -> float:

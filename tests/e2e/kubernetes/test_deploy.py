@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,10 +28,11 @@ from hoss.security.identity import CallerKind, Identity
 from hoss.security.transport import server_name
 from hoss.security.users import KIND as AUTHENTICATION
 from hoss.security.users import AuthenticationConfig
-from hossctl.commands import access
+from hossctl.commands import access, local
 from hossctl.local.deployment import (
     ACCOUNTS_SECRET,
     AUTHORITY_SECRET,
+    DASHBOARD,
     OPERATOR,
     PROMETHEUS,
     Deployment,
@@ -186,6 +188,13 @@ def test_a_namespace_of_restricted_pods_takes_every_pod(api: Api, overlay: str) 
         api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All&fieldValidation=Strict", pod)
 
 
+def _dashboard_flags(arguments: list[str]) -> Any:
+    command, *flags = arguments
+    assert command == "dashboard"
+    dashboard = typer.main.get_command(local.app).commands["dashboard"]  # type: ignore[attr-defined]
+    return SimpleNamespace(**dashboard.make_context(command, flags).params)
+
+
 def test_the_services_understand_their_flags_and_configuration(
     overlay: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -195,6 +204,7 @@ def test_the_services_understand_their_flags_and_configuration(
         "scheduler_worker": lambda flags: scheduler_worker._config(
             scheduler_worker._parser().parse_args(flags)
         ),
+        "hossctl": _dashboard_flags,
     }
     objects = objects_of(renderers.kustomized(overlay))
     redis_urls = objects["ConfigMap", "hoss-redis"]["data"]
@@ -236,6 +246,9 @@ def test_every_service_speaks_tls_with_its_own_secret_and_is_probed_so(overlay: 
         others = {"dispatcher": {secret_of(OPERATOR)}}.get(service, set())
         assert set(secrets.values()) == {secret_of(service), *others}
         for probe in ("readinessProbe", "livenessProbe"):
+            if service == DASHBOARD:
+                assert container[probe]["httpGet"] == {"path": "/", "port": "dashboard", "scheme": "HTTPS"}
+                continue
             assert container[probe]["exec"]["command"][:3] == ["python", "-m", "hoss.healthcheck"]
             assert container[probe]["exec"]["command"][4] == directory
 
@@ -264,9 +277,10 @@ def test_cert_manager_is_asked_for_certificates_that_the_services_take() -> None
         spec = objects["Certificate", f"hoss-{folder}"]["spec"]
         assert spec["secretName"] == secret_of(folder)
         assert [Identity.from_uri(uri) for uri in spec["uris"]] == [identity]
-        is_service = identity.kind is not CallerKind.CLIENT
-        assert spec.get("dnsNames", []) == ([server_name(identity.kind.value)] if is_service else [])
-        assert ("server auth" in spec["usages"], "client auth" in spec["usages"]) == (is_service, True)
+        kind = folder if folder == DASHBOARD else identity.kind.value
+        serves = kind != CallerKind.CLIENT.value
+        assert spec.get("dnsNames", []) == ([server_name(kind)] if serves else [])
+        assert ("server auth" in spec["usages"], "client auth" in spec["usages"]) == (serves, True)
     (job,) = objects["Job", "hoss-credentials"]["spec"]["template"]["spec"]["containers"]
     assert "--no-certificates" in job["args"]
 
@@ -276,7 +290,7 @@ def test_the_chart_takes_another_issuer_and_makes_no_authority_then() -> None:
     objects = objects_of(renderers.templated(*flags))
     assert not any(kind == "Issuer" for kind, _ in objects)
     issued = [found["spec"]["issuerRef"] for (kind, _), found in objects.items() if kind == "Certificate"]
-    assert issued == 5 * [{"name": "corporate", "kind": "ClusterIssuer"}]
+    assert issued == 6 * [{"name": "corporate", "kind": "ClusterIssuer"}]
 
 
 def test_the_chart_leaves_tls_out_only_where_the_value_says_so() -> None:

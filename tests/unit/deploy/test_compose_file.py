@@ -17,7 +17,7 @@ from waiting import DEADLINE_SECONDS
 from dispatcher.core.policy.checks import document_warnings
 from dispatcher.policy.documents import parse_policy
 from hoss.healthcheck import main as healthcheck
-from hossctl.commands import nodes
+from hossctl.commands import local, nodes
 from hossctl.load.nodes import read_nodes_file
 from scheduler_worker.config import parse_labels
 from tools.sbom import bill_of_materials
@@ -37,9 +37,9 @@ def flags(service):
     return {name: value for name, _, value in given}  # "" for a flag without a value
 
 
-def test_the_cluster_is_redis_two_resolvers_a_dispatcher_four_pools_of_workers_and_nodes():
+def test_the_cluster_is_redis_two_resolvers_a_dispatcher_four_pools_of_workers_a_dashboard_and_nodes():
     default = {name for name, service in SERVICES.items() if "profiles" not in service}
-    assert default == {"credentials", "redis", "resolver", "dispatcher", "nodes", *WORKERS}
+    assert default == {"credentials", "redis", "resolver", "dispatcher", "dashboard", "nodes", *WORKERS}
     assert SERVICES["resolver"]["scale"] == 2
     assert len({flags(worker)["label"] for worker in WORKERS.values()}) == len(WORKERS) == 4
 
@@ -63,6 +63,17 @@ def test_the_nodes_command_has_the_flags_that_it_is_started_with_and_the_file_ho
     assert len(read_nodes_file(DEPLOY / given["file"].name)) == 1000
 
 
+def test_the_dashboard_has_the_flags_that_it_is_started_with_and_calls_services_where_they_listen():
+    module, command, *arguments = SERVICES["dashboard"]["command"]
+    assert (module, command) == ("hossctl", "dashboard")
+    dashboard = typer.main.get_command(local.app).commands["dashboard"]
+    given = dashboard.make_context("dashboard", arguments).params
+    for service in ("dispatcher", "resolver"):
+        port = flags(SERVICES[service])["listen"].rpartition(":")[2]
+        assert given[service] == f"{service}:{port}"
+    assert f"dashboard-credentials:{given['tls_dir']}:ro" in SERVICES["dashboard"]["volumes"]
+
+
 @pytest.mark.parametrize("name", SERVERS)
 def test_every_service_is_asked_for_its_health_where_it_listens(name):
     test = SERVERS[name]["healthcheck"]["test"]
@@ -78,8 +89,7 @@ def test_addresses_name_services_and_the_ports_they_listen_on():
             assert ports[host] == port
     for name, service in OURS.items():
         for published in service.get("ports", ()):
-            listens = {flags(service).get(f, "").rpartition(":")[2] for f in ("listen", "dashboard-listen")}
-            assert published.rpartition(":")[2] in listens, name
+            assert published.rpartition(":")[2] == flags(service)["listen"].rpartition(":")[2], name
 
 
 @pytest.mark.parametrize("name", SERVICES)

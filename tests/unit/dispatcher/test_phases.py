@@ -1,10 +1,13 @@
 """How long pods took in each phase, and which jobs the ledger ever refused."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.pods.table import Phase
+from dispatcher.core.workers.work_timeline import MOST_ROWS, WorkTimeline
 from hoss.model.statistics import BOUNDS_SECONDS, Histogram
 
 
@@ -116,3 +119,29 @@ def test_pods_that_waited_for_gates_or_lost_a_place_do_not_count_as_scheduled(be
     bench.answer("w", m.OutcomeCode.BOUND)
     assert bench.all_are(rows, Phase.BOUND)
     assert times.scheduled.counts.sum() == 2
+
+
+def test_the_timeline_has_a_row_for_each_message_with_its_phases(bench):
+    bench.job("early", 3)
+    bench.pass_time(0.5)
+    bench.join("w")
+    answer_bound(bench, bench.sent["w"].pop(), deciding=0.2, committing=0.01)
+    timeline = bench.machine.work_timeline
+    (row,) = timeline.after(0)
+    assert (row["bound"], row["others"]) == (3, 0)
+    assert (row["deciding_micros"], row["committing_micros"]) == (200_000, 10_000)
+    assert row["queued_ms"] == pytest.approx(500, abs=2)
+    assert row["sent_ms"] <= row["answered_ms"]
+    assert bench.machine.members.name_of(int(row["worker"])) == "w"
+    assert len(timeline.after(timeline.last)) == 0
+
+
+def test_the_timeline_keeps_the_latest_rows_and_answers_who_knows_of_another_term(bench):
+    worker = SimpleNamespace(number=1)
+    timeline = WorkTimeline()
+    for serial in range(MOST_ROWS + 10):
+        batch = SimpleNamespace(sent_ms=serial, queued_ms=0)
+        timeline.add(worker, batch, serial, bound=1, others=0, deciding_seconds=0.0, committing_seconds=0.0)
+    assert timeline.after(0)["sent_ms"].tolist() == list(range(10, MOST_ROWS + 10))
+    assert timeline.after(MOST_ROWS + 8)["sent_ms"].tolist() == [MOST_ROWS + 8, MOST_ROWS + 9]
+    assert len(timeline.after(10**9)) == MOST_ROWS

@@ -21,7 +21,7 @@ UNUSED_BY_HELP = (*ANY_WORK, "importlib.metadata", "psutil", "pydantic", "rich.m
 UNUSED_BY_COMPLETION = (*ANY_WORK, "importlib.metadata", "pydantic", "rich")
 UNUSED_WITHOUT_A_PLATFORM = (*ANY_WORK, "rich")  # typer has pydantic check what was given
 UNUSED_BY_DEFAULT = (
-    "dispatcher.dashboard", "dispatcher.kubernetes.mode", "dispatcher.tracing", "hoss.kube.api",
+    "dispatcher.kubernetes.mode", "dispatcher.tracing", "hoss.kube.api",
     "hoss.telemetry.tracing",
     "resolver.kubernetes.mode", "resolver.tracing", "resolver.kubernetes.webhook_server",
     "scheduler_worker.tracing",

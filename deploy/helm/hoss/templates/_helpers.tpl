@@ -30,9 +30,6 @@ kubernetes:
   # So that `kubectl get leases` says which is active. One that was killed is replaced when this has passed.
   lease: {{ .Release.Namespace }}/hoss-dispatcher
   {{- toYaml .Values.dispatcher.kubernetes | nindent 2 }}
-{{- with .Values.dashboard.ingress.host }}
-dashboard_hosts: [{{ . }}]
-{{- end }}
 {{- end }}
 
 {{- /* authentication.yaml, which dispatchers and resolvers read when they start. */ -}}

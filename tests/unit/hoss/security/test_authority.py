@@ -52,6 +52,15 @@ def test_the_identity_in_a_certificate_is_read_without_a_library_as_with_one(aut
     assert uris(certificate) == certificates.uris(certificate) == [identity.uri]
 
 
+def test_a_client_that_serves_browsers_has_the_names_it_was_given_and_keeps_them(authority) -> None:
+    dashboard = Identity(CallerKind.CLIENT, "dashboard", Role.OPERATE)
+    issued = authority.current(dashboard, now=NOW, hosts=("dash.example.com",))
+    for held in (issued, authority.renew(issued, now=NOW)):
+        certificate = (held.directory / "tls.crt").read_bytes()
+        assert certificates.hosts(certificate) == ["dash.example.com"]
+        assert held.identity == dashboard
+
+
 def test_no_certificate_outlives_the_authority(authority) -> None:
     issued = authority.issue(WORKER, now=NOW, lifetime=timedelta(days=36_500))
     assert issued.not_after == NOW + timedelta(days=3650)

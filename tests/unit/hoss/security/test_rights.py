@@ -4,7 +4,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from hoss.errors import InvalidInput
+from hoss.errors import AccessDenied, InvalidInput
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.rights import AUDITED, RIGHTS, refusal
 from hoss.v1 import dispatcher_pb2, resolver_pb2, workerlink_pb2
@@ -140,3 +140,22 @@ def test_another_uri_is_no_identity(uri: str) -> None:
 )
 def test_a_worker_has_the_name_of_its_certificate_or_one_that_begins_so(certificate, name, may) -> None:
     assert Identity.from_uri(Identity(CallerKind.WORKER, certificate).uri).may_be(name) is may
+
+
+_RANK = list(Role).index
+
+
+@pytest.mark.parametrize("role", [Role.VIEW, Role.SUBMIT, Role.OPERATE, Role.ADMIN])
+def test_who_is_limited_to_a_tenant_may_do_what_its_own_clients_may_and_never_more(role: Role) -> None:
+    limited = Identity(CallerKind.CLIENT, "dashboard", role).limited_to("blue")
+    assert limited == Identity(CallerKind.CLIENT, "dashboard", min(role, Role.SUBMIT, key=_RANK), "blue")
+    assert limited.limited_to("blue") == limited
+    with pytest.raises(AccessDenied, match="cannot call for tenant 'red'"):
+        limited.limited_to("red")
+
+
+def test_a_service_and_who_has_no_role_are_not_given_rights_by_a_tenant() -> None:
+    nobody = Identity(CallerKind.CLIENT, "entry")
+    assert nobody.limited_to("blue") == nobody
+    with pytest.raises(AccessDenied):
+        Identity(CallerKind.DISPATCHER).limited_to("blue")

@@ -1,0 +1,92 @@
+"""The process of `hoss dashboard --listen`: composed from its options, and served until it is asked to end."""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from hoss import telemetry
+from hoss.client.access import found_access
+from hoss.host import Host
+from hoss.kube.config import KubernetesConfig
+from hoss.kube.token_review import service_accounts_reviewed
+from hoss.security.options import SecurityConfig, check_insecure, host_of, of_loopback, verifier_of
+from hoss.serving import announce_ready
+from hossctl.dashboard.access import DashboardAccess, read_token
+from hossctl.dashboard.server import Dashboard
+from hossctl.dashboard.view_model import ViewModel
+from hossctl.endpoints import Endpoints, clients_of
+
+_SERVICE = "dashboard"
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardOptions:
+    """`listen`: host:port, port 0 takes a free one. `https`: on loopback, too, where `endpoints` have a
+    certificate. `token_file`: with a token that lets viewers cordon and drain. `hosts`: names by which browsers
+    may reach it. `authentication`: an AuthenticationConfig document. `cluster`: whose API server is asked about tokens of ServiceAccounts. `insecure`: listen beyond loopback without a
+    certificate."""
+
+    listen: str
+    endpoints: Endpoints
+    https: bool = False
+    token_file: Path | None = None
+    hosts: tuple[str, ...] = ()
+    authentication: Path | None = None
+    cluster: KubernetesConfig | None = None
+    insecure: bool = False
+
+
+async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
+    """Serve until SIGTERM. Raises ConfigError for options that cannot be used."""
+    telemetry.configure(_SERVICE)
+    tls_dir = _tls_dir(options.endpoints)
+    config = SecurityConfig(tls_dir=tls_dir, insecure=options.insecure)
+    host = host_of(config, options.listen, options.authentication)
+    reviews = service_accounts_reviewed(options.cluster, "hoss-dashboard", host=host)
+    dashboard = _dashboard(options, config, host)
+    try:
+        port = await dashboard.start(options.listen)
+        async with contextlib.AsyncExitStack() as stack:
+            clients = await stack.enter_async_context(clients_of(options.endpoints))
+            view_model = ViewModel(
+                clients.dispatcher,
+                clients.resolver,
+                clock=host.monotonic,
+                unix_clock=host.unix,
+                rng=host.rng,
+            )
+            await stack.enter_async_context(dashboard.showing(view_model))
+            announce_ready(
+                ready_file, dashboard_port=port, dashboard_tls=int(dashboard.speaks_tls), service=_SERVICE
+            )
+            await host.until_stopped()
+    finally:
+        await dashboard.stop()
+        if reviews is not None:
+            await reviews.close()
+
+
+def _tls_dir(endpoints: Endpoints) -> Path | None:
+    """The directory of the certificate that this dashboard calls with; browsers get the same one. So viewers
+    of a platform with TLS have to log in, whoever started the dashboard."""
+    if endpoints.tls_dir:
+        return Path(endpoints.tls_dir)
+    return found_access(endpoints.dispatcher_addresses()).tls_dir
+
+
+def _dashboard(options: DashboardOptions, config: SecurityConfig, host: Host) -> Dashboard:
+    check_insecure(config, options.listen, "--listen")
+    tls = None
+    if config.tls_dir is not None and (options.https or not of_loopback(options.listen)):
+        from hoss.security.transport import TlsFiles, server_context  # noqa: PLC0415 - for TLS alone
+
+        tls = server_context(TlsFiles(config.tls_dir), clients_certified=False)
+    access = DashboardAccess(
+        read_token(options.token_file) if options.token_file else "",
+        verifier_of(host),
+        hosts=options.hosts,
+        secure=tls is not None,
+        clock=host.monotonic,
+        rng=host.rng,
+    )
+    return Dashboard(access, tls)

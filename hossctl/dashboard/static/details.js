@@ -1,0 +1,140 @@
+// The pages of one job, one node and one worker.
+
+import { ask } from "./api.js";
+import { Chart } from "./chart.js";
+import { make } from "./dom.js";
+import { clock, count, duration, percent, when } from "./format.js";
+import { labels, NODE_STATES, podColumns, share, state } from "./lists.js";
+import { address } from "./router.js";
+import { heading, link, table } from "./table.js";
+
+const NAMES = { cpu: "CPU", memory: "Memory", pods: "Pods", cards: "Cards" };
+const WORKER_GAP_MS = 25_000;
+
+const facts = (pairs) => make("dl", { class: "facts" }, ...pairs.map(([name, ...value]) => make("div", {}, make("dt", {}, name), make("dd", {}, ...value))));
+const section = (title, ...parts) => make("section", { class: "part" }, make("h3", {}, title), ...parts);
+const list = (columns, rows, label, empty) => (rows.length ? table(columns, rows, label) : make("p", { class: "why" }, empty));
+
+/** A page that asks again, and is drawn anew where the answer differs. */
+class Detail {
+  open(place, names) {
+    Object.assign(this, { place, names, drawn: "" });
+    this.body = make("div", {}, make("p", { class: "why" }, "Reading …"));
+    place.replaceChildren(this.body);
+    return this.refresh();
+  }
+
+  async refresh() {
+    const body = this.body;
+    const said = await this.load(...this.names);
+    const text = JSON.stringify(said);
+    if (body !== this.body || !this.place.contains(body) || text === this.drawn) return;
+    this.drawn = text;
+    body.replaceChildren(...(said.error ? [heading(this.names.join("/")), make("p", { class: "why" }, said.error)] : this.draw(said)));
+    this.after?.(said);
+  }
+}
+
+export class JobPage extends Detail {
+  async load(namespace, name) {
+    const job = await ask(`/api${address(["jobs", namespace, name])}`);
+    if (job.error) return job;
+    const waiting = await ask(`/api/lists${address(["pods"], { namespace, job: name, phase: "Unschedulable" })}`);
+    const pods = await ask(`/api/lists${address(["pods"], { namespace, job: name })}`);
+    return { job, waiting: waiting.rows ?? [], pods: pods.rows ?? [], more: Boolean(pods.next) };
+  }
+
+  draw({ job, waiting, pods, more }) {
+    const all = make("a", { href: address(["pods"], { namespace: job.namespace, job: job.name }) }, "All its pods");
+    return [
+      heading(`Job ${job.namespace}/${job.name}`, all),
+      facts([
+        ["Kind", job.kind],
+        ["Bound", share(job.replicas ? job.bound / job.replicas : 0, `${count(job.bound)} of ${count(job.replicas)}`)],
+        ["Waiting", count(job.queued)],
+        ["Unschedulable", count(job.unschedulable)],
+        ["Failed", count(job.failed)],
+        ["Gang", job.minAvailable ? `${job.gang}, ${count(job.minAvailable)} at least` : "none"],
+        ["Submitted", when(job.submitted)],
+      ]),
+      ...(waiting.length ? [section("Why pods wait", table(podColumns, waiting.slice(0, 5), "Pods that wait"))] : []),
+      section("What happened", list([
+        ["Event", (step) => step.event || step.phase],
+        ["Phase", (step) => step.phase],
+        ["Pods", (step) => count(step.pods), "n"],
+        ["First", (step) => clock(step.first)],
+        ["Last", (step) => clock(step.last)],
+      ], job.steps, "What happened", "Nothing is kept of this job.")),
+      section(more ? "Its first pods" : "Its pods", list(podColumns, pods, "Pods", "It has no pods.")),
+    ];
+  }
+}
+
+export class NodePage extends Detail {
+  async load(name) {
+    const node = await ask(`/api${address(["nodes", name])}`);
+    if (node.error) return node;
+    const pods = await ask(`/api/lists${address(["pods"], { node: name })}`);
+    return { node, pods: pods.rows ?? [], more: Boolean(pods.next) };
+  }
+
+  draw({ node, pods, more }) {
+    const states = NODE_STATES.filter((each) => node[each]).join(", ") || "open";
+    return [
+      heading(`Node ${node.name}`),
+      facts([
+        ["State", states],
+        ...node.resources.map((resource) => [NAMES[resource.name], share(resource.share, `${resource.requested} of ${resource.allocatable}`)]),
+      ]),
+      section("Labels", make("p", { class: "why" }, labels(node.labels) || "none")),
+      section(more ? "The first pods on it" : "Pods on it", list(podColumns, pods, "Pods on the node", "No pod that was submitted to HOSS is here.")),
+    ];
+  }
+}
+
+export class WorkerPage extends Detail {
+  load(name) {
+    return ask(`/api${address(["workers", name])}`);
+  }
+
+  draw(worker) {
+    const chart = () => make("div", { class: "chart" });
+    const legend = () => make("div", { class: "keys" });
+    [this.rate, this.rateLegend, this.busy, this.busyLegend] = [chart(), legend(), chart(), legend()];
+    const pair = [["Worker", (row) => (row.worker ? link(row.worker, "workers", row.worker) : "nobody")], ["Reason", (row) => row.reason], ["Pods", (row) => count(row.pods), "n"]];
+    return [
+      heading(`Worker ${worker.name}`, make("a", { href: address(["timeline"], { worker: worker.name }) }, "Its timeline")),
+      facts([
+        ["State", state(worker.state), ` since ${when(worker.since)}`],
+        ["Labels", labels(worker.labels) || "none"],
+        ["Pods per second", count(worker.podsPerSecond)],
+        ["Busy", share(worker.busyShare)],
+        ["Load", share(worker.window ? worker.outstanding / worker.window : 0, `${count(worker.outstanding)} of ${count(worker.window)} pods, ${duration(worker.workMs / 1000)}`)],
+        ["CPU for a pod", duration(worker.microsPerPod / 1e6)],
+        ["Refused", share(worker.conflictShare, `${percent(worker.conflictShare)}: ${count(worker.conflicts)} of ${count(worker.proposed)}`)],
+        ["Bound so far", count(worker.bound)],
+        ["Found no node", count(worker.unschedulable)],
+        ["Given back", count(worker.returned)],
+        ["View behind", `${count(worker.behind)} changes`],
+        ...(worker.distrustedUntil ? [["Distrusted", `until ${clock(worker.distrustedUntil)}`]] : []),
+      ]),
+      section("Pods per second, within an hour", this.rateLegend, this.rate),
+      section("Busy and refused, within an hour", this.busyLegend, this.busy),
+      section("Lost to", list(pair, worker.lost, "Lost to", "It lost no proposal to anybody.")),
+      section("Won against", list(pair, worker.won, "Won against", "Nobody lost a proposal to it.")),
+      section("What happened", list([
+        ["Event", (step) => step.text || step.state],
+        ["State", (step) => step.state],
+        ["When", (step) => when(step.at)],
+      ], worker.steps, "What happened", "Nothing is kept of this worker.")),
+    ];
+  }
+
+  after({ points }) {
+    if (!points) return;
+    const options = { gapMs: WORKER_GAP_MS, spanMs: 3_600_000 };
+    const at = points.length ? points[points.length - 1][0] : 0;
+    new Chart(this.rate, this.rateLegend, [{ name: "bound", of: (point) => point[1] }], { ...options, log: false, write: count }).show(points, at);
+    new Chart(this.busy, this.busyLegend, [{ name: "busy", of: (point) => point[2] }, { name: "refused", of: (point) => point[3] }], { ...options, log: false, write: percent, most: 1 }).show(points, at);
+  }
+}
