@@ -300,7 +300,7 @@ class Informers:
         await self._pod_reflector.run()
 
     def _device_resources_changed(self, names: frozenset[str]) -> None:
-        if self._reader.set_device_resources(names):
+        if self.reader.set_device_resources(names):
             self._pod_reflector.repeat()
 
     async def begin(self) -> list[Accepted]:

@@ -64,8 +64,8 @@ def simulate(
     drawn = draw_kubernetes if kubernetes else draw_moves if moves else draw
     try:
         if plan:
-            plans = (Plan.from_json(json.loads(path.read_text())) for path in plan)
-            broken = sum(_show(run(one, server, keep=out is not None), out) for one in plans) > 0
+            given = (Plan.from_json(json.loads(path.read_text())) for path in plan)
+            broken = sum(_show(run(one, server, keep=out is not None), out) for one in given) > 0
         elif seed is not None:
             broken = _one(drawn(seed), server, out, as_drawn=as_drawn)
         else:
