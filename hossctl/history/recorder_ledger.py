@@ -99,7 +99,9 @@ class LedgerRecorder:
         )
         holds = self._holds.get(chunk.shard, set())
         found = []
-        for uid, (node, seq, epoch, assumed, mask, milli, requests, leaves) in zip(uids, columns, strict=True):
+        for uid, (node, seq, epoch, assumed, mask, milli, requests, leaves) in zip(
+            uids, columns, strict=True
+        ):
             state = "prepared" if seq in holds else "assumed" if assumed else "confirmed"
             state = "terminating" if leaves else state
             row: dict[str, Any] = {

@@ -100,7 +100,12 @@ def _urgent_on_full_nodes(rng: random.Random, plan: Plan, at: float) -> list[Act
     acts = [
         Act(at, p.SUBMIT, "filling", options=filling),
         Act(late, p.SUBMIT, "urgent", options=urgent),
-        Act(late + rng.uniform(0.0, 1.0), p.SUBMIT, "small", options={"cpu": 100, "replicas": 4, "priority": 0}),
+        Act(
+            late + rng.uniform(0.0, 1.0),
+            p.SUBMIT,
+            "small",
+            options={"cpu": 100, "replicas": 4, "priority": 0},
+        ),
     ]
     if rng.random() < 0.5:
         more = {"cpu": rng.choice(sizes), "replicas": plan.nodes, "priority": 200}

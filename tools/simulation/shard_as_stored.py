@@ -18,7 +18,7 @@ from resolver.core.arbiter import Arbiter
 from resolver.core.placement_constraints import DomainVersion
 from resolver.core.quarantine import QuarantineRecord
 from resolver.core.rules import RegisteredRule, RuleBook, packed, unpacked
-from resolver.core.shard import PreparedProposals, Reservation, Share, ShardChange
+from resolver.core.shard import PreparedProposals, Reservation, ShardChange, Share
 from resolver.core.values import IS_TERMINATING, MOVE_TARGET, AccountRows, FeedEntry, reservation_dtype
 from resolver.ledger import stored
 from resolver.messages.proposals import group_of
