@@ -92,7 +92,7 @@ def _urgent_on_full_nodes(rng: random.Random, plan: Plan, at: float) -> list[Act
     """Pods fill the nodes, of HOSS or of the other scheduler. Urgent pods of other sizes come, then more of the
     first; and some of them, or of their victims, are deleted while victims still run."""
     sizes = rng.choice(((700, 300), (600, 500), (300, 700), (500, 500)))
-    filling = {"cpu": sizes[0], "replicas": plan.nodes * 4, "priority": 0}
+    filling: dict[str, Any] = {"cpu": sizes[0], "replicas": plan.nodes * 4, "priority": 0}
     if rng.random() < 0.3:
         filling["scheduler"] = OTHER
     urgent = {"cpu": sizes[1], "replicas": rng.randint(1, plan.nodes * 2), "priority": 50}
