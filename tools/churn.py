@@ -167,7 +167,13 @@ class Churn:
 
     def _keys(self) -> Held:
         sizes: Held = {}
-        count = {b"hash": "hlen", b"zset": "zcard", b"stream": "xlen", b"set": "scard", b"list": "llen"}
+        count: dict[object, str] = {
+            b"hash": "hlen",
+            b"zset": "zcard",
+            b"stream": "xlen",
+            b"set": "scard",
+            b"list": "llen",
+        }
         for key in self._redis.scan_iter(count=1000):
             command = count.get(self._redis.type(key))
             sizes[f"Redis {key.decode()}"] = int(getattr(self._redis, command)(key)) if command else 1

@@ -169,7 +169,8 @@ class Admission:
     async def _remove_gates(self, find: Callable[[], Rows], gates: frozenset[str]) -> tuple[int, int]:
         async with self._deleting:
             named = await self._in_phase(self._registry.pods.distinct(find()), Phase.UNSCHEDULABLE)
-            parts, removed = [], set(gates)
+            parts: list[Rows] = []
+            removed = set(gates)
             for part in _slices(named):
                 await asyncio.sleep(0)
                 for has, rows in self._registry.gates_of(part).items():
