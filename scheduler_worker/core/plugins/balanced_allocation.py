@@ -92,7 +92,8 @@ def _balance_of(used: NDArray[np.int64], allocatable: NDArray[np.int64]) -> NDAr
     highest = fractions.max(axis=0, where=offered, initial=0.0)
     lowest = fractions.min(axis=0, where=offered, initial=1.0)
     spread = np.where(count == 2, (highest - lowest) / 2, spread)
-    return np.floor((1.0 - spread) * 100.0)
+    balance: NDArray[np.float64] = np.floor((1.0 - spread) * 100.0)
+    return balance
 
 
 def _balance_of_one(cpu: int, memory: int, node: OneNode) -> int:
