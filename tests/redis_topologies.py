@@ -197,6 +197,7 @@ class ComposedSentinels:
 
     def __init__(self, directory: Path) -> None:
         services = yaml.safe_load((_DEPLOY / "docker-compose.sentinel.yml").read_text())["services"]
+        self._services = services
         programs = directory / "programs"
         programs.mkdir(parents=True)
         (programs / "redis-server").symlink_to(find_redis_server())
@@ -212,8 +213,8 @@ class ComposedSentinels:
 
     def url(self, service: str) -> str:
         """The --redis-url of a service of HOSS."""
-        services = yaml.safe_load((_DEPLOY / "docker-compose.sentinel.yml").read_text())["services"]
-        (flag,) = (flag for flag in services[service]["command"] if flag.startswith("--redis-url="))
+        command = self._services[service]["command"]
+        (flag,) = (flag for flag in command if flag.startswith("--redis-url="))
         addresses = ",".join(f"127.0.0.1:{port}" for port in self._sentinels)
         return str(flag.removeprefix("--redis-url=").replace("sentinel:26379", addresses))
 

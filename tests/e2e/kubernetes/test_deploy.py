@@ -436,11 +436,22 @@ def test_a_pool_of_the_chart_has_its_image_configuration_and_places(tmp_path: Pa
     assert {"ports": [{"port": 4318}]} in egress
 
 
-def test_pools_of_the_chart_have_profiles_of_kube_schedulers_own_file(tmp_path: Path) -> None:
-    example = DEPLOY.parent / "examples/kube-scheduler-config.yaml"
-    flags = ("--set-file", f"kubeSchedulerConfig={example}", "--set", "worker.schedulerName=hoss")
-    pools = '[{"name":"gpu","replicas":1,"schedulerName":"hoss-gpu"},{"name":"packs","replicas":1}]'
-    objects = objects_of(renderers.templated(*flags, "--set-json", f"pools={pools}"))
+def test_the_pools_that_the_page_describes_have_profiles_of_kube_schedulers_own_file(tmp_path: Path) -> None:
+    page = (DEPLOY.parent / "docs/kubernetes.md").read_text()
+    (block,) = (
+        text for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "schedulerName:" in text
+    )
+    (tmp_path / "this.yaml").write_text(block)
+    (flag,) = re.findall(r"--set-file kubeSchedulerConfig=(\S+)", block)
+    flags = (
+        "--set-file",
+        f"kubeSchedulerConfig={DEPLOY.parent / flag}",
+        "--values",
+        str(tmp_path / "this.yaml"),
+    )
+    objects = objects_of(renderers.templated(*flags))
+    policy = objects["ConfigMap", "hoss-dispatcher"]["data"]["policy.yaml"]
+    assert document_warnings(parse_policy(policy)) == []
     (tmp_path / "config.yaml").write_text(objects["ConfigMap", "hoss-kube-scheduler"]["data"]["config.yaml"])
 
     def profile_of(deployment: str) -> str:
@@ -454,7 +465,6 @@ def test_pools_of_the_chart_have_profiles_of_kube_schedulers_own_file(tmp_path: 
 
     assert profile_of("hoss-worker") == "hoss"
     assert profile_of("hoss-worker-gpu") == "hoss-gpu"
-    assert profile_of("hoss-worker-packs") == "spread"
 
 
 @pytest.mark.parametrize(
