@@ -15,6 +15,9 @@ from e2e.kubernetes.guarded import await_guard, install
 from waiting import wait_until
 
 from hoss.v1 import dispatcher_pb2 as pb
+from hoss.v1 import resolver_pb2
+from hoss.wire.columns import U32, U64, encode
+from hoss.wire.uids import uid_from_text
 from hossctl.endpoints import clients_of
 from hossctl.local.control_plane import ControlPlane
 from hossctl.local.ports import free_ports
@@ -326,6 +329,48 @@ def test_a_resolver_that_dies_while_the_successor_comes_does_not_cost_it_the_pla
     cluster.kill("resolver")
     create_web(api, "web-b")
     cluster.start_resolver()
+    assert placed(api, "web-b") == "n2"
+    assert await_state(cluster, "Moved") == "its successor is default/web-b"
+    await_agreement(api, cluster)
+
+
+def reserve_and_leave(cluster: Cluster, pod: Any, target: str) -> None:
+    """Reserve a target for a pod, as somebody would who dies then."""
+
+    async def ask() -> None:
+        async with clients_of(cluster.endpoints) as clients:
+            (node,) = await clients.resolver.list_nodes([target])
+            digests = (await clients.resolver.audit()).digests
+            request = resolver_pb2.MoveRequest(
+                step=resolver_pb2.MOVE_RESERVE,
+                worker="somebody",
+                epoch=await clients.resolver.grant_epoch("somebody"),
+                uids=uid_from_text(pod["metadata"]["uid"]),
+                nodes=encode([node.index], U32),
+                seen=encode([digest.seq for digest in digests], U64),
+            )
+            assert list((await clients.resolver.move(request)).verdicts) == [resolver_pb2.COMMITTED]
+
+    asyncio.run(ask())
+
+
+def test_the_place_is_kept_for_longer_than_a_lease(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    """The witness is a target that was reserved later, which nobody renews."""
+    lease = ("--reservation-lease-seconds", "5")
+    _, cluster = make_cluster(control_plane, resolver_flags=lease)
+    web_on_n1(api, cluster)
+    create_web(api, "other", cpu="100m")
+    placed(api, "other")
+    api.create_node("n3", cpu="1")
+    wait_until(lambda: "n3" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    begin(cluster, ("web-a", "n1", "n2"))
+    await_state(cluster, "Evicted")
+    reserve_and_leave(cluster, api.pod("other"), "n3")
+    wait_until(lambda: not requested(cluster, "n3").get("cpu"), "the lease of the witness is over")
+    create_web(api, "web-b")
     assert placed(api, "web-b") == "n2"
     assert await_state(cluster, "Moved") == "its successor is default/web-b"
     await_agreement(api, cluster)
