@@ -264,7 +264,8 @@ async def test_a_successor_gets_the_target_and_the_source_stays_with_the_pod(nod
     _, move = await reserve(nodes, 1, target)
     for _ in range(2):  # the second one finds the first one's work done
         assert await confirm(nodes, for_successor(move)) is MoveResult.MOVED
-        await nodes.finish_moves(target % 2)
+        assert (await nodes.state(target % 2)).moved == {}
+        assert await nodes.finish_moves(target % 2) == 0
     assert await held(nodes, 1) == {0: ReservationState.CONFIRMED}
     assert await held(nodes, HEIR) == {target: ReservationState.CONFIRMED}
     assert await used_cpu(nodes) == dict(sorted({0: 600, target: 600}.items()))

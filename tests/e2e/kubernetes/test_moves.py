@@ -12,16 +12,17 @@ from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserved, run_hoss
 from e2e.kubernetes.api import Api, node_of, placed, told
 from e2e.kubernetes.guarded import await_guard, install
+from e2e.kubernetes.moves import NO_GRACE, OWNER, begin, create_web, run_status
 from waiting import wait_until
 
-from hoss.v1 import dispatcher_pb2 as pb
+from hoss.v1 import resolver_pb2
+from hoss.wire.columns import U32, U64, encode
+from hoss.wire.uids import uid_from_text
 from hossctl.endpoints import clients_of
 from hossctl.local.control_plane import ControlPlane
 from hossctl.local.ports import free_ports
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web-uid", "controller": True}
-LONG_GRACE, NO_GRACE = 3600, 0
 
 
 @pytest.fixture
@@ -51,18 +52,6 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., tuple[Api, Cluster]]]
     yield make
     for cluster in made:
         cluster.stop()
-
-
-def create_web(api: Api, name: str, *, grace: int = LONG_GRACE, cpu: str = "800m", **metadata: Any) -> None:
-    """A pod of the ReplicaSet `web`."""
-    labels = {"app": "web"}
-    api.create_pod(
-        name,
-        cpu=cpu,
-        scheduler="hoss",
-        metadata={"ownerReferences": [OWNER], "labels": labels, **metadata},
-        terminationGracePeriodSeconds=grace,
-    )
 
 
 def run_pod(api: Api, name: str) -> None:
@@ -98,46 +87,23 @@ def set_budget(api: Api, allowed: int, *, app: str = "web") -> None:
     api("PATCH", f"{BUDGETS}/{app}/status", {"status": status}, **patch)
 
 
-def begin(cluster: Cluster, *moves: tuple[str, str, str]) -> None:
-    """Begin to make moves of pods of the default namespace: name, source, target."""
-
-    async def ask() -> None:
-        async with clients_of(cluster.endpoints) as clients:
-            digests = (await clients.resolver.audit()).digests
-            await clients.dispatcher.rebalance(
-                pb.RebalanceRequest(
-                    action=pb.REBALANCE_START,
-                    moves=[
-                        pb.RebalanceMove(pod=f"default/{pod}", source=source, target=target)
-                        for pod, source, target in moves
-                    ],
-                    seen={digest.shard: digest.seq for digest in digests},
-                    moves_per_second=50,
-                )
-            )
-
-    asyncio.run(ask())
-
-
-def status(cluster: Cluster) -> Any:
-    return json.loads(run_hoss(cluster, "rebalance", "status", "-o", "json"))
-
-
 def move_of(cluster: Cluster) -> tuple[str, str]:
     """State and text of the first move."""
-    move = status(cluster)["moves"][0]
+    move = run_status(cluster)["moves"][0]
     return move["state"], move["text"]
 
 
 def await_state(cluster: Cluster, state: str) -> str:
     """Wait until the first move is in this state. Returns its text."""
-    wait_until(lambda: move_of(cluster)[0] == state, lambda: f"{state}: {status(cluster)}")
+    wait_until(lambda: move_of(cluster)[0] == state, lambda: f"{state}: {run_status(cluster)}")
     return move_of(cluster)[1]
 
 
 def await_forbidden(cluster: Cluster) -> None:
     """Wait until the first move says that a budget forbids it."""
-    wait_until(lambda: "disruption budget" in move_of(cluster)[1], lambda: f"forbidden: {status(cluster)}")
+    wait_until(
+        lambda: "disruption budget" in move_of(cluster)[1], lambda: f"forbidden: {run_status(cluster)}"
+    )
 
 
 def leaving(api: Api, name: str) -> bool:
@@ -169,7 +135,7 @@ def test_the_new_place_is_reserved_before_the_budget_lets_the_pod_go_and_its_suc
     create_web(api, "web-b")
     assert placed(api, "web-b") == "n2"
     assert await_state(cluster, "Moved") == "its successor is default/web-b"
-    assert status(cluster)["state"] == "Done"
+    assert run_status(cluster)["state"] == "Done"
     assert not node_of(api, "greedy")
     await_agreement(api, cluster)
     api.delete_pod("web-a")
@@ -250,8 +216,8 @@ def test_pods_that_nobody_would_make_anew_are_not_evicted(
     wait_until(lambda: "n2" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
     begin(cluster, *((name, "n1", "n2") for name in names))
-    wait_until(lambda: status(cluster)["refused"] == len(names), "each is refused")
-    assert [move["text"] for move in status(cluster)["moves"]] == [
+    wait_until(lambda: run_status(cluster)["refused"] == len(names), "each is refused")
+    assert [move["text"] for move in run_status(cluster)["moves"]] == [
         "it has no controller that would make it anew",
         "it belongs to its node, as pods of a DaemonSet do",
         "its annotation hoss.dev/movable says false",
@@ -275,16 +241,16 @@ def test_an_undo_takes_back_what_is_not_evicted_yet_and_says_what_is(
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
     begin(cluster, ("web-a", "n1", "n2"), ("kept", source, "n3"))
     await_state(cluster, "Evicted")
-    wait_until(lambda: "disruption budget" in status(cluster)["moves"][1]["text"], "the other one waits")
+    wait_until(lambda: "disruption budget" in run_status(cluster)["moves"][1]["text"], "the other one waits")
     run_hoss(cluster, "rebalance", "pause")
     wait_until(lambda: not requested(cluster, "n3").get("cpu"), "what is paused holds no second place")
     undone = run_hoss(cluster, "rebalance", "undo")
     assert "but for 1 pods that were evicted already" in undone, undone
-    wait_until(lambda: status(cluster)["moves"][1]["state"] == "Refused", "the other one is taken back")
-    assert "undone before its pod was evicted" in status(cluster)["moves"][1]["text"]
+    wait_until(lambda: run_status(cluster)["moves"][1]["state"] == "Refused", "the other one is taken back")
+    assert "undone before its pod was evicted" in run_status(cluster)["moves"][1]["text"]
     create_web(api, "web-b", cpu="400m")
     assert placed(api, "web-b") == "n2"
-    wait_until(lambda: status(cluster)["state"] == "Done", "all moves have ended")
+    wait_until(lambda: run_status(cluster)["state"] == "Done", "all moves have ended")
     assert not leaving(api, "kept")
     await_agreement(api, cluster)
 
@@ -308,7 +274,7 @@ def test_a_dispatcher_that_dies_amid_a_move_leaves_one_place_for_each_pod(
     if moment == "after the eviction":
         create_web(api, "web-b")
     cluster.start_dispatcher()
-    assert not status(cluster)["state"]
+    assert not run_status(cluster)["state"]
     if moment == "after the eviction":
         assert placed(api, "web-b") == "n2"
     else:
@@ -326,6 +292,48 @@ def test_a_resolver_that_dies_while_the_successor_comes_does_not_cost_it_the_pla
     cluster.kill("resolver")
     create_web(api, "web-b")
     cluster.start_resolver()
+    assert placed(api, "web-b") == "n2"
+    assert await_state(cluster, "Moved") == "its successor is default/web-b"
+    await_agreement(api, cluster)
+
+
+def reserve_and_leave(cluster: Cluster, pod: Any, target: str) -> None:
+    """Reserve a target for a pod, as somebody would who dies then."""
+
+    async def ask() -> None:
+        async with clients_of(cluster.endpoints) as clients:
+            (node,) = await clients.resolver.list_nodes([target])
+            digests = (await clients.resolver.audit()).digests
+            request = resolver_pb2.MoveRequest(
+                step=resolver_pb2.MOVE_RESERVE,
+                worker="somebody",
+                epoch=await clients.resolver.grant_epoch("somebody"),
+                uids=uid_from_text(pod["metadata"]["uid"]),
+                nodes=encode([node.index], U32),
+                seen=encode([digest.seq for digest in digests], U64),
+            )
+            assert list((await clients.resolver.move(request)).verdicts) == [resolver_pb2.COMMITTED]
+
+    asyncio.run(ask())
+
+
+def test_the_place_is_kept_for_longer_than_a_lease(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    """The witness is a target that was reserved later, which nobody renews."""
+    lease = ("--reservation-lease-seconds", "5")
+    _, cluster = make_cluster(control_plane, resolver_flags=lease)
+    web_on_n1(api, cluster)
+    create_web(api, "other", cpu="100m")
+    placed(api, "other")
+    api.create_node("n3", cpu="1")
+    wait_until(lambda: "n3" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    begin(cluster, ("web-a", "n1", "n2"))
+    await_state(cluster, "Evicted")
+    reserve_and_leave(cluster, api.pod("other"), "n3")
+    wait_until(lambda: not requested(cluster, "n3").get("cpu"), "the lease of the witness is over")
+    create_web(api, "web-b")
     assert placed(api, "web-b") == "n2"
     assert await_state(cluster, "Moved") == "its successor is default/web-b"
     await_agreement(api, cluster)

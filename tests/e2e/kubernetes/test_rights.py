@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from e2e.cluster import Cluster
 from e2e.kubernetes import renderers
-from e2e.kubernetes.agreement import assigned, reserved
-from e2e.kubernetes.api import Api
+from e2e.kubernetes.agreement import assigned, reserved, run_hoss
+from e2e.kubernetes.api import Api, placed
 from e2e.kubernetes.devices import RESOURCE, Devices, claiming, wanting
 from e2e.kubernetes.guarded import SECRET, apply, await_guard, install, kubeconfig_of
+from e2e.kubernetes.moves import NO_GRACE, begin, create_web, run_status
 from e2e.kubernetes.pod_groups import KINDS, Groups
 from e2e.kubernetes.rights import rights_of
 from e2e.kubernetes.storage import Storage, mounting
@@ -158,7 +159,14 @@ def test_hoss_may_do_what_it_does_and_does_what_it_may(
         wait_until(lambda number=number: len(assigned(api)) == number, "a pod of a group is bound")
         wait_until(lambda groups=groups: groups.status("train"), "the group's status is written")
 
+    create_web(api, "web", grace=NO_GRACE, cpu="10m")
+    source = placed(api, "web")
+    api.create_node("n2", cpu="1")
+    wait_until(lambda: "n2" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    begin(cluster, ("web", source, "n2"))
+    wait_until(lambda: run_status(cluster)["evicted"], "the pod is evicted, to be moved")
+
     renewed = "hoss-dispatcher update leases"  # by its own clock, whatever happens here
     wait_until(lambda: renewed in used(control_plane)[0], "the Lease is renewed")
     allowed, refused = used(control_plane)
