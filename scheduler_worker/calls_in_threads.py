@@ -1,7 +1,8 @@
-"""Algorithms and pre-bind plugins in threads, so that streams and heartbeats go on while they compute or wait.
+"""Algorithms and pre-bind plugins in threads, so that streams and heartbeats go on while they compute or
+wait.
 
-Nothing can end a thread. Code that does not answer in its time ends the worker: it gives back its pods first, so
-none of them counts as lost with a worker."""
+Nothing can end a thread. Code that does not answer in its time ends the worker: it gives back its pods first,
+so none of them counts as lost with a worker."""
 
 import asyncio
 import contextlib

@@ -1,12 +1,13 @@
 """Pre-bind: plugins prepare pods that the ledger has reserved, before they count as bound.
 
-The reservations are assumed meanwhile, marked as pre-binding (ReservationState in proto/hoss/v1/resolver.proto).
-Pods that are ready are answered as bound, and the dispatcher confirms their commits. The others are answered as
-unreserved, and the dispatcher releases what they hold and tries them again. Pods that go together go back
-together: those of a gang below its minimum, and those of work that is all or nothing.
+The reservations are assumed meanwhile, marked as pre-binding (ReservationState in
+proto/hoss/v1/resolver.proto). Pods that are ready are answered as bound, and the dispatcher confirms their
+commits. The others are answered as unreserved, and the dispatcher releases what they hold and tries them
+again. Pods that go together go back together: those of a gang below its minimum, and those of work that is
+all or nothing.
 
-One question is asked at a time. What is reserved meanwhile is in the next one, so a pod waits for one question at
-most, and its lease does not end before its own is answered."""
+One question is asked at a time. What is reserved meanwhile is in the next one, so a pod waits for one
+question at most, and its lease does not end before its own is answered."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,8 +45,8 @@ class ReservedPods:
 
 
 class PreBindQuestion(NamedTuple):
-    """Pods to be prepared. `together`: of consecutive pods, which end before the first number, at least the second
-    number must be ready, or none of them is."""
+    """Pods to be prepared. `together`: of consecutive pods, which end before the first number, at least the
+    second number must be ready, or none of them is."""
 
     pods: ReservedBatch
     together: tuple[tuple[int, int], ...]
@@ -76,8 +77,9 @@ def prepare(
     plugins: Sequence[PreBindPlugin],
     asking: Callable[[str], None] = lambda _plugin: None,
 ) -> PreBindAnswer:
-    """Ask plugin after plugin about the pods that those before it have prepared, and undo what was done for pods that
-    go back. `asking` is called with the plugin that is asked next. Raises nothing that plugins raise."""
+    """Ask plugin after plugin about the pods that those before it have prepared, and undo what was done for
+    pods that go back. `asking` is called with the plugin that is asked next. Raises nothing that plugins
+    raise."""
     pods, count = question.pods, len(question.pods.classes)
     ready, found = np.ones(count, np.bool_), list[tuple[Mask, Diagnosis]]()
     failures: list[PluginFailed] = []
@@ -159,8 +161,8 @@ class PreBinding:
             self._waiting.append(reserved)
 
     def step(self, failures: PluginFailures) -> None:
-        """Answer what plugins have prepared, and have them prepare what was reserved since. All parts of a gang must
-        have been added."""
+        """Answer what plugins have prepared, and have them prepare what was reserved since. All parts of a gang
+        must have been added."""
         while True:
             if self._asked:
                 answer = self._calls.take()
