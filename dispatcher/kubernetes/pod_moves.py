@@ -12,7 +12,7 @@ from dispatcher.core.kubernetes.successors import AwaitedSuccessor, AwaitedSucce
 from dispatcher.core.moves import MoveRun, MoveState, PlannedMove, RunState
 from dispatcher.ledger.move_steps import RESULTS, MoveSteps, Reserved
 from dispatcher.ledger.nodes import ClusterNodes
-from dispatcher.ledger.rebinding import misplaced
+from dispatcher.ledger.rebinding import not_at_source
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, LedgerUnavailable, Overloaded, TransportError
 from hoss.kube.api import KubeApi, Object, Refused
@@ -106,7 +106,7 @@ class PodMoves:
 
     async def _judged(self, run: MoveRun, move: PlannedMove) -> tuple[SeenPod, float] | None:
         """The pod, and its grace period, if it may be evicted. Otherwise the move is refused."""
-        why = misplaced(self._runtime, self._nodes, move)
+        why = not_at_source(self._runtime, self._nodes, move)
         if not why:
             try:
                 found = await self._find(move)
@@ -154,7 +154,9 @@ class PodMoves:
             if not await self._withdrawn(pod_move):
                 return
             await self.steps.undo(pod_move.reserved)
-            there = "" if misplaced(self._runtime, self._nodes, pod_move.move) else "; the pod has not ended"
+            there = (
+                "" if not_at_source(self._runtime, self._nodes, pod_move.move) else "; the pod has not ended"
+            )
             pod_move.run.refused(
                 pod_move.move,
                 f"evicted, and no successor has come within {seconds:g} s: its place is free again{there}",

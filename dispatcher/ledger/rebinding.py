@@ -88,7 +88,7 @@ class Rebinding:
         for move, row in zip(step, registry.directory.rows_of_uids(uids_of(step)).tolist(), strict=True):
             if row in looked_up:
                 continue
-            if why := misplaced(self._runtime, self._nodes, move):
+            if why := not_at_source(self._runtime, self._nodes, move):
                 run.refused(move, why)
                 continue
             template = int(registry.pods.template[row])
@@ -116,7 +116,7 @@ class Rebinding:
             )
 
 
-def misplaced(runtime: Runtime, nodes: ClusterNodes, move: PlannedMove) -> str:
+def not_at_source(runtime: Runtime, nodes: ClusterNodes, move: PlannedMove) -> str:
     """Why the pod is not where the plan has it; empty: it is."""
     machine = runtime.machine
     pods = machine.registry.pods
