@@ -20,7 +20,7 @@ from dispatcher.core.policy.rules import Policy
 from dispatcher.core.workers.reports import Heartbeat
 from dispatcher.journal.memory import MemoryJournal
 from dispatcher.ledger.moving import MOVER
-from dispatcher.ports import DispatcherMarks, PodLocations, Record, ReservationColumns
+from dispatcher.ports import DispatcherMarks, Knowledge, PodLocations, Record, ReservationColumns
 from dispatcher.recovery import recover
 from dispatcher.runtime import Runtime, TermFailed
 from hoss.client.dispatcher import submission
@@ -65,6 +65,9 @@ class Ledger:
 
     async def confirm(self, _commits: m.Commits) -> int:
         return 0
+
+    def known(self) -> Knowledge:
+        return Knowledge("", {})
 
     async def release(self, _uids: Uids, _nodes: Any, _as_of: Any) -> dict[int, int]:
         """Nothing is held."""
