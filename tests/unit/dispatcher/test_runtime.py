@@ -176,7 +176,9 @@ async def test_what_was_not_ready_is_released_before_the_rest_of_its_commits_is_
         return 1
 
     ledger.release, ledger.confirm = release, confirm
-    rows, uids = np.arange(2, dtype=np.uint32), np.zeros((2, 16), np.uint8)
+    submit(runtime, 2)
+    rows = np.arange(2, dtype=np.uint32)
+    uids = runtime.machine.registry.pods.uid[rows]
     rest = m.Confirm({0: np.array([7], np.uint64)}, rows[:1], uids[:1])
     runtime.perform([m.Release(rows[1:], uids[1:], rows[1:], unreserved=True, confirm=rest)])
     await until(lambda: len(done) == 2)
