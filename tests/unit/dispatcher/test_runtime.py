@@ -20,7 +20,7 @@ from dispatcher.core.policy.rules import Policy
 from dispatcher.core.workers.reports import Heartbeat
 from dispatcher.journal.memory import MemoryJournal
 from dispatcher.ledger.move_steps import MOVER
-from dispatcher.ports import DispatcherMarks, PodLocations, Record, ReservationColumns
+from dispatcher.ports import DispatcherMarks, Knowledge, PodLocations, Record, ReservationColumns
 from dispatcher.recovery import recover
 from dispatcher.runtime import Runtime, TermFailed
 from hoss.client.dispatcher import submission
@@ -66,6 +66,9 @@ class Ledger:
 
     async def confirm(self, _commits: m.Commits) -> int:
         return 0
+
+    def known(self) -> Knowledge:
+        return Knowledge("", {})
 
     async def release(self, _uids: Uids, _nodes: Any, _as_of: Any) -> dict[int, int]:
         """Nothing is held."""
@@ -174,7 +177,9 @@ async def test_what_was_not_ready_is_released_before_the_rest_of_its_commits_is_
         return 1
 
     ledger.release, ledger.confirm = release, confirm
-    rows, uids = np.arange(2, dtype=np.uint32), np.zeros((2, 16), np.uint8)
+    submit(runtime, 2)
+    rows = np.arange(2, dtype=np.uint32)
+    uids = runtime.machine.registry.pods.uid[rows]
     rest = m.Confirm({0: np.array([7], np.uint64)}, rows[:1], uids[:1])
     runtime.perform([m.Release(rows[1:], uids[1:], rows[1:], unreserved=True, confirm=rest)])
     await until(lambda: len(done) == 2)
