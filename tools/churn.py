@@ -113,7 +113,7 @@ def growing(held: Sequence[Held], limits: Mapping[str, int] = LIMITS) -> list[st
     return found
 
 
-class Churn:
+class ChurningPlatform:
     """Rounds on a platform, and what was held at the end of each."""
 
     def __init__(self, starter: Starter) -> None:
@@ -180,11 +180,11 @@ class Churn:
         return {**sizes, "Redis keys": len(sizes)}
 
 
-def churned(seconds: float) -> Churn:
+def churned(seconds: float) -> ChurningPlatform:
     """So long a churn of a platform of its own."""
     options = PlatformOptions(workers(2), metrics=True, insecure=True)
     with platform(options) as starter:
-        churn = Churn(starter)
+        churn = ChurningPlatform(starter)
 
         async def main() -> None:
             async with clients_of(of_state(starter.state)) as clients:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dispatcher.core.kubernetes.pod_objects import PodReader, SeenPod
 from dispatcher.core.kubernetes.successors import AwaitedSuccessor, AwaitedSuccessors, unmovable
 from dispatcher.core.moves import MoveRun, MoveState, PlannedMove, RunState
-from dispatcher.ledger.move_steps import RESULTS, MoveSteps, Reserved
+from dispatcher.ledger.move_steps import RESULTS, MoveSteps, ReservedTargets
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.ledger.rebinding import not_at_source
 from dispatcher.runtime import Runtime
@@ -32,7 +32,7 @@ _PASSING = (LedgerUnavailable, Overloaded, TransportError)
 class _PodMove:
     """One move from its reservation to its end."""
 
-    def __init__(self, run: MoveRun, reserved: Reserved, pod: SeenPod, grace_seconds: float) -> None:
+    def __init__(self, run: MoveRun, reserved: ReservedTargets, pod: SeenPod, grace_seconds: float) -> None:
         self.run = run
         self.reserved = reserved
         self.move: PlannedMove = reserved.moves[0]
@@ -128,7 +128,7 @@ class PodMoves:
         found = await self._api.find(_path(move), patience_seconds=0)
         return found if found is not None and found["metadata"]["uid"] == uid_text(move.uid) else None
 
-    async def _renew(self, reserved: Reserved) -> None:
+    async def _renew(self, reserved: ReservedTargets) -> None:
         """Keep the targets of moves that have not ended."""
         while True:
             await asyncio.sleep(_RENEW_SECONDS)

@@ -33,7 +33,7 @@ RESULTS: dict[int, str] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reserved:
+class ReservedTargets:
     """Moves whose targets are reserved, with what names the reservations in the ledger."""
 
     moves: tuple[PlannedMove, ...]
@@ -41,11 +41,11 @@ class Reserved:
     sources: NDArray[np.uint32]
     source_seqs: NDArray[np.uint64]
 
-    def of(self, positions: Sequence[int]) -> "Reserved":
+    def of(self, positions: Sequence[int]) -> "ReservedTargets":
         """Some of them."""
         at = np.array(positions, np.intp)
         moves = tuple(self.moves[position] for position in positions)
-        return Reserved(moves, self.seqs[at], self.sources[at], self.source_seqs[at])
+        return ReservedTargets(moves, self.seqs[at], self.sources[at], self.source_seqs[at])
 
     @property
     def uids(self) -> Uids:
@@ -64,7 +64,7 @@ class MoveSteps:
         """Raises what the ledger raises."""
         self._epoch = await self._runtime.ledger.grant_epoch(MOVER)
 
-    async def reserve(self, run: MoveRun, step: Sequence[PlannedMove]) -> Reserved:
+    async def reserve(self, run: MoveRun, step: Sequence[PlannedMove]) -> ReservedTargets:
         """Reserve targets. Moves that the ledger refuses are refused. Raises what the ledger raises."""
         request = self._request(pb.MOVE_RESERVE, step)
         request.seen = encode(run.seen, U64)
@@ -80,9 +80,9 @@ class MoveSteps:
             decode(getattr(reply, name), dtype, name=name, rows=len(step))
             for name, dtype in (("seqs", U64), ("sources", U32), ("source_seqs", U64))
         )
-        return Reserved(tuple(step), *columns).of(reserved)
+        return ReservedTargets(tuple(step), *columns).of(reserved)
 
-    async def confirm(self, reserved: Reserved, successors: Uids | None = None) -> list[int]:
+    async def confirm(self, reserved: ReservedTargets, successors: Uids | None = None) -> list[int]:
         """Give the targets to the pods, or to their successors: a MoveResult of each. Repeated until it is
         answered, because where the pods are has to be known."""
         request = self._request(pb.MOVE_CONFIRM, reserved.moves, reserved.seqs)
@@ -93,13 +93,13 @@ class MoveSteps:
         reply = await self._runtime.until_answered(lambda: self._runtime.ledger.move(request))
         return list(reply.results)
 
-    async def renew(self, reserved: Reserved) -> list[int]:
+    async def renew(self, reserved: ReservedTargets) -> list[int]:
         """Let the targets last for another lease: MOVED for each that stands. Raises what the ledger
         raises."""
         request = self._request(pb.MOVE_RENEW, reserved.moves, reserved.seqs)
         return list((await self._runtime.ledger.move(request)).results)
 
-    async def undo(self, reserved: Reserved) -> None:
+    async def undo(self, reserved: ReservedTargets) -> None:
         """Release the targets. Repeated until it is answered."""
         request = self._request(pb.MOVE_UNDO, reserved.moves, reserved.seqs)
         await self._runtime.until_answered(lambda: self._runtime.ledger.move(request))

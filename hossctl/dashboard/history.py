@@ -61,7 +61,7 @@ class WorkerCurve:
         self.proposed, self.conflicts = worker.proposed, worker.conflicts
 
 
-class History:
+class DashboardHistory:
     """Fed by `add` with each sample. `policies` and `timeline` are fed by who reads them."""
 
     def __init__(self) -> None:

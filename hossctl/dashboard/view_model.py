@@ -16,7 +16,7 @@ from hoss.tasks import end_tasks
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.dashboard.broadcaster import Broadcaster, Unavailable
-from hossctl.dashboard.history import History
+from hossctl.dashboard.history import DashboardHistory
 from hossctl.dashboard.lists import (
     Filters,
     list_jobs,
@@ -60,7 +60,7 @@ class ViewModel:
         self._unix_clock = unix_clock
         self._nodes = NodeTable()
         self._feed = Subscription(resolver, "dashboard", self._nodes.apply, clock=clock, rng=rng)
-        self._history = History()
+        self._history = DashboardHistory()
         self._snapshots = SnapshotTaker()
         self._term = 0
         self._policy_version: int | None = None

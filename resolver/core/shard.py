@@ -163,7 +163,7 @@ class Reservation:
         return of_group | MOVE_TARGET * self.is_target | state
 
 
-class Share(NamedTuple):
+class TakenShare(NamedTuple):
     """What a preemptor has taken of the amounts of a terminating pod."""
 
     preemptor: Uid
@@ -216,7 +216,9 @@ class Shard:
         self.leases_ended = 0  # the seq of the last change that a lease made by ending
         self.removed: dict[int, str] = {}  # nodes that are removed and not forgotten yet
         self.moved: dict[Uid, Source] = {}  # pods whose source, on another shard, is still to be released
-        self.terminating: dict[Uid, Share] = {}  # by UID of a terminating pod whose preemptor is reserved
+        self.terminating: dict[
+            Uid, TakenShare
+        ] = {}  # by UID of a terminating pod whose preemptor is reserved
         self.nominated: dict[Uid, list[Uid]] = {}  # by UID of a preemptor, its victims that are terminating
         self.quarantine: dict[int, QuarantineRecord] = {}
         self.feed: list[ShardChange] = []
@@ -309,7 +311,7 @@ class Shard:
             lacking[: len(share)] -= share
             account.requested[: len(share)] -= share
             self.reservations[uid] = replace(held, requests=held.requests - share, is_terminating=True)
-            self.terminating[uid] = Share(preemptor, tuple(share.tolist()))
+            self.terminating[uid] = TakenShare(preemptor, tuple(share.tolist()))
         self.nominated[preemptor] = list(victims)
 
     def settle_evictions(self, released: Collection[Uid]) -> None:

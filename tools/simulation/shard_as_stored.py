@@ -18,7 +18,7 @@ from resolver.core.arbiter import Arbiter
 from resolver.core.placement_constraints import DomainVersion
 from resolver.core.quarantine import QuarantineRecord
 from resolver.core.rules import RegisteredRule, RuleBook, packed, unpacked
-from resolver.core.shard import PreparedProposals, Reservation, ShardChange, Share
+from resolver.core.shard import PreparedProposals, Reservation, ShardChange, TakenShare
 from resolver.core.values import (
     IS_TERMINATING,
     MOVE_TARGET,
@@ -251,7 +251,7 @@ def restore(shard: Arbiter, state: State) -> None:
     }
     shard.resource_versions, shard.removed = dict(state["versions"]), dict(state["removed"])
     shard.moved = dict(state["moved"])
-    shard.terminating = {uid: Share(*share) for uid, share in state["terminating"].items()}
+    shard.terminating = {uid: TakenShare(*share) for uid, share in state["terminating"].items()}
     shard.nominated = {uid: list(victims) for uid, victims in state["nominated"].items()}
 
 

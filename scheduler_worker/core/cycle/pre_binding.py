@@ -32,7 +32,7 @@ _EARLIER_ONES = Diagnosis("pods that the gang needs were not ready", frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReservedPods:
+class PodsToPrepare:
     """n pods of one work batch that were reserved by one verdict."""
 
     work: Work
@@ -147,15 +147,15 @@ class PreBinding:
         self._calls = calls
         self._cache = cache
         self._outcomes = outcomes
-        self._waiting: list[ReservedPods] = []
-        self._asked: list[ReservedPods] = []
+        self._waiting: list[PodsToPrepare] = []
+        self._asked: list[PodsToPrepare] = []
         self._stuck = ""
 
     def __bool__(self) -> bool:
         """Whether any pod waits or is being prepared."""
         return bool(self._waiting or self._asked)
 
-    def add(self, reserved: ReservedPods) -> None:
+    def add(self, reserved: PodsToPrepare) -> None:
         """These pods are reserved. `step` has them prepared."""
         if len(reserved.rows):
             self._waiting.append(reserved)
@@ -198,7 +198,7 @@ class PreBinding:
         self._answer(waiting, ((np.ones(pods, np.bool_), Diagnosis(self._stuck, frozenset())),))
 
     def _ask(self) -> None:
-        wholes: dict[int, list[ReservedPods]] = {}
+        wholes: dict[int, list[PodsToPrepare]] = {}
         for part in self._waiting:
             wholes.setdefault(id(part.whole), []).append(part)
         known = []
@@ -215,7 +215,7 @@ class PreBinding:
             self._asked = known
             self._calls.ask(PreBindQuestion(self._batch(known), _together(known)))
 
-    def _batch(self, parts: Sequence[ReservedPods]) -> ReservedBatch:
+    def _batch(self, parts: Sequence[PodsToPrepare]) -> ReservedBatch:
         starts = np.cumsum([0, *(len(part.specs) for part in parts)])
         at, nodes = np.unique(np.concatenate([part.nodes for part in parts]), return_inverse=True)
         specs = self._cache.catalogue.specs
@@ -230,7 +230,7 @@ class PreBinding:
             nodes=nodes.astype(np.intp),
         )
 
-    def _answer(self, parts: Sequence[ReservedPods], unready: Sequence[tuple[Mask, Diagnosis]]) -> None:
+    def _answer(self, parts: Sequence[PodsToPrepare], unready: Sequence[tuple[Mask, Diagnosis]]) -> None:
         start = 0
         for part in parts:
             end = start + len(part.rows)
@@ -248,7 +248,7 @@ class PreBinding:
             start = end
 
 
-def _together(parts: Sequence[ReservedPods]) -> tuple[tuple[int, int], ...]:
+def _together(parts: Sequence[PodsToPrepare]) -> tuple[tuple[int, int], ...]:
     """Where the pods of each whole end, and how many of them must be ready."""
     pods: dict[int, int] = {}
     needed: dict[int, int] = {}

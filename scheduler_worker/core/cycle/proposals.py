@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.draft import Draft, PendingProposal
-from scheduler_worker.core.cycle.pre_binding import PreBinding, ReservedPods
+from scheduler_worker.core.cycle.pre_binding import PodsToPrepare, PreBinding
 from scheduler_worker.core.cycle.refusals import ConflictAttribution, Contention
 from scheduler_worker.core.messages import Outcome, ProposalColumns, VerdictCode, Verdicts
 from scheduler_worker.core.placement.run_placer import Placed
@@ -199,7 +199,7 @@ class Proposals:
         specs = tuple(run.pod_class.spec for run in proposal.runs)
         classes = proposal.assumption.slots[bound]
         whole = proposal.runs if work.gang is None else work
-        self._pre_binding.add(ReservedPods(work, rows, nodes, specs, classes, commits, whole))
+        self._pre_binding.add(PodsToPrepare(work, rows, nodes, specs, classes, commits, whole))
 
     def reject(self, batch_id: int, reason: str) -> SettledProposals | None:
         """The resolver called the whole proposal malformed: nothing of it is in the ledger, and its pods are

@@ -12,7 +12,7 @@ from hossctl.dashboard.history import (
     MOST_TIMELINE_ROWS,
     MOST_WORKERS,
     WORKER_POINT_MS,
-    History,
+    DashboardHistory,
     TimelineHistory,
 )
 from hossctl.dashboard.snapshot import PHASES, Sample
@@ -40,7 +40,7 @@ def texts(history):
 
 
 def test_what_differs_between_two_samples_is_an_event():
-    history = History()
+    history = DashboardHistory()
     history.add(sample(1, workers=[worker()]))
     assert texts(history) == []  # nothing is known of the time before
     history.add(sample(2, workers=[worker(state="Lost"), worker("w2")], problems=["no room"]))
@@ -61,7 +61,7 @@ def test_what_differs_between_two_samples_is_an_event():
 
 
 def test_a_burst_of_conflicts_is_one_event_and_a_later_burst_another():
-    history = History()
+    history = DashboardHistory()
     refused = 0
     for second, more in enumerate((0, 100, 100, 0, 100)):
         refused += more
@@ -71,7 +71,7 @@ def test_a_burst_of_conflicts_is_one_event_and_a_later_burst_another():
 
 
 def test_a_workers_curve_has_a_point_in_ten_seconds_and_the_conflicts_of_that_time():
-    history = History()
+    history = DashboardHistory()
     for second, proposed, conflicts in ((0, 1000, 500), (5, 1050, 500), (10, 1100, 510), (20, 5, 5)):
         history.add(
             sample(second, workers=[worker(proposed=proposed, conflicts=conflicts, pods_per_second=2.0)])
@@ -85,7 +85,7 @@ def test_a_workers_curve_has_a_point_in_ten_seconds_and_the_conflicts_of_that_ti
 
 
 def test_workers_events_and_policies_have_bounds_and_are_forgotten_after_an_hour():
-    history = History()
+    history = DashboardHistory()
     history.add(sample(0, workers=[worker(f"w{number}") for number in range(MOST_WORKERS + 5)]))
     assert history.worker(f"w{MOST_WORKERS + 1}") == []
     for number in range(MOST_EVENTS + 5):
