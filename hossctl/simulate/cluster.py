@@ -239,9 +239,14 @@ class Simulation:
         """Every resolver passes the commit on to the workers that follow it."""
         entry = feed_entry(self._ledger, shard, nodes)
         for number, resolver in enumerate(self._resolvers):
-            followers = self._placings[number :: len(self._resolvers)]
-            deliver = partial(self._deliver, ("feed", number), partial(_follow, followers, entry))
+            followers = range(number, len(self._placings), len(self._resolvers))
+            deliver = partial(self._deliver, ("feed", number), partial(self._follow, followers, entry))
             self._work(resolver, len(nodes) * len(followers), self._setting.times.follower, deliver)
+
+    def _follow(self, workers: Iterable[int], entry: Entry) -> None:
+        for worker in workers:
+            self._placings[worker].follow(entry)
+            self._place(worker)  # some may have waited for their view
 
     def _settle(self, worker: int, proposal: Proposed, verdict: SimulatedVerdict) -> None:
         self._placings[worker].settle(proposal, verdict, self._ledger)
@@ -313,11 +318,6 @@ def _jobs_of(setting: SimulationSetting) -> Iterator[int]:
         job = min(left, int(rng.integers(fewest, most + 1)))
         yield job
         left -= job
-
-
-def _follow(followers: Iterable[SimulatedPlacing], entry: Entry) -> None:
-    for placing in followers:
-        placing.follow(entry)
 
 
 def _spec_of(pod: SimulatedLoad) -> PodSpec:

@@ -16,8 +16,8 @@ from hoss.wire.columns import NONE_U32
 
 _OVERDUE_MS = 10_000  # leases are ended within seconds
 
-# By ReservationState (resolver/core/values.py): none, prepared, pre-binding, assumed, confirmed.
-_FIRMNESS = np.array([0, 1, 3, 4, 2])
+# By ReservationState (resolver/core/values.py): none, prepared, assumed, confirmed, terminating, pre-binding.
+_FIRMNESS = np.array([0, 1, 3, 4, 4, 2])
 
 
 @dataclass(frozen=True, slots=True)

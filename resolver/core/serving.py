@@ -287,6 +287,6 @@ class Serving:
             int(self._proposal.attempts[slot]),
             request,
             group,
-            self._proposal.moves,
-            self._proposal.pre_binds,
+            is_target=self._proposal.moves,
+            pre_binds=self._proposal.pre_binds,
         )

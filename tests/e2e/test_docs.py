@@ -38,6 +38,7 @@ WHY_NOT = {
         r"--usage usage.json": "needs measurements of these minutes; tests/e2e/test_rebalance.py writes them",
     },
     "docs/operations/observe.md": {
+        r"^hoss dashboard --listen": "runs until it is stopped; tests/e2e/test_dashboard.py uses one",
         r"^hoss describe pod web-3$": "shows what a pod of an earlier day went through",
     },
     "docs/operations/policy.md": {
@@ -152,7 +153,7 @@ def _place(scratch: Path) -> Path:
     """A directory like the repository's for who follows a document, with `hoss` on the PATH."""
     place = scratch / "place"
     (place / "bin").mkdir(parents=True)
-    for name in ("examples", "deploy"):
+    for name in ("examples", "deploy", "tests"):
         (place / name).symlink_to(ROOT / name)
     for name, source in FILES.items():
         (place / name).symlink_to(ROOT / source)

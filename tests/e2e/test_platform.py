@@ -64,7 +64,7 @@ def test_a_platform_from_up_to_down(hoss, tmp_path):
     assert all(n["requested"].get("cpu", 0) == 0 for n in hoss.json("get", "nodes")["items"])
 
     running = hoss.processes()
-    assert set(running) == {"redis", "resolver-1", "dispatcher", "worker-a", "worker-b"}
+    assert set(running) == {"redis", "resolver-1", "dispatcher", "dashboard", "worker-a", "worker-b"}
     hoss("down")
     wait_until(lambda: not [p for p in running.values() if p.is_running()], "every process to be gone")
     assert hoss("get", "pods", code=3).stderr.startswith("error: no platform is running here")

@@ -191,7 +191,7 @@ async def test_what_a_lost_worker_prepared_is_released_and_counts_as_reserved_no
 
     async def lookup(uids):
         nodes = np.array([3, 4], np.uint32)
-        return PodLocations(nodes, {}, np.array([True, False]), np.zeros(2, np.bool_))
+        return PodLocations(nodes, {}, np.zeros(2, np.bool_), np.array([True, False]))
 
     async def release(uids, nodes, _as_of):
         released.append((len(uids), nodes.tolist()))
