@@ -10,6 +10,9 @@ export class Stream {
     this.url = url;
     this.on = on;
     this.retryMs = FIRST_RETRY_MS;
+    // A browser keeps a page that was left, with its connections, of which it has six for one server.
+    addEventListener("pagehide", () => this.close());
+    addEventListener("pageshow", (event) => event.persisted && this.open());
     this.open();
   }
 
