@@ -186,16 +186,18 @@ def _compare_views(
 class _Reservations:
     uids: NDArray[Any]  # keys, n
     nodes: NDArray[Any]  # u32, n
-    assumed: NDArray[np.bool_]  # n
+    ending: NDArray[np.bool_]  # n: assumed or terminating, so that its pod need not be bound
 
 
 async def _reservations(resolver: ResolverClient) -> _Reservations:
-    uids, nodes, assumed = [_keys(b"")], [np.empty(0, U32)], [np.empty(0, np.bool_)]
-    async for chunk in resolver.reservations():
+    uids, nodes, ending = [_keys(b"")], [np.empty(0, U32)], [np.empty(0, np.bool_)]
+    async for chunk in resolver.reservations(details=True):
         uids.append(_keys(chunk.uids))
         nodes.append(decode(chunk.nodes, U32, name="nodes"))
-        assumed.append(decode(chunk.assumed, U8, name="assumed") != 0)
-    return _Reservations(np.concatenate(uids), np.concatenate(nodes), np.concatenate(assumed))
+        ending.append(decode(chunk.assumed, U8, name="assumed") != 0)
+        if chunk.states:  # resolvers of 0.2 do not send them
+            ending[-1] |= decode(chunk.states, U8, name="states") == resolver_pb2.RESERVATION_TERMINATING
+    return _Reservations(np.concatenate(uids), np.concatenate(nodes), np.concatenate(ending))
 
 
 def _compare_bound(seen: dispatcher_pb2.DispatcherAuditReply, held: _Reservations) -> list[str]:
@@ -206,8 +208,9 @@ def _compare_bound(seen: dispatcher_pb2.DispatcherAuditReply, held: _Reservation
     missing = found < 0
     elsewhere = ~missing
     elsewhere[elsewhere] = held.nodes[found[elsewhere]] != bound_nodes[elsewhere]
-    # An assumed reservation is confirmed soon or ends with its lease: its pod need not be bound.
-    claimed = held.assumed.copy()
+    # An assumed reservation is confirmed soon or ends with its lease; a terminating one ends with its pod, which was
+    # evicted.
+    claimed = held.ending.copy()
     claimed[found[~missing]] = True
     return [
         *(f"pod {_text(uid)} is bound and has no reservation" for uid in bound[missing]),

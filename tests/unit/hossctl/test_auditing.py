@@ -19,6 +19,7 @@ class FakePlatform:
     def __init__(self):
         self.bound, self.bound_nodes = UIDS, [1, 2, 3]
         self.held, self.held_nodes, self.assumed = UIDS, [1, 2, 3], [0, 0, 0]
+        self.states: list[int] = []
         self.seq, self.view_seq, self.digest, self.view_digest, self.idle = 5, 5, 0xA, 0xA, True
         self.violations = []
         self.broken_gangs = []
@@ -50,9 +51,13 @@ class FakePlatform:
             dispatcher_pb2.WorkerInfo(name="gone", state="Lost"),
         ]
 
-    async def reservations(self):
+    async def reservations(self, *, details):
+        assert details
         yield resolver_pb2.ReservationChunk(
-            uids=self.held.tobytes(), nodes=encode(self.held_nodes, U32), assumed=encode(self.assumed, U8)
+            uids=self.held.tobytes(),
+            nodes=encode(self.held_nodes, U32),
+            assumed=encode(self.assumed, U8),
+            states=bytes(self.states),
         )
 
 
@@ -134,6 +139,15 @@ async def test_invariant_3_bound_pods_and_confirmed_reservations_are_the_same(pl
 async def test_an_assumed_reservation_needs_no_bound_pod(platform):
     platform.bound, platform.bound_nodes, platform.assumed = UIDS[:2], [1, 2], [0, 0, 1]
     assert (await audit(platform)).exit_code == 0
+
+
+async def test_a_terminating_reservation_needs_no_bound_pod(platform):
+    platform.bound, platform.bound_nodes = UIDS[:2], [1, 2]
+    confirmed = resolver_pb2.RESERVATION_CONFIRMED
+    platform.states = [confirmed, confirmed, resolver_pb2.RESERVATION_TERMINATING]
+    assert (await audit(platform)).exit_code == 0
+    platform.states[2] = confirmed
+    assert (await audit(platform)).exit_code == 1
 
 
 async def test_pods_that_differ_at_every_look_are_no_violation_but_unchecked(platform):
