@@ -69,8 +69,8 @@ class ClusterSection(KubernetesConfig):
     # (kube-scheduler's bindTimeoutSeconds).
     volume_bind_timeout_seconds: float = Field(default=600.0, ge=1, le=86_400)
 
-    # How long a move waits for the API server to evict its pod, as disruption budgets may forbid; and how long it
-    # waits for the pod's successor, beyond the pod's grace period. Then its new place is free again.
+    # How long a move waits for the API server to evict its pod, as disruption budgets may forbid; and how
+    # long it waits for the pod's successor, beyond the pod's grace period. Then its new place is free again.
     move_timeout_seconds: float = Field(default=120.0, ge=1, le=3_600)
 
     # Delete pods that HOSS placed and a kubelet rejected (OutOfcpu and the like). Otherwise they stay Failed,
@@ -152,9 +152,9 @@ class DispatcherConfig(TelemetryConfig, SecurityConfig):
     # that one may be late.
     worker_timeout_seconds: float = Field(default=2.0, gt=0.2, le=600)
 
-    # Seconds after which the pods of a worker are taken back if it answers for none of them, although it sends
-    # heartbeats and the ledger answers; ten times the estimate of its work is added. Many times what Redis, a
-    # resolver or a worker takes to recover. 0: never.
+    # Seconds after which the pods of a worker are taken back if it answers for none of them, although it
+    # sends heartbeats and the ledger answers; ten times the estimate of its work is added. Many times what
+    # Redis, a resolver or a worker takes to recover. 0: never.
     work_timeout_seconds: float = Field(default=30.0, ge=0, le=3600)
 
     # Seconds in the queue after which a pod is dispatched whatever its priority and tenant: a tenth of
@@ -171,9 +171,9 @@ class DispatcherConfig(TelemetryConfig, SecurityConfig):
     # deleted. In memory they take some ten times as much, because names and classes are indexed.
     max_record_bytes: int = Field(default=256 * 2**20, ge=1024, le=64 * 2**30)
 
-    # Affinity terms and spread constraints about other pods that one pod may have; a pod with more is refused,
-    # or stays pending with a condition in Kubernetes mode. kube-apiserver has no such limit. A pod of 200 takes
-    # a worker up to 0.1 s, one of 3,000 would hold it up for half a minute.
+    # Affinity terms and spread constraints about other pods that one pod may have; a pod with more is
+    # refused, or stays pending with a condition in Kubernetes mode. kube-apiserver has no such limit. A pod
+    # of 200 takes a worker up to 0.1 s, one of 3,000 would hold it up for half a minute.
     max_pod_terms: int = Field(default=200, ge=1, le=10_000)
 
     # From this share of either limit on, streams of submissions are slowed down, by up to a second a message.

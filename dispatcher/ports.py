@@ -135,8 +135,8 @@ class Journal(Protocol):
 
 
 class PodLocations(NamedTuple):
-    """Where pods hold reservations: `nodes` in the order of the UIDs, NONE_U32 for nowhere; their commits; and
-    which of the pods were evicted and are on their nodes until they have ended."""
+    """Where pods hold reservations: `nodes` in the order of the UIDs, NONE_U32 for nowhere; their commits;
+    and which of the pods were evicted and are on their nodes until they have ended."""
 
     nodes: NDArray[np.uint32]
     commits: Commits  # without those of pods that are being prepared
@@ -178,8 +178,8 @@ class Knowledge(NamedTuple):
 
 
 class DispatcherMarks(NamedTuple):
-    """The highest term that has written to the ledger, and the newest write to the journal that the ledger was
-    told of: its term, and its number there."""
+    """The highest term that has written to the ledger, and the newest write to the journal that the ledger
+    was told of: its term, and its number there."""
 
     term: int
     journal: tuple[int, int]
@@ -202,8 +202,8 @@ class LedgerPort(Protocol):
     ) -> Mapping[int, int]:
         """Release reservations; those that do not exist are ignored. Returns by shard the seq from which on a
         view shows it; shards of older resolvers are missing. `as_of`: what `known` returned when it
-        was decided. A newer reservation stays: the pod was placed again since. If the ledger was rebuilt since,
-        from this dispatcher's own record, what is there is released."""
+        was decided. A newer reservation stays: the pod was placed again since. If the ledger was rebuilt
+        since, from this dispatcher's own record, what is there is released."""
 
     async def move(self, request: resolver_pb2.MoveRequest) -> resolver_pb2.MoveReply:
         """Make a step of moves under this dispatcher's term, in the ledger that it knows."""

@@ -163,8 +163,8 @@ def _restore_faults(runtime: Runtime, journal: Recovered) -> None:
 
 
 async def _without_unready(runtime: Runtime, part: ReservationColumns) -> ReservationColumns:
-    """Release what pods hold that a worker of the former term prepared: it is fenced, and nobody can say any more
-    whether they are ready. Returns the rest."""
+    """Release what pods hold that a worker of the former term prepared: it is fenced, and nobody can say any
+    more whether they are ready. Returns the rest."""
     unready = part.pre_binding
     if not unready.any():
         return part
@@ -178,8 +178,8 @@ async def _without_unready(runtime: Runtime, part: ReservationColumns) -> Reserv
 
 async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> tuple[int, list[m.Evicted]]:
     """Returns how many pods are bound, and which of them an earlier term may not have deleted after their
-    eviction. `release_orphans`: every existing pod is known, so a reservation of an unknown pod belongs to one that
-    ended meanwhile."""
+    eviction. `release_orphans`: every existing pod is known, so a reservation of an unknown pod belongs to
+    one that ended meanwhile."""
 
     async def read_all() -> list[ReservationColumns]:
         return [part async for part in runtime.ledger.reservations()]

@@ -1,8 +1,8 @@
 """Limits per caller of a service's gRPC calls, in one place, before any handler runs.
 
 A caller is named by a text (hoss.interceptor says which). Each has a rate of calls and a number of open
-streams. No honest caller meets a limit, and a refused call changes nothing. At most so many callers are remembered:
-one is forgotten when its burst is whole again."""
+streams. No honest caller meets a limit, and a refused call changes nothing. At most so many callers are
+remembered: one is forgotten when its burst is whole again."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -34,18 +34,18 @@ _LOG_SECONDS = 10.0
 
 
 class CallerLimitsConfig(Document):
-    """Limits of each caller: of its identity, where the service speaks TLS, else of its address. Many workers or
-    clients may share an address."""
+    """Limits of each caller: of its identity, where the service speaks TLS, else of its address. Many workers
+    or clients may share an address."""
 
-    # Calls a second; a burst may have ten seconds' worth. More are refused with RESOURCE_EXHAUSTED, which says when
-    # to try again. As many as a service of this kind can answer. 0: any number.
+    # Calls a second; a burst may have ten seconds' worth. More are refused with RESOURCE_EXHAUSTED, which
+    # says when to try again. As many as a service of this kind can answer. 0: any number.
     calls_per_second: float = Field(default=2000.0, ge=0, le=1_000_000)
 
     # Streams open at once: a worker has one at the dispatcher, and two at a resolver. 0: any number.
     streams: int = Field(default=4000, ge=0, le=1_000_000)
 
-    # Seconds in which a watcher or follower takes the next message. A slower one is cut, and resumes where it was.
-    # 0: any time.
+    # Seconds in which a watcher or follower takes the next message. A slower one is cut, and resumes where it
+    # was. 0: any time.
     slow_reader_seconds: float = Field(default=60.0, ge=0, le=86_400)
 
 
@@ -72,8 +72,8 @@ class TokenBucket:
 
 
 class RateLimits:
-    """A rate per key. At most `most_keys` are kept: one whose burst is whole is forgotten, and without such a one
-    a new key is refused."""
+    """A rate per key. At most `most_keys` are kept: one whose burst is whole is forgotten, and without such a
+    one a new key is refused."""
 
     def __init__(
         self, rate: float, burst: float, *, clock: Callable[[], float], most_keys: int = _MOST_CALLERS

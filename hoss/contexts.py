@@ -74,8 +74,8 @@ def load_contexts(directory: Path) -> Contexts:
 
 
 def save_contexts(directory: Path, contexts: Contexts) -> None:
-    """Replace the file as a whole, readable by its user alone: it may hold tokens. Without contexts there is no
-    file."""
+    """Replace the file as a whole, readable by its user alone: it may hold tokens. Without contexts there is
+    no file."""
     if not contexts.contexts:
         (directory / _FILE).unlink(missing_ok=True)
         return

@@ -12,15 +12,16 @@ HossError
 ├── AccessDenied          the peer does not know the caller, or does not let it do this
 └── InvariantViolation    a broken invariant; carries the evidence"""
 
-# What an error quotes of a value, and says in all, at most. An error is also a log line and a gRPC status, and
-# whoever sends the value chooses its length.
+# What an error quotes of a value, and says in all, at most. An error is also a log line and a gRPC status,
+# and whoever sends the value chooses its length.
 _MOST_QUOTED = 100
 _MOST_TEXT = 2000
 _MOST_WHERE = 300
 
 
 def quoted(value: object) -> str:
-    """A value of a user or peer as an error shows it: its repr, of a long one the beginning and the length."""
+    """A value of a user or peer as an error shows it: its repr, of a long one the beginning and the
+    length."""
     if isinstance(value, (str, bytes)) and len(value) > _MOST_QUOTED:
         unit = "characters" if isinstance(value, str) else "bytes"
         return f"{value[:_MOST_QUOTED]!r}... ({len(value):,} {unit})"

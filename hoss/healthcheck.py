@@ -1,5 +1,5 @@
-"""`python -m hoss.healthcheck HOST:PORT [TLS_DIR [SERVICE]]` exits with 0 if the service there serves: a health
-check.
+"""`python -m hoss.healthcheck HOST:PORT [TLS_DIR [SERVICE]]` exits with 0 if the service there serves: a
+health check.
 
 With TLS it connects by the service's own certificate, and expects a service of that kind. SERVICE: one of the
 server's, as hoss.v1.Resolver, instead of the server as a whole."""

@@ -82,11 +82,13 @@ class Host:
         return reach(url, timeout_seconds=timeout_seconds, connections=connections)
 
     def kube_api(self, connect: Callable[[], ApiT]) -> ApiT:
-        """The client of the API server. `connect` makes one of the real API server, and may raise ConfigError."""
+        """The client of the API server. `connect` makes one of the real API server, and may raise
+        ConfigError."""
         return connect()
 
     def review_server(self) -> ReviewServer | None:
-        """How the API server reaches the binding webhook; None: by HTTPS, so the webhook needs a certificate."""
+        """How the API server reaches the binding webhook; None: by HTTPS, so the webhook needs a
+        certificate."""
         return None
 
     def process_name(self) -> str:

@@ -40,8 +40,8 @@ def without(*packages: str, stand_ins: bool = False) -> Iterator[None]:
 
 
 def named_object(target: str) -> Any:
-    """What `module:Name` or `FILE.py:Name` names. ConfigError where it is not there; what the import raises is
-    passed on."""
+    """What `module:Name` or `FILE.py:Name` names. ConfigError where it is not there; what the import raises
+    is passed on."""
     place, _, name = target.partition(":")
     module = module_of_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     return attribute_of(module, name, place)

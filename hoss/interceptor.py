@@ -1,9 +1,10 @@
 """The door of a gRPC service: every call passes here before its handler runs.
 
 Four things are done here and nowhere else. The caller gets its key, its identity where there is one, and
-`CallerLimits` says whether it may call. Bytes that are no message are refused by INVALID_ARGUMENT. Where the service
-speaks TLS, `AccessControl` says whether this caller may call this method. A reader that takes too long for a message of
-a resumable stream is cut with UNAVAILABLE; the clients of hoss.client resume by themselves."""
+`CallerLimits` says whether it may call. Bytes that are no message are refused by INVALID_ARGUMENT. Where the
+service speaks TLS, `AccessControl` says whether this caller may call this method. A reader that takes too
+long for a message of a resumable stream is cut with UNAVAILABLE; the clients of hoss.client resume by
+themselves."""
 
 import asyncio
 import contextlib
@@ -72,8 +73,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The handler, within limits and rights. Messages are decoded here, so that bytes that are none get an
-        answer."""
+        """The handler, within limits and rights. Messages are decoded here, so that bytes that are none get
+        an answer."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -121,7 +122,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 if not hasattr(found, "__aiter__"):  # it writes by itself, as gRPC's health check does
                     await found
                     return
-                # Closed at once and not when it is collected: the end of its stream is how a lost worker is noticed.
+                # Closed at once and not when it is collected: the end of its stream is how a lost worker is
+                # noticed.
                 async with contextlib.aclosing(found) as replies:
                     async for reply in replies:
                         if seconds:

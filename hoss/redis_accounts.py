@@ -5,7 +5,8 @@ place that says so; `hoss redis accounts`, `hoss up` and the manifests under dep
     hoss-resolver     the ledger: its shards `{hoss:N}:`, and what belongs to all of them
     hoss              everything of both, and to look for keys: for benchmarks and for a single account
 
-Passwords are random and 256 bits long, so their SHA-256, which is all that Redis is told, gives nothing away."""
+Passwords are random and 256 bits long, so their SHA-256, which is all that Redis is told, gives nothing
+away."""
 
 import hashlib
 import os
@@ -82,8 +83,8 @@ def account_lines(directory: Path) -> list[str]:
 
 
 def written_accounts(directory: Path) -> Path:
-    """Write the ACL file of a Redis that HOSS alone uses, and the services' passwords where they are not there;
-    the path of the ACL file. Without a password one can do nothing: the user `default` is off."""
+    """Write the ACL file of a Redis that HOSS alone uses, and the services' passwords where they are not
+    there; the path of the ACL file. Without a password one can do nothing: the user `default` is off."""
     lines = ["user default off", *account_lines(directory)]
     path = directory / USERS_FILE
     fresh = directory / f".{USERS_FILE}.new"

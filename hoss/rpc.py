@@ -36,9 +36,9 @@ _CHANNEL_OPTIONS = [
 ]
 _DNS = "dns:"
 
-# With several servers, clients leave a frozen or disconnected one after two pings' time: at the latest so long
-# after it froze. To leave a stateless server costs a call that is sent again, so that is done sooner than to
-# leave a dispatcher, which then takes its worker for lost.
+# With several servers, clients leave a frozen or disconnected one after two pings' time: at the latest so
+# long after it froze. To leave a stateless server costs a call that is sent again, so that is done sooner
+# than to leave a dispatcher, which then takes its worker for lost.
 _STATELESS_PING_MS = 1_000
 _HEALTH_CHECKED_PING_MS = 2_000
 
@@ -70,7 +70,8 @@ class OpenChannel(Protocol):
     ) -> grpc.aio.Channel: ...
 
 
-# Makes the channel to a target of gRPC, with these options, to a service of that kind: (kind, target, options).
+# Makes the channel to a target of gRPC, with these options, to a service of that kind: (kind, target,
+# options).
 Connect = Callable[[str, str, Sequence[tuple[str, Any]]], grpc.aio.Channel]
 
 
@@ -95,7 +96,8 @@ def channel(
     With `service`, only servers whose health check passes for this service get calls. Its methods in
     `retried` are repeated when they fail with UNAVAILABLE, and wait while no server serves.
 
-    `kind`: of the service, "dispatcher" or "resolver". `connect`: makes the channel; without TLS by default."""
+    `kind`: of the service, "dispatcher" or "resolver". `connect`: makes the channel; without TLS by
+    default."""
     several = of_several(addresses)
     config: dict[str, Any] = {"loadBalancingConfig": [{"round_robin": {}}]}
     if retried:

@@ -36,8 +36,9 @@ _COLLECTOR_THRESHOLDS = (25_000, 20, 20)
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # has no types
     """grpc.health.v1. Every watcher is told the last status, whoever else comes, goes or does not read.
 
-    The servicer of grpc_health keeps one list of watchers for each service and drops all of it when one of them
-    ends. The others then never learn that a standby has become active. It also waits for slow readers."""
+    The servicer of grpc_health keeps one list of watchers for each service and drops all of it when one of
+    them ends. The others then never learn that a standby has become active. It also waits for slow
+    readers."""
 
     def __init__(self) -> None:
         self.watchers: Counter[str] = Counter()  # by service
@@ -89,8 +90,8 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc] # has
 
 class Server:
     """One gRPC server with grpc.health.v1 beside the service's own handlers. `server`: another
-    than this machine's; it has interceptors of its own, if any. `credentials`: for TLS. `interceptors`: each call
-    passes through them, the first ones first."""
+    than this machine's; it has interceptors of its own, if any. `credentials`: for TLS. `interceptors`: each
+    call passes through them, the first ones first."""
 
     def __init__(
         self,

@@ -208,8 +208,8 @@ def _compare_bound(seen: dispatcher_pb2.DispatcherAuditReply, held: _Reservation
     missing = found < 0
     elsewhere = ~missing
     elsewhere[elsewhere] = held.nodes[found[elsewhere]] != bound_nodes[elsewhere]
-    # An assumed reservation is confirmed soon or ends with its lease; a terminating one ends with its pod, which was
-    # evicted.
+    # An assumed reservation is confirmed soon or ends with its lease; a terminating one ends with its pod,
+    # which was evicted.
     claimed = held.ending.copy()
     claimed[found[~missing]] = True
     return [

@@ -94,10 +94,10 @@ def check_found(missing: Sequence[str], namespace: str, kind: Kind) -> None:
 
 
 class State(str, Enum):
-    """Of a reservation. Prepared: a part of a commit on several shards, until that is committed or its lease ends.
-    Assumed: until it is confirmed or its lease ends. Pre-binding: the same, while plugins of its worker prepare the
-    pod. Confirmed: until it is released. Terminating, in Kubernetes mode: evicted, and counted on its node until it
-    has ended."""
+    """Of a reservation. Prepared: a part of a commit on several shards, until that is committed or its lease
+    ends. Assumed: until it is confirmed or its lease ends. Pre-binding: the same, while plugins of its worker
+    prepare the pod. Confirmed: until it is released. Terminating, in Kubernetes mode: evicted, and counted on
+    its node until it has ended."""
 
     PREPARED = "prepared"
     ASSUMED = "assumed"

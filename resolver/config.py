@@ -62,15 +62,17 @@ class WebhookConfig(Document):
     # Seconds between two checks of the certificate.
     look_seconds: float = Field(default=60.0, gt=0, le=3600)
 
-    # The authority, PEM, of the client certificate that the API server shows to webhooks (the kubeConfigFile of its
-    # AdmissionConfiguration says which). Whoever shows none of it may not ask. Left out: the path is enough.
+    # The authority, PEM, of the client certificate that the API server shows to webhooks (the kubeConfigFile
+    # of its AdmissionConfiguration says which). Whoever shows none of it may not ask. Left out: the path is
+    # enough.
     client_authority: Path | None = None
 
-    # Names, common or alternative, of which that certificate has one. Left out: any certificate of the authority.
+    # Names, common or alternative, of which that certificate has one. Left out: any certificate of the
+    # authority.
     client_names: tuple[str, ...] = ()
 
-    # Questions a second that an address may ask; a burst may have ten seconds' worth. More are answered 429, and the
-    # failurePolicy decides. 0: any number.
+    # Questions a second that an address may ask; a burst may have ten seconds' worth. More are answered 429,
+    # and the failurePolicy decides. 0: any number.
     reviews_per_second: float = Field(default=5000.0, ge=0, le=1_000_000)
 
     # Namespaces whose bindings are allowed unchecked, whatever the configuration's namespaceSelector sends
@@ -119,12 +121,12 @@ class ResolverConfig(TelemetryConfig, SecurityConfig):
     # load.
     feed_window_entries: int = Field(default=1000, ge=10, le=100_000)
 
-    # Rows (UIDs, commits, nodes) in one request, at most; a larger one is refused, and is to be sent in parts.
-    # Requests are served in slices, so others wait for milliseconds only; but a call has its deadline.
+    # Rows (UIDs, commits, nodes) in one request, at most; a larger one is refused, and is to be sent in
+    # parts. Requests are served in slices, so others wait for milliseconds only; but a call has its deadline.
     max_request_rows: int = Field(default=100_000, ge=10_000, le=4_000_000)
 
-    # Epochs granted a second to workers of one name; a burst may have 25 seconds' worth. A worker needs one for each
-    # time it registers or is fenced. One caller gets so many for 20 names. 0: any number.
+    # Epochs granted a second to workers of one name; a burst may have 25 seconds' worth. A worker needs one
+    # for each time it registers or is fenced. One caller gets so many for 20 names. 0: any number.
     grants_per_second: float = Field(default=2.0, ge=0, le=1_000_000)
 
     # An AuthenticationConfig document: whose bearer tokens are taken besides the platform's own. It takes

@@ -30,8 +30,8 @@ from hossctl.local.redis_server import RedisServer
 from resolver.core.values import Group, LedgerNodeChange, Proposal, claim_of
 from resolver.ledger import scripts
 
-# Tests that mostly wait for services come with tests that mostly compute between them, so that cores have work
-# all the time; the short ones are last, so that no long one is what a run waits for at its end.
+# Tests that mostly wait for services come with tests that mostly compute between them, so that cores have
+# work all the time; the short ones are last, so that no long one is what a run waits for at its end.
 _WAITING = ("e2e", "integration")
 _COMPUTING = ("simulation", "property", "fuzz", "contract", "conformance")
 

@@ -1,6 +1,6 @@
 """Histories as a platform would leave them: a small platform that plays its own clients, workers, watcher and
-ledger, and writes down what it does. Its single steps check nothing, so that tests can have it break promises;
-`play` takes only steps that keep them."""
+ledger, and writes down what it does. Its single steps check nothing, so that tests can have it break
+promises; `play` takes only steps that keep them."""
 
 from dataclasses import dataclass, field
 from random import Random

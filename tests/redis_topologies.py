@@ -1,8 +1,8 @@
 """Redis as it is run: one server, a master under Sentinel, a Cluster of three masters. Real processes on
 loopback.
 
-Tests reach them as the user that docs/operations/redis.md documents, so that what HOSS needs and what it says that
-it needs are the same.
+Tests reach them as the user that docs/operations/redis.md documents, so that what HOSS needs and what it says
+that it needs are the same.
 
 All run on the server that HOSS itself finds, or on the one that HOSS_TEST_REDIS names: the path of a
 redis-server or a valkey-server, or `oldest` for Redis 6.2. What is to hold on any server is also tried, by
@@ -192,8 +192,9 @@ class SentinelSetup:
 
 
 class ComposedSentinels:
-    """The servers of deploy/docker-compose.sentinel.yml as processes: its commands, script and configurations,
-    with addresses of this machine in place of names. The environment has HOSS_REDIS_PASSWORD."""
+    """The servers of deploy/docker-compose.sentinel.yml as processes: its commands, script and
+    configurations, with addresses of this machine in place of names. The environment has
+    HOSS_REDIS_PASSWORD."""
 
     def __init__(self, directory: Path) -> None:
         services = yaml.safe_load((_DEPLOY / "docker-compose.sentinel.yml").read_text())["services"]

@@ -1,11 +1,11 @@
 """A platform of real processes on which everything comes and goes, and whose tables must not grow:
 `python -m tools.churn --minutes 60`, or `make churn MINUTES=60`.
 
-Every round brings a node, a namespace with pods of classes that no other round has, a tenant, a policy, and now
-and then a worker under a new name. What the round before it brought goes. After each round the entries of every
-table are counted: `hoss_table_entries` of all services that stay, and the keys of Redis with what is in them. In
-the end a table that had more entries in the last third of the rounds than in the second is told, and the command
-exits with 1. Processes' sizes are no part of it: allocators keep what was freed."""
+Every round brings a node, a namespace with pods of classes that no other round has, a tenant, a policy, and
+now and then a worker under a new name. What the round before it brought goes. After each round the entries of
+every table are counted: `hoss_table_entries` of all services that stay, and the keys of Redis with what is in
+them. In the end a table that had more entries in the last third of the rounds than in the second is told, and
+the command exits with 1. Processes' sizes are no part of it: allocators keep what was freed."""
 
 import argparse
 import asyncio
@@ -95,8 +95,8 @@ def policy(number: int) -> str:
 
 
 def growing(held: Sequence[Held], limits: Mapping[str, int] = LIMITS) -> list[str]:
-    """The tables that usually have more entries in the last third of the rounds than in the second, or more than
-    their limit."""
+    """The tables that usually have more entries in the last third of the rounds than in the second, or more
+    than their limit."""
     third, found = len(held) // 3, []
     for table in sorted({table for of_round in held for table in of_round}):
         sizes = np.array([of_round.get(table, 0) for of_round in held])
@@ -104,7 +104,8 @@ def growing(held: Sequence[Held], limits: Mapping[str, int] = LIMITS) -> list[st
         most = [limit for part, limit in limits.items() if re.search(part, table)]
         if most and sizes.max() <= max(most):
             continue
-        # By the median and by the largest: rounds differ, and one that ends amid something may have many entries.
+        # By the median and by the largest: rounds differ, and one that ends amid something may have many
+        # entries.
         if most or (
             np.median(after) > 1.1 * np.median(before) + 3
             and after.max() > 1.25 * sizes[: 2 * third].max() + 3

@@ -1,5 +1,5 @@
-"""Builds what nodes with a real kubelet take beside containerd and runc, once: kubelet, of the control plane's
-version, and the program that runs in their containers. `make kubelet`."""
+"""Builds what nodes with a real kubelet take beside containerd and runc, once: kubelet, of the control
+plane's version, and the program that runs in their containers. `make kubelet`."""
 
 import os
 import sys

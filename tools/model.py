@@ -1,7 +1,8 @@
 """Checks the models of the ledger protocol (docs/model) with spin: `make model`.
 
-A case is a model with its bounds. It either holds in every reachable state, or it has a fault switched on, and
-then spin must find the step that breaks the claim. A search that ends early is a failure of either kind."""
+A case is a model with its bounds. It either holds in every reachable state, or it has a fault switched on,
+and then spin must find the step that breaks the claim. A search that ends early is a failure of either
+kind."""
 
 import argparse
 import re

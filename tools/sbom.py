@@ -2,8 +2,9 @@
 
     python tools/sbom.py /opt/hoss > /opt/hoss/sbom.cdx.json
 
-The format is CycloneDX 1.6 as JSON (cyclonedx.org). It has no time and no random number, so that equal environments
-have equal files. Only the standard library is imported: the environment's own Python has no packages of ours."""
+The format is CycloneDX 1.6 as JSON (cyclonedx.org). It has no time and no random number, so that equal
+environments have equal files. Only the standard library is imported: the environment's own Python has no
+packages of ours."""
 
 import json
 import re

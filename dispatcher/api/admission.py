@@ -284,7 +284,8 @@ async def _to_the_end(change: Coroutine[Any, Any, ChangedT]) -> ChangedT:
 
 
 def _check_owner(known: Submission | None, submitted_by: str) -> None:
-    """Raises AlreadyExists where another caller made the submission: its reply would tell of that one's pods."""
+    """Raises AlreadyExists where another caller made the submission: its reply would tell of that one's
+    pods."""
     if known is not None and known.submitted_by and submitted_by not in ("", known.submitted_by):
         raise AlreadyExists("somebody else has used this request_id: choose another one", where="request_id")
 

@@ -41,8 +41,8 @@ def read_order(message: pb.SubmitRequest) -> Order:
 
 
 def reading_order(message: pb.SubmitRequest, max_pod_terms: int | None = None) -> Steps[Order]:
-    """`read_order` in slices. `max_pod_terms`: see DispatcherConfig; None: any number, as for what was accepted
-    under another limit."""
+    """`read_order` in slices. `max_pod_terms`: see DispatcherConfig; None: any number, as for what was
+    accepted under another limit."""
     kinds: dict[tuple[str, ...], TemplateKind] = {}
     read: list[NewTemplate] = []
     for number, template in enumerate(message.templates):

@@ -1,7 +1,7 @@
 """How many pods are in each phase, and why those that wait do, in groups.
 
-Pods that wait are grouped by their dominant reason: of `0/5 nodes are available: 3 Insufficient cpu, 2 ...` that
-is Insufficient cpu."""
+Pods that wait are grouped by their dominant reason: of `0/5 nodes are available: 3 Insufficient cpu, 2 ...`
+that is Insufficient cpu."""
 
 import re
 from collections import Counter

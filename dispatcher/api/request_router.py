@@ -106,8 +106,8 @@ class RequestRouter(grpc.GenericRpcHandler):
                 # noticed.
                 async with contextlib.aclosing(answer(request, context)) as messages:
                     async for message in messages:
-                        # gRPC writes it now. A task that is cancelled meanwhile would end without a status, and
-                        # its client would wait for ever.
+                        # gRPC writes it now. A task that is cancelled meanwhile would end without a status,
+                        # and its client would wait for ever.
                         self._streams.pop(task)
                         yield message
                         if self._services is not services:

@@ -4,8 +4,8 @@ A watch is a position in the log, without a buffer. While its client reads slowl
 the next message back. If the log has dropped the watch's position meanwhile, the watch ends with
 OUT_OF_RANGE.
 
-A worker may bind pods on a node before the node feed has told this dispatcher of the node. The watch waits for the
-feed then, because it could not name the node."""
+A worker may bind pods on a node before the node feed has told this dispatcher of the node. The watch waits
+for the feed then, because it could not name the node."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,8 +28,8 @@ from hoss.wire.columns import NONE_U32, U8, U16, U32, Uids, encode
 COALESCE_SECONDS = 0.001
 STATES_PODS = 10_000  # in one message
 
-# How long a watch waits for a node's name, and how often it looks. An unconfirmed reservation lasts as long, and
-# nothing is confirmed while the feed stays away because no resolver answers.
+# How long a watch waits for a node's name, and how often it looks. An unconfirmed reservation lasts as long,
+# and nothing is confirmed while the feed stays away because no resolver answers.
 NAME_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
 
@@ -102,8 +102,8 @@ class Watch:
         return np.flatnonzero((phase != Phase.ABSENT) & (phase != Phase.DELETED)).astype(np.uint32)
 
     def _bound_nodes(self, rows: Rows) -> NDArray[np.uint32]:
-        """The indexes of the nodes of those that are bound, also where the API server told so: it may tell of a
-        pod on a new node before the feed tells of the node."""
+        """The indexes of the nodes of those that are bound, also where the API server told so: it may tell of
+        a pod on a new node before the feed tells of the node."""
         pods = self._runtime.machine.registry.pods
         nodes: NDArray[np.uint32] = pods.node[rows[pods.phase[rows] == Phase.BOUND]]
         return nodes

@@ -165,8 +165,8 @@ class ChangeHistory:
         seq: int = 0,
         shown_from: ViewPosition | None = None,
     ) -> None:
-        """Record a change at this position of the feed, or, without a shard, one of the dispatcher's own, which
-        the feed shows from these positions on."""
+        """Record a change at this position of the feed, or, without a shard, one of the dispatcher's own,
+        which the feed shows from these positions on."""
         self.number += 1
         own = shard < 0
         window = self._open.get(own)

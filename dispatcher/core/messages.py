@@ -271,7 +271,8 @@ class Evicted(Event):
 
 
 def evicted_unseen(uids: Uids, nodes: NDArray[np.uint32]) -> Evicted:
-    """The evictions of pods that are terminating in the ledger, wherever these were not read from the feed."""
+    """The evictions of pods that are terminating in the ledger, wherever these were not read from the
+    feed."""
     count = len(uids)
     return Evicted(uids, nodes, ("preempted by a more urgent pod",) * count, (b"",) * count)
 
@@ -495,7 +496,8 @@ class Release(Instruction):
     uids: Uids
     nodes: NDArray[np.uint32]
     unreserved: bool = False  # their worker could not prepare them
-    # The rest of their commits, once these are released: who finds a confirmed reservation takes its pod for bound.
+    # The rest of their commits, once these are released: who finds a confirmed reservation takes its pod for
+    # bound.
     confirm: Confirm | None = None
 
 

@@ -1,8 +1,8 @@
 """What the fields of the journal in Redis contain: how each kind is written, and read again.
 
-A field that nobody can have written (a damaged one, or one of another program) is a broken invariant. The error
-names its place, so that it can be restored from a copy of Redis, or removed by somebody who knows what is forgotten
-with it."""
+A field that nobody can have written (a damaged one, or one of another program) is a broken invariant. The
+error names its place, so that it can be restored from a copy of Redis, or removed by somebody who knows what
+is forgotten with it."""
 
 import json
 import struct

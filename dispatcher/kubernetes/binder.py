@@ -210,7 +210,8 @@ class PodBinder:
         return found
 
     def _gets_devices(self, claims: PodClaims, node: int) -> bool:
-        """Whether an extended resource of the pod is a device on this node, which offers none of it itself."""
+        """Whether an extended resource of the pod is a device on this node, which offers none of it
+        itself."""
         offered = self._nodes.allocatable(node) if claims.containers else {}
         return any(
             not offered.get(resource)
@@ -265,7 +266,8 @@ class PodBinder:
         if len(unknown):
             logger().warning("bindings_unknown", pods=len(unknown), error=texts[int(unknown[0])])
             self._retry_later([_Request(int(rows[i]), uids[i].tobytes()) for i in unknown.tolist()])
-        # The ledger knows of victims also where their evictions were not read: by an earlier term, or in a gap.
+        # The ledger knows of victims also where their evictions were not read: by an earlier term, or in a
+        # gap.
         early = np.flatnonzero(results == pb.BIND_VICTIMS).tolist()
         self._retry_later([_Request(int(rows[i]), uids[i].tobytes()) for i in early])
         unreserved = results == pb.BIND_UNRESERVED

@@ -2,10 +2,9 @@
 
 A pod that fits nowhere gets the condition PodScheduled=False with the reason, and an event FailedScheduling;
 so does a pod that has no worker for some seconds.
-A bound pod gets an event Scheduled, a victim an event Preempted. A PodGroup whose gang waits for too long gets an
-event FailedScheduling. Conditions are always written, if late.
-Events beyond the configured rate are dropped and counted, because each costs the API server as much as a
-binding."""
+A bound pod gets an event Scheduled, a victim an event Preempted. A PodGroup whose gang waits for too long
+gets an event FailedScheduling. Conditions are always written, if late. Events beyond the configured rate are
+dropped and counted, because each costs the API server as much as a binding."""
 
 import asyncio
 import random
@@ -85,7 +84,8 @@ class EventRecorder:
             self._record(self._event(namespace, name, uid, "FailedScheduling", reason, action="Scheduling"))
 
     def unreviewed(self, rows: Rows, nodes: Sequence[str]) -> None:
-        """These pods of other schedulers were bound to the nodes of these names, and no resolver was asked."""
+        """These pods of other schedulers were bound to the nodes of these names, and no resolver was
+        asked."""
         for row, node in zip(rows.tolist(), nodes, strict=True):
             namespace, name, uid = self._identity(row)
             text = (

@@ -1,7 +1,7 @@
 """Kubernetes mode: follows the PodGroups of a cluster, and writes their status.
 
-A cluster may have any of the three kinds, get one later, or not let us read it. Nothing else depends on them, so
-neither stops anything but the pods that name such a group."""
+A cluster may have any of the three kinds, get one later, or not let us read it. Nothing else depends on them,
+so neither stops anything but the pods that name such a group."""
 
 import asyncio
 import random

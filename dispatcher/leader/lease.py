@@ -24,8 +24,8 @@ LEASE = "{hoss}:journal:lease"  # "<term> <address>"; expires
 
 # KEYS: lease, term, STATE. ARGV: address, milliseconds; the newest term that the caller knows and its holder,
 # and the newest stamp of the journal that it has seen; the format that it understands; 1 if the lease that
-# the caller saw held is not over by the caller's clock: then it is only taken if it was released. Returns the format,
-# the stamp, the new term or the present lease, and how often leases were granted and renewed.
+# the caller saw held is not over by the caller's clock: then it is only taken if it was released. Returns the
+# format, the stamp, the new term or the present lease, and how often leases were granted and renewed.
 #
 # `server` in STATE is the run of Redis on which a dispatcher last asked, `holder_server` the one on which the
 # newest term was granted or renewed. Another run of Redis, an older term or an older stamp shows a store that
@@ -181,8 +181,8 @@ class RedisLease:
     ) -> None:
         self.seconds = seconds
         self._clock = clock
-        # By our clock: until when the lease runs at least that was seen renewed; when it was asked for last, and
-        # how many renewals there had been.
+        # By our clock: until when the lease runs at least that was seen renewed; when it was asked for last,
+        # and how many renewals there had been.
         self._held_until = self._asked_at = float("-inf")
         self._renewals: int | None = None
         self._milliseconds = int(seconds * 1000)

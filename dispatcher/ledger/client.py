@@ -55,9 +55,9 @@ class ResolverLedger:
     def note(self, seqs: Mapping[int, int]) -> None:
         """The shards have been at these seqs. A release that is decided from now on is based on that.
 
-        After a rebuild, outcomes and changes of the ledger before it may still arrive. Their seqs are lower than
-        those of the rebuilt reservations, which a release that is based on them would leave for ever. So a shard
-        counts from its first snapshot on."""
+        After a rebuild, outcomes and changes of the ledger before it may still arrive. Their seqs are lower
+        than those of the rebuilt reservations, which a release that is based on them would leave for ever. So
+        a shard counts from its first snapshot on."""
         for shard, seq in seqs.items():
             if not self._rebuilt or shard in self._seen:
                 self._known[shard] = max(seq, self._known.get(shard, 0))

@@ -1,10 +1,11 @@
 """Moves in the platform's own mode: a pod is bound to another node in one step of the ledger. Each move is
 judged by what the dispatcher knows, reserved and confirmed in the ledger, and told to everybody.
 
-A pod may lose its source while the confirmation is under way: it is evicted, or its node is removed. If it were
-placed anew then, a confirmation that comes late could leave it with two reservations, because the shard of the
-target does not see what the pod holds on others. So the pods of a step are marked as uncertain: whoever hears
-that one lost its reservation looks it up first, and its look-up waits until the step has ended."""
+A pod may lose its source while the confirmation is under way: it is evicted, or its node is removed. If it
+were placed anew then, a confirmation that comes late could leave it with two reservations, because the shard
+of the target does not see what the pod holds on others. So the pods of a step are marked as uncertain:
+whoever hears that one lost its reservation looks it up first, and its look-up waits until the step has
+ended."""
 
 import asyncio
 from collections.abc import Sequence

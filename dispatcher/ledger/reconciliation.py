@@ -1,10 +1,10 @@
 """Finds what the dispatcher's table and the ledger do not agree on while both run, and repairs it by rule.
 
-No call of the normal course needs this: it is for what a fault, an operator or a defect left behind. So it is slow
-and steady: a slice of the table, and a part of the reservations, every few seconds. Rules:
+No call of the normal course needs this: it is for what a fault, an operator or a defect left behind. So it is
+slow and steady: a slice of the table, and a part of the reservations, every few seconds. Rules:
 
-- A pod that is bound in the table and has no reservation is verified, as after a node was lost: it is queued again,
-  or reserved anew where the API server has it on its node.
+- A pod that is bound in the table and has no reservation is verified, as after a node was lost: it is queued
+  again, or reserved anew where the API server has it on its node.
 - A confirmed reservation of a pod that neither is bound there nor is with a worker is released, with what the
   dispatcher knew when it decided that. So is a second one, on another shard than the pod's own.
 - A confirmed reservation of a pod that the table does not know is released in Kubernetes mode, where every
@@ -140,7 +140,8 @@ class Reconciler:
             self._count("reservations_released", int(released.sum()))
 
     def _unwanted(self, part: ReservationColumns, shards: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which reservations no pod of the table has, and which of these are of pods that it does not know."""
+        """Which reservations no pod of the table has, and which of these are of pods that it does not
+        know."""
         registry = self._runtime.machine.registry
         rows = registry.directory.rows_of_uids(part.uids)
         unknown: NDArray[np.bool_] = rows == NONE_U32

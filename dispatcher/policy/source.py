@@ -52,7 +52,8 @@ class PolicyRefusal:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPolicy:
-    """A policy, and what is probably a mistake in its document. To find that takes seconds for 1,000 rules."""
+    """A policy, and what is probably a mistake in its document. To find that takes seconds for 1,000
+    rules."""
 
     policy: Policy
     warnings: tuple[str, ...]
@@ -223,8 +224,8 @@ class ActivePolicy:
         logger().info("policy_in_force", policy=policy.name, version=saved.version, source=saved.source)
 
     async def _parse(self, text: str, *, where: str = "policy") -> CheckedPolicy:
-        """Read a document. Raises InvalidInput. A large one is read beside the event loop: it takes as long as a
-        lease lasts."""
+        """Read a document. Raises InvalidInput. A large one is read beside the event loop: it takes as long
+        as a lease lasts."""
 
         def read() -> CheckedPolicy:
             policy = documents.parse_policy(text, where=where)

@@ -235,8 +235,8 @@ def check_registrant(name: str) -> None:
 
 
 def read_registration(message: pb.Register, link: int) -> m.Registered:
-    """Check a Register. Raises InvalidInput for a newer protocol, a bad name, window or label, and for a label given
-    twice."""
+    """Check a Register. Raises InvalidInput for a newer protocol, a bad name, window or label, and for a
+    label given twice."""
     if message.protocol > PROTOCOL_VERSION:  # older ones are taken, also those without a number
         raise InvalidInput(
             f"{message.protocol}: the worker speaks a newer protocol than this dispatcher, which knows versions 1 to "

@@ -57,7 +57,8 @@ ReplyT = TypeVar("ReplyT")
 
 class DispatcherClient:
     """One channel to the dispatcher, at one address or at those of several dispatchers of which one is
-    active. Without `open_channel` it finds its certificate and token itself (hoss.client.access). Use it as an async context manager, or call `close`.
+    active. Without `open_channel` it finds its certificate and token itself (hoss.client.access). Use it as
+    an async context manager, or call `close`.
 
     The client survives a takeover: calls wait for the active dispatcher (10 s at most), interrupted calls are
     repeated, and streams are resumed. With one address, a call without an answer fails after two seconds."""
@@ -94,8 +95,8 @@ class DispatcherClient:
         await self.close()
 
     def of_tenant(self, tenant: str) -> "DispatcherClient":
-        """The same channel for calls that may see and change no more than a client of that tenant; "": as this
-        client. Not for streams."""
+        """The same channel for calls that may see and change no more than a client of that tenant; "": as
+        this client. Not for streams."""
         client = copy(self)
         client.metadata = ((TENANT_METADATA, tenant),) if tenant else ()
         return client
@@ -312,8 +313,8 @@ class DispatcherClient:
         return await self._call(self.stub.Rebalance, request)
 
     async def report_rebalancing(self, report: pb.RebalanceController) -> pb.RebalanceStatus:
-        """Report as a rebalance controller. Raises InvalidInput in Kubernetes mode, and while another controller
-        is at work."""
+        """Report as a rebalance controller. Raises InvalidInput in Kubernetes mode, and while another
+        controller is at work."""
         return await self._call(self.stub.ReportRebalancing, report)
 
     async def get_policy(self) -> pb.Policy:

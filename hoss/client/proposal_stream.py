@@ -1,12 +1,12 @@
 """The stream of proposals to the resolvers. A proposal is sent again until it is answered.
 
-Each copy of a proposal has a higher `sending`. An answer that is taken is that to the latest copy: a stream that
-ended is not read any more, and on one stream the next copy follows the answer to the last. The ledger decides
-nothing for a lower number. So when an answer is taken, earlier copies that a resolver still holds are void, and
-the pods can be placed elsewhere.
+Each copy of a proposal has a higher `sending`. An answer that is taken is that to the latest copy: a stream
+that ended is not read any more, and on one stream the next copy follows the answer to the last. The ledger
+decides nothing for a lower number. So when an answer is taken, earlier copies that a resolver still holds are
+void, and the pods can be placed elsewhere.
 
-A stream stays with its resolver. That one may be cut off from a ledger that others reach, so a proposal that it
-has put off twice goes to the next one, with a new stream."""
+A stream stays with its resolver. That one may be cut off from a ledger that others reach, so a proposal that
+it has put off twice goes to the next one, with a new stream."""
 
 import asyncio
 import random

@@ -111,8 +111,8 @@ class ResolverClient:
         """Release the reservations of these pods.
 
         With `nodes`, the node of each pod, the resolver need not search every shard. `as_of`: by shard, the
-        sequence number up to which the caller knew it; newer reservations stay. `ledger_epoch`: in no other ledger; raises
-        LedgerUnavailable where there is another."""
+        sequence number up to which the caller knew it; newer reservations stay. `ledger_epoch`: in no other
+        ledger; raises LedgerUnavailable where there is another."""
         known = (as_of or {}).items()
         request = pb.ReleaseRequest(
             uids=uids.tobytes(),

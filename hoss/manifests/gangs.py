@@ -1,4 +1,5 @@
-"""Gangs: HOSS's annotation, Volcano's Job, and the PodGroups of Volcano, the coscheduling plugin or Kubernetes."""
+"""Gangs: HOSS's annotation, Volcano's Job, and the PodGroups of Volcano, the coscheduling plugin or
+Kubernetes."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

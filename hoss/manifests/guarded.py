@@ -1,9 +1,9 @@
 """Text from outside becomes values here, and nowhere else: YAML as Kubernetes reads it, and JSON.
 
-Each text has a limit of size, depth, nodes and the length of numbers, so that no text ends the process or holds
-it up. The parsers alone have none. PyYAML recurses in C (50,000 brackets end the process), accepts a key twice
-in a mapping, turns dates into objects, and expands aliases without end. Python's own JSON parser raises an error
-of its own for a number of 5,000 digits."""
+Each text has a limit of size, depth, nodes and the length of numbers, so that no text ends the process or
+holds it up. The parsers alone have none. PyYAML recurses in C (50,000 brackets end the process), accepts a
+key twice in a mapping, turns dates into objects, and expands aliases without end. Python's own JSON parser
+raises an error of its own for a number of 5,000 digits."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -20,8 +20,8 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML 
 MAX_MANIFEST_BYTES = 32 * 1024 * 1024
 # Of a configuration or policy document: what a ConfigMap may have.
 MAX_DOCUMENT_BYTES = 1024 * 1024
-# Scalars, lists and mappings of a YAML text. A manifest of MAX_MANIFEST_BYTES has some two million. Each takes a
-# kilobyte while it is read.
+# Scalars, lists and mappings of a YAML text. A manifest of MAX_MANIFEST_BYTES has some two million. Each
+# takes a kilobyte while it is read.
 MAX_NODES = 3_000_000
 # Those of a configuration or policy document. A policy of 1,000 rules has a tenth of them.
 MAX_DOCUMENT_NODES = 100_000

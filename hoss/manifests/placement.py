@@ -104,8 +104,8 @@ def read_host_ports(spec: Object, path: str) -> tuple[HostPort, ...]:
 
 
 def read_node_selector(selector: Object, path: str, *, as_written: bool = False) -> NodeSelector:
-    """A NodeSelector of the core API: terms, of which one must match. `as_written`: values keep their order, for
-    selectors that are written to other objects."""
+    """A NodeSelector of the core API: terms, of which one must match. `as_written`: values keep their order,
+    for selectors that are written to other objects."""
     terms = mappings(selector, "nodeSelectorTerms", path)
     if not terms:
         raise InvalidInput("is empty; a requirement has at least one term", where=f"{path}.nodeSelectorTerms")

@@ -138,7 +138,8 @@ class ExactRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """A request of a claim: the first of the alternatives that can be had. A plain request has one, itself."""
+    """A request of a claim: the first of the alternatives that can be had. A plain request has one,
+    itself."""
 
     name: str
     alternatives: tuple[ExactRequest, ...]
@@ -270,8 +271,8 @@ _MOST_OF_POD_NAME = 220  # names have at most 253 characters
 
 @dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """A claim that the ledger has devices reserved for, by one of its pods. With `mappings` it is the claim for
-    the pod's extended resources, which is made when the pod is bound."""
+    """A claim that the ledger has devices reserved for, by one of its pods. With `mappings` it is the claim
+    for the pod's extended resources, which is made when the pod is bound."""
 
     namespace: str
     name: str

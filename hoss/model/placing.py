@@ -1,7 +1,7 @@
 """Placing a whole batch at once: what an algorithm is given, what it answers, and what is accepted of that.
 
-A scheduler of one's own (`hoss.sdk`) and an algorithm in a worker (docs/plugins.md) are the same class with one
-method. The columns are read-only, and stay as they are while the algorithm computes."""
+A scheduler of one's own (`hoss.sdk`) and an algorithm in a worker (docs/plugins.md) are the same class with
+one method. The columns are read-only, and stay as they are while the algorithm computes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,8 +61,8 @@ class PlacementAlgorithm(Protocol):
     def place(self, batch: PlacementBatch, snapshot: NodeSnapshot, budget: float) -> NDArray[np.intp]:
         """The node index of each pod, (pods,) in the order of the batch; NO_NODE where it finds none.
 
-        `budget`: the seconds that the answer should take. What is not placed has the reasons of the filters, and
-        queues again."""
+        `budget`: the seconds that the answer should take. What is not placed has the reasons of the filters,
+        and queues again."""
 
 
 def checked_placements(batch: PlacementBatch, snapshot: NodeSnapshot, answer: Any) -> NDArray[np.intp]:
@@ -105,8 +105,9 @@ def checked_placements(batch: PlacementBatch, snapshot: NodeSnapshot, answer: An
 
 
 def admits(spec: PodSpec, node: NodeSpec) -> bool:
-    """Whether the node's name, labels and taints let such a pod in: kube-scheduler's NodeName, NodeAffinity and
-    TaintToleration, and the nodes of the policy's rule. Cordons are the caller's: the ledger sets them, too."""
+    """Whether the node's name, labels and taints let such a pod in: kube-scheduler's NodeName, NodeAffinity
+    and TaintToleration, and the nodes of the policy's rule. Cordons are the caller's: the ledger sets them,
+    too."""
     if spec.node_name not in ("", node.name):
         return False
     labels = dict(node.labels)

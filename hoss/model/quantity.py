@@ -176,6 +176,6 @@ _MOST_DIGITS = 20  # those of 2^64
 
 
 def whole_number(text: str) -> int | None:
-    """The number that a text of ASCII digits says, below 10^20. None for any other text: Python raises ValueError
-    for one with thousands of digits."""
+    """The number that a text of ASCII digits says, below 10^20. None for any other text: Python raises
+    ValueError for one with thousands of digits."""
     return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal() else None

@@ -35,8 +35,8 @@ class ClaimMount:
 
     claim: str
     owner: EphemeralOwner | None = None  # None: a persistentVolumeClaim volume
-    # Of a placed pod whose claim was not bound then: the volume that the claim gets, or that one is provisioned
-    # for the pod's node.
+    # Of a placed pod whose claim was not bound then: the volume that the claim gets, or that one is
+    # provisioned for the pod's node.
     volume: str = ""
     provisioned: bool = False
 

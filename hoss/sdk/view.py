@@ -1,5 +1,5 @@
-"""An SDK scheduler's view of the nodes: what the feed said, and what the scheduler has proposed and not yet seen
-there.
+"""An SDK scheduler's view of the nodes: what the feed said, and what the scheduler has proposed and not yet
+seen there.
 
 Invariant: `requested` is the feed's column plus every proposed pod that is neither refused nor shown by the
 feed."""

@@ -1,7 +1,7 @@
 """Who calls a gRPC server, whether he may, and a line in the audit log.
 
-hoss.interceptor asks this for each call before its handler runs. The identity is the certificate's, or, of a client that
-sends a bearer token, the token's. Calls of the same certificate cost a look-up."""
+hoss.interceptor asks this for each call before its handler runs. The identity is the certificate's, or, of a
+client that sends a bearer token, the token's. Calls of the same certificate cost a look-up."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -102,7 +102,8 @@ class AccessControl:
 
 
 def described(request: Any) -> dict[str, Any]:
-    """The plain fields of a request, and how many of the others: for the audit log. Long texts are cut off."""
+    """The plain fields of a request, and how many of the others: for the audit log. Long texts are cut
+    off."""
     shown: dict[str, Any] = {}
     for field, value in request.ListFields() if hasattr(request, "ListFields") else ():
         if isinstance(value, bool | int | float):

@@ -95,8 +95,8 @@ class Authority:
     def current(
         self, identity: Identity, *, now: datetime, hosts: tuple[str, ...] = (), into: Path | None = None
     ) -> Issued:
-        """The certificate of an identity among those issued, or in the directory `into`; issued anew if there is
-        none, with these `hosts`, and renewed if a third of its lifetime is left."""
+        """The certificate of an identity among those issued, or in the directory `into`; issued anew if there
+        is none, with these `hosts`, and renewed if a third of its lifetime is left."""
         directory = into or self._directory_of(identity)
         if not (directory / CERTIFICATE_FILE).is_file():
             return self.issue(identity, now=now, hosts=hosts, into=into)
@@ -114,8 +114,8 @@ class Authority:
         return self.directory / _ISSUED / str(identity).replace("/", "-")
 
     def renew(self, issued: Issued, *, now: datetime, lifetime: timedelta = CERTIFICATE_LIFETIME) -> Issued:
-        """Replace a certificate, keeping its names and its key: whoever follows the files never sees one without
-        the other."""
+        """Replace a certificate, keeping its names and its key: whoever follows the files never sees one
+        without the other."""
         key = (issued.directory / KEY_FILE).read_bytes()
         named = certificates.hosts((issued.directory / CERTIFICATE_FILE).read_bytes())
         further = tuple(host for host in named if host != server_name(issued.identity.kind.value))

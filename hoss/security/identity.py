@@ -1,9 +1,9 @@
 """Identities: who a caller is, as its certificate or its token says.
 
 A certificate carries its identity as a URI among its alternative names: `hoss:dispatcher`, `hoss:resolver`,
-`hoss:worker/NAME`, or `hoss:client/NAME?role=ROLE&tenant=TENANT`. A worker's NAME may end in `*`: the workers of
-a Deployment share a certificate, because nobody knows their names beforehand. The identity of the present call
-is in a context variable, which the interceptor sets."""
+`hoss:worker/NAME`, or `hoss:client/NAME?role=ROLE&tenant=TENANT`. A worker's NAME may end in `*`: the workers
+of a Deployment share a certificate, because nobody knows their names beforehand. The identity of the present
+call is in a context variable, which the interceptor sets."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from urllib.parse import parse_qs, quote, unquote, urlencode
 from hoss.errors import AccessDenied, InvalidInput
 
 SCHEME = "hoss:"
-# Metadata of a call that its client wants limited to a tenant, as the dashboard does for that tenant's viewers.
+# Metadata of a call that its client wants limited to a tenant, as the dashboard does for that tenant's
+# viewers.
 TENANT_METADATA = "hoss-tenant"
 _ANY = "*"
 _LONGEST_NAME = 253  # as names of Kubernetes objects
@@ -47,8 +48,8 @@ _RANKS = {role: rank for rank, role in enumerate(Role)}
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who calls. Services have no role. `tenant`: the only tenant whose pods a client sees and changes; "": all
-    of them."""
+    """Who calls. Services have no role. `tenant`: the only tenant whose pods a client sees and changes; "":
+    all of them."""
 
     kind: CallerKind
     name: str = ""
@@ -71,14 +72,14 @@ class Identity:
             )
 
     def may_be(self, name: str) -> bool:
-        """Whether a worker with this certificate may have that name: its own, or, where the certificate's name
-        ends in `*`, any that begins as it does."""
+        """Whether a worker with this certificate may have that name: its own, or, where the certificate's
+        name ends in `*`, any that begins as it does."""
         prefix = self.name.removesuffix(_ANY)
         return name == self.name if prefix == self.name else name.startswith(prefix) and name != prefix
 
     def limited_to(self, tenant: str) -> "Identity":
-        """This client with no more rights than a client of that tenant. Raises AccessDenied for a service, and
-        for a client of another tenant."""
+        """This client with no more rights than a client of that tenant. Raises AccessDenied for a service,
+        and for a client of another tenant."""
         if self.kind is not CallerKind.CLIENT or self.tenant not in ("", tenant):
             raise AccessDenied(f"{self} cannot call for tenant {tenant[:100]!r}")
         if self.role is Role.NONE:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class SecurityConfig(Document):
     """Part of every service's document."""
 
-    # A directory with ca.crt, tls.crt and tls.key, as a Secret of Kubernetes has them; `hoss certs issue` makes
-    # one. With it the service speaks mutual TLS alone. It also takes bearer tokens if there is a tokens.pem,
-    # and refuses what the file `revoked` lists. Changed files are taken without a restart.
+    # A directory with ca.crt, tls.crt and tls.key, as a Secret of Kubernetes has them; `hoss certs issue`
+    # makes one. With it the service speaks mutual TLS alone. It also takes bearer tokens if there is a
+    # tokens.pem, and refuses what the file `revoked` lists. Changed files are taken without a restart.
     tls_dir: Path | None = None
 
     # Listen beyond loopback without TLS: whoever reaches the port may do anything.

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 ISSUER = "hoss"
-# The audience of a token that is exchanged, once, for a session at the dashboard, and is good for nothing else.
+# The audience of a token that is exchanged, once, for a session at the dashboard, and is good for nothing
+# else.
 LOGIN_AUDIENCE = "hoss-dashboard"
 PUBLIC_KEYS_FILE, REVOKED_FILE = "tokens.pem", "revoked"
 _ALGORITHM = "EdDSA"
 _REMEMBERED_TOKENS = 10_000
-# A refusal by somebody else's word is remembered, too: a program that tries again and again would otherwise use up
-# what may be asked. Apart from the tokens that are good, which no number of bad ones pushes out.
+# A refusal by somebody else's word is remembered, too: a program that tries again and again would otherwise
+# use up what may be asked. Apart from the tokens that are good, which no number of bad ones pushes out.
 _REMEMBERED_REFUSALS, _REFUSED_SECONDS = 1_000, 5.0
 _MOST_BYTES = 8_192
 _KEY_END = b"-----END PUBLIC KEY-----\n"

@@ -54,7 +54,8 @@ def server_name(kind: str) -> str:
 
 
 def fingerprint(certificate: bytes) -> str:
-    """SHA-256 of the (first) certificate in a PEM text, in hexadecimal. Raises ValueError for another text."""
+    """SHA-256 of the (first) certificate in a PEM text, in hexadecimal. Raises ValueError for another
+    text."""
     return hashlib.sha256(_der(certificate)).hexdigest()
 
 
@@ -85,8 +86,8 @@ _ALTERNATIVE_NAMES = bytes.fromhex("551d11")  # 2.5.29.17
 
 
 def uris(certificate: bytes) -> list[str]:
-    """The URIs among the alternative names of the (first) certificate in a PEM text, read as in `validity` (RFC
-    5280, 4.2.1.6). Raises ValueError for another text."""
+    """The URIs among the alternative names of the (first) certificate in a PEM text, read as in `validity`
+    (RFC 5280, 4.2.1.6). Raises ValueError for another text."""
     fields = _elements(_contents(_contents(_der(certificate))))
     found: list[str] = []
     for tag, content in fields:
@@ -140,8 +141,8 @@ class FollowedFile:
         self._content = b""
 
     def read(self) -> bytes:
-        """The present content; b"" of a file that is not there. Costs a microsecond if nothing changed. Raises
-        ConfigError for a file that cannot be read."""
+        """The present content; b"" of a file that is not there. Costs a microsecond if nothing changed.
+        Raises ConfigError for a file that cannot be read."""
         try:
             found = self.path.stat()
             stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
@@ -314,8 +315,9 @@ def secure_channel(
 class _BearerToken:
     """Adds the token to the metadata of each call.
 
-    By ourselves and not by gRPC's AuthMetadataPlugin: gRPC frees that in a thread of its own, which waits for the
-    interpreter's lock while it holds one of its own, and `Channel.close` takes them in the other order."""
+    By ourselves and not by gRPC's AuthMetadataPlugin: gRPC frees that in a thread of its own, which waits for
+    the interpreter's lock while it holds one of its own, and `Channel.close` takes them in the other
+    order."""
 
     def __init__(self, token: Callable[[], str] | None, peer: str) -> None:
         self._token = token

@@ -20,8 +20,8 @@ async def metrics_endpoint(
     listen: str, metrics: Metrics, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
     """Serve at "host:port" within the block and yield the port. Port 0 takes a free one. With an empty
-    `listen` nothing is served, and 0 is yielded. `tls`: over TLS. Raises ConfigError for an address that cannot be listened
-    on."""
+    `listen` nothing is served, and 0 is yielded. `tls`: over TLS. Raises ConfigError for an address that
+    cannot be listened on."""
     if not listen:
         yield 0
         return

@@ -42,8 +42,8 @@ class LogOutput:
 
 
 class LibraryLog(logging.Handler):
-    """What libraries log, as events of ours. aiohttp and gRPC log a traceback for each request that they cannot
-    read. These become one line without it, and ten lines in a second at most."""
+    """What libraries log, as events of ours. aiohttp and gRPC log a traceback for each request that they
+    cannot read. These become one line without it, and ten lines in a second at most."""
 
     _OF_REQUESTS = ("aiohttp.", "grpc")
     _LINES_PER_SECOND = 10

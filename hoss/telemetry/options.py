@@ -20,7 +20,8 @@ class TelemetryConfig(Document):
     # Empty: none.
     metrics_listen: str = ""
 
-    # Serve the metrics over mutual TLS, by the files in `tls_dir`, to whoever has a certificate of that authority.
+    # Serve the metrics over mutual TLS, by the files in `tls_dir`, to whoever has a certificate of that
+    # authority.
     metrics_tls: bool = False
 
     # Traces are appended to this file, OTLP/JSON, an export a line. Services may share one. They also go to

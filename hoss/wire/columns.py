@@ -48,7 +48,8 @@ def decode(data: bytes, dtype: np.dtype[Any], *, name: str, rows: int | None = N
 
 
 def decode_nodes(data: bytes, *, name: str, rows: int | None = None) -> NDArray[np.uint32]:
-    """View `data` as node indexes. Raises ColumnError for one that no cluster has: readers make room for it."""
+    """View `data` as node indexes. Raises ColumnError for one that no cluster has: readers make room for
+    it."""
     column: NDArray[np.uint32] = decode(data, U32, name=name, rows=rows)
     check_node_index(int(column.max(initial=0)), name=name)
     return column
@@ -123,7 +124,8 @@ MAX_RESOURCES = 1024
 def decode_accounts(
     data: bytes, resources: int, *, name: str = "accounts.records", most: int = MAX_RESOURCES
 ) -> NDArray[Any]:
-    """View `data` as accounts of so many resources. Raises ColumnError, also for more resources than `most`."""
+    """View `data` as accounts of so many resources. Raises ColumnError, also for more resources than
+    `most`."""
     if resources > most:
         raise ColumnError(f"{resources} resources where there are {most}", where=name)
     return decode(data, account_dtype(resources), name=name)

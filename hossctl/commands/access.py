@@ -1,4 +1,5 @@
-"""certs, redis, token, login, context: who may connect to a platform, and with what this user's commands connect."""
+"""certs, redis, token, login, context: who may connect to a platform, and with what this user's commands
+connect."""
 
 import sys
 from datetime import timedelta
@@ -44,7 +45,8 @@ Lifetime = Annotated[str, typer.Option("--ttl", metavar="TIME", help="90m, 12h, 
 
 @certs.command("init")
 def init(*, directory: Directory = None, output: Output = Format.TABLE) -> None:
-    """Make an authority: its key, and the key that signs tokens. Services of one platform trust one authority."""
+    """Make an authority: its key, and the key that signs tokens. Services of one platform trust one
+    authority."""
     from hoss.security.authority import Authority
 
     made = Authority.create(_directory(directory), now=THIS_HOST.utc_now())

@@ -1,11 +1,12 @@
 """Who looks at the dashboard, and what that viewer may do.
 
-A viewer shows a token once and gets a session: a cookie that scripts cannot read and that browsers send to this
-dashboard alone, and a CSRF token that scripts of this page send with whatever acts. A program may send its token
-with each request instead. Rights are those of the same question over gRPC (hoss/security/rights.py).
+A viewer shows a token once and gets a session: a cookie that scripts cannot read and that browsers send to
+this dashboard alone, and a CSRF token that scripts of this page send with whatever acts. A program may send
+its token with each request instead. Rights are those of the same question over gRPC
+(hoss/security/rights.py).
 
-Invariants: a session ends when it was not used for IDLE_SECONDS, after LONGEST_SECONDS, and with its token. A link
-logs in once. Tokens and cookies are in no log line."""
+Invariants: a session ends when it was not used for IDLE_SECONDS, after LONGEST_SECONDS, and with its token. A
+link logs in once. Tokens and cookies are in no log line."""
 
 import hmac
 import ipaddress
@@ -141,8 +142,8 @@ class Sessions:
 
 class DashboardAccess:
     """Authorizes requests. `token`: of --token-file; "": none. `tokens`: checks the platform's tokens;
-    None: the platform asks nobody who he is. `hosts`: names by which browsers may reach it, besides addresses and
-    localhost."""
+    None: the platform asks nobody who he is. `hosts`: names by which browsers may reach it, besides addresses
+    and localhost."""
 
     def __init__(
         self,
@@ -181,8 +182,8 @@ class DashboardAccess:
     # --- each request ---
 
     def check_source(self, request: web.Request) -> None:
-        """Raises HTTPMisdirectedRequest for a foreign name of this server (DNS rebinding), and HTTPForbidden for
-        a request that acts and comes from another site."""
+        """Raises HTTPMisdirectedRequest for a foreign name of this server (DNS rebinding), and HTTPForbidden
+        for a request that acts and comes from another site."""
         host = request.headers.get(hdrs.HOST, "")
         if not self._own_name(host):
             raise web.HTTPMisdirectedRequest(
@@ -214,8 +215,8 @@ class DashboardAccess:
         return self.sessions.find(request.cookies.get(self.cookie, ""))
 
     async def viewer(self, request: web.Request) -> Identity | None:
-        """Who looks: by the Authorization header, else by the session. None: somebody who has to log in. Raises
-        HTTPUnauthorized for a wrong token."""
+        """Who looks: by the Authorization header, else by the session. None: somebody who has to log in.
+        Raises HTTPUnauthorized for a wrong token."""
         if hdrs.AUTHORIZATION in request.headers:
             return await self._bearer(request)
         if (session := self.session(request)) is not None:
@@ -245,7 +246,8 @@ class DashboardAccess:
         return identity
 
     async def require_to_act(self, request: web.Request, method: str) -> Identity:
-        """As `require`, for what changes something: a session sends its CSRF token, too. The audit log has it."""
+        """As `require`, for what changes something: a session sends its CSRF token, too. The audit log has
+        it."""
         problem: web.HTTPException | None = None
         try:
             identity = await self.require(request, method)

@@ -1,5 +1,5 @@
-"""What the dashboard remembers of an hour, whether anybody looks or not: curves, the curves of each worker, when
-workers had which batches, what happened, and which policies were in force.
+"""What the dashboard remembers of an hour, whether anybody looks or not: curves, the curves of each worker,
+when workers had which batches, what happened, and which policies were in force.
 
 Everything has a bound in entries. What is older than an hour, and workers that are gone for as long, are
 forgotten."""
@@ -40,8 +40,8 @@ _TIMELINE_COLUMNS = (
 
 @dataclass(slots=True)
 class WorkerCurve:
-    """Points of a worker: `[at, pods per second, busy share, conflict share, outstanding]`. The conflict share
-    is of the proposals since the point before."""
+    """Points of a worker: `[at, pods per second, busy share, conflict share, outstanding]`. The conflict
+    share is of the proposals since the point before."""
 
     points: deque[tuple[int, float, float, float, int]] = field(
         default_factory=lambda: deque(maxlen=HOUR_MS // WORKER_POINT_MS)

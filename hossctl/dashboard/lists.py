@@ -1,5 +1,5 @@
-"""Lists and pages of single things, for JSON: jobs, pods, tenants, nodes, workers. Each list is one page, with
-the token of the next one; nothing here is kept."""
+"""Lists and pages of single things, for JSON: jobs, pods, tenants, nodes, workers. Each list is one page,
+with the token of the next one; nothing here is kept."""
 
 from collections.abc import Mapping
 from typing import Any

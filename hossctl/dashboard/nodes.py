@@ -117,8 +117,8 @@ class NodeTable:
         }
 
     def names_with(self, part: str, label: str, state: str) -> list[str]:
-        """The names of nodes, in order: those that contain `part`, have the label ("KEY=VALUE" or "KEY") and are
-        in a state (cordoned, quarantined, shrunk; "open": in none of these). Empty: every node."""
+        """The names of nodes, in order: those that contain `part`, have the label ("KEY=VALUE" or "KEY") and
+        are in a state (cordoned, quarantined, shrunk; "open": in none of these). Empty: every node."""
         key, equals, value = label.partition("=")
         flag = _STATE_FLAGS.get(state, 0)
         found = []

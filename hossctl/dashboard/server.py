@@ -229,8 +229,8 @@ class Dashboard:
     async def _send_snapshots(
         self, request: web.Request, response: web.StreamResponse, viewer: Identity
     ) -> None:
-        """The first snapshot whole, then the differences to the last one sent, while the viewer may look. A page
-        that is open uses its session."""
+        """The first snapshot whole, then the differences to the last one sent, while the viewer may look. A
+        page that is open uses its session."""
         seen: DashboardSnapshot | Unavailable | None = None
         sent: DashboardSnapshot | None = None
         while await self._looks_on(request, viewer):

@@ -1,4 +1,5 @@
-"""The process of `hoss dashboard --listen`: composed from its options, and served until it is asked to end."""
+"""The process of `hoss dashboard --listen`: composed from its options, and served until it is asked to
+end."""
 
 import contextlib
 from dataclasses import dataclass
@@ -22,9 +23,9 @@ _SERVICE = "dashboard"
 @dataclass(frozen=True, slots=True)
 class DashboardOptions:
     """`listen`: host:port, port 0 takes a free one. `https`: on loopback, too, where `endpoints` have a
-    certificate. `token_file`: with a token that lets viewers cordon and drain. `hosts`: names by which browsers
-    may reach it. `authentication`: an AuthenticationConfig document. `cluster`: whose API server is asked about tokens of ServiceAccounts. `insecure`: listen beyond loopback without a
-    certificate."""
+    certificate. `token_file`: with a token that lets viewers cordon and drain. `hosts`: names by which
+    browsers may reach it. `authentication`: an AuthenticationConfig document. `cluster`: whose API server is
+    asked about tokens of ServiceAccounts. `insecure`: listen beyond loopback without a certificate."""
 
     listen: str
     endpoints: Endpoints

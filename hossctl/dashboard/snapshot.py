@@ -56,8 +56,8 @@ class Curves:
     _counts: tuple[NDArray[np.int64], ...] = ()
 
     def add(self, sample: Sample) -> None:
-        """Add a point, from the sums since the dispatcher's start. The first sample after a gap, and the first
-        one of a dispatcher, add none."""
+        """Add a point, from the sums since the dispatcher's start. The first sample after a gap, and the
+        first one of a dispatcher, add none."""
         status, times = sample.status, {times.phase: times for times in sample.status.phases}
         sums = tuple(status.counters.get(name, 0) for name in RATES)
         counts = tuple(np.array(times[phase].counts, np.int64) for phase in PHASES)

@@ -139,8 +139,8 @@ class ViewModel:
         return {"now": now_ms, "since": since, **rows}
 
     async def set_worker_state(self, name: str, state: str) -> dict[str, Any]:
-        """As `hoss cordon`, `uncordon` and `drain worker`. Raises NotFound, InvalidInput, LedgerUnavailable and
-        TransportError."""
+        """As `hoss cordon`, `uncordon` and `drain worker`. Raises NotFound, InvalidInput, LedgerUnavailable
+        and TransportError."""
         worker = await self._dispatcher.set_worker_state(name, state)
         logger().info("dashboard_action", worker=name, state=state)
         return {"name": name, "state": worker.state}

@@ -1,4 +1,5 @@
-"""Who wrote with which epoch or term: a fenced epoch, or a term after which another began, changes nothing more.
+"""Who wrote with which epoch or term: a fenced epoch, or a term after which another began, changes nothing
+more.
 
 Each shard has its own order. Epochs are judged at the end of the walk, because a history may tell only later
 to which worker an epoch belongs."""

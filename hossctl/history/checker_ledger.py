@@ -324,8 +324,8 @@ class LedgerChecker:
     # -- what must hold
 
     def _judge_room(self, added: Iterable[HeldPod], line: int, given: Mapping[str, Counter[str]]) -> None:
-        """What pods in this line hold must fit once those that are evicted for them in the same line have ended,
-        and until then they hold no more than these gave away. `given`: that, by node."""
+        """What pods in this line hold must fit once those that are evicted for them in the same line have
+        ended, and until then they hold no more than these gave away. `given`: that, by node."""
         by_node: dict[str, list[HeldPod]] = defaultdict(list)
         for pod in added:
             by_node[pod.node].append(pod)

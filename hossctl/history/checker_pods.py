@@ -1,8 +1,8 @@
 """Pods as clients and watchers saw them: what was asked for, what was answered, and what was told.
 
-Judges while it walks: nobody is told that a pod is bound on two nodes without having been told in between that
-it left the first, no refused pod is seen, and no pod of a gang is told bound before the gang had its minimum.
-What must exist at the end follows from the operations, `fate`."""
+Judges while it walks: nobody is told that a pod is bound on two nodes without having been told in between
+that it left the first, no refused pod is seen, and no pod of a gang is told bound before the gang had its
+minimum. What must exist at the end follows from the operations, `fate`."""
 
 from collections import defaultdict
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""What pods ask for, what nodes offer, and whether a pod has room on a node: as Kubernetes defines it, written
-anew for the checker. Only what the history tells in plain fields is modelled. Pods with other rules (affinity,
-spreading, policies) name them in `rules`."""
+"""What pods ask for, what nodes offer, and whether a pod has room on a node: as Kubernetes defines it,
+written anew for the checker. Only what the history tells in plain fields is modelled. Pods with other rules
+(affinity, spreading, policies) name them in `rules`."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

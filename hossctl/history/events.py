@@ -30,8 +30,8 @@ BOUND, FAILED, DELETED, UNSCHEDULABLE, SCHEDULING = (
 STATES = ("Queued", SCHEDULING, BOUND, UNSCHEDULABLE, "Backoff", FAILED, DELETED)
 
 # A shape is a type; [shape], a list; {"*": shape}, an object with any keys; {"#": shape}, one whose keys are
-# whole numbers; or an object with these keys, of which those with a question mark may be missing. A tuple is a
-# choice of words.
+# whole numbers; or an object with these keys, of which those with a question mark may be missing. A tuple is
+# a choice of words.
 _AMOUNTS = {"*": int}
 _PORTS = [{"port": int, "protocol?": str, "ip?": str}]
 _CARDS = {"count": int, "milli": int}

@@ -249,8 +249,8 @@ class Recorder:
 
 
 def _told(batch: pb.WatchBatch, names: dict[int, str], name_of: Callable[[int], str]) -> list[Event]:
-    """The rows of a message of a watch. `names`: of the nodes that its stream has named. A dispatcher that has
-    just started may not know the names yet: then by `name_of`."""
+    """The rows of a message of a watch. `names`: of the nodes that its stream has named. A dispatcher that
+    has just started may not know the names yet: then by `name_of`."""
     names.update((entry.index, entry.name) for entry in batch.node_names)
     uids = decode_uids(batch.uids)
     count = len(uids)

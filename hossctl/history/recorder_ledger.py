@@ -1,8 +1,8 @@
 """The ledger's half of the recorder: the node feed, change by change, and lists of all reservations.
 
 The feed has the accounts of every change and not its pods. A list of the reservations is exact as of the
-positions of those shards whose feed did not move while it was taken, and whose last change is the same in both;
-of the others the history says so."""
+positions of those shards whose feed did not move while it was taken, and whose last change is the same in
+both; of the others the history says so."""
 
 from collections.abc import Callable
 from typing import Any

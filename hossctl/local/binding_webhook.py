@@ -63,8 +63,8 @@ _SAMPLE_WEBHOOK_RIGHTS = (
 
 
 def make_certificate(directory: Path) -> bytes:
-    """Write tls.crt, tls.key and path for a webhook on loopback, and return the authority's certificate, PEM. The
-    authority's key is not kept."""
+    """Write tls.crt, tls.key and path for a webhook on loopback, and return the authority's certificate, PEM.
+    The authority's key is not kept."""
     now = datetime.now(timezone.utc)
     authority = new_authority("hoss local binding guard", now=now, lifetime=_LIFETIME)
     serving = issue(authority, [LOOPBACK], now=now, lifetime=_LIFETIME)
@@ -174,8 +174,8 @@ async def grant_webhook(api: KubeApi, user: str, url: str, *, failure_policy: st
 
 
 async def published(api: KubeApi) -> tuple[bytes, str]:
-    """The certificate, PEM, by which the API server trusts the webhook, and the URL that it asks. Raises Refused,
-    TransportError."""
+    """The certificate, PEM, by which the API server trusts the webhook, and the URL that it asks. Raises
+    Refused, TransportError."""
     (hook,) = (await api.get(f"{CONFIGURATIONS}/{NAME}"))["webhooks"]
     config = hook["clientConfig"]
     return base64.b64decode(config.get("caBundle", "")), config.get("url", "")

@@ -94,8 +94,8 @@ def find_binaries() -> Binaries:
 
 
 def cache_directory(source: Path | None = None) -> Path:
-    """Where programs built from the present state of a Go module are: of the control plane's, or of the one in
-    `source`. Raises ConfigError where the module is not installed."""
+    """Where programs built from the present state of a Go module are: of the control plane's, or of the one
+    in `source`. Raises ConfigError where the module is not installed."""
     source = source or SOURCE
     given = os.environ.get(CACHE_VARIABLE)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -234,8 +234,9 @@ class ControlPlane:
         return [f"--audit-policy-file={self.directory / 'audit.json'}", f"--audit-log-path={self.audit_log}"]
 
     def start_scheduler(self, config: Path | None = None) -> None:
-        """Start kube-scheduler. Without a file of kind KubeSchedulerConfiguration it has no limit on requests,
-        and schedules the pods that name no other. Raises HossError where it ends, with the end of its log."""
+        """Start kube-scheduler. Without a file of kind KubeSchedulerConfiguration it has no limit on
+        requests, and schedules the pods that name no other. Raises HossError where it ends, with the end of
+        its log."""
         port = self._ports["kube-scheduler"]
         self._launch(
             "kube-scheduler",

@@ -11,9 +11,9 @@ A directory has one folder for each container that needs some of it, so that eac
     prometheus/    likewise: a client without a role, to read metrics; in a cluster alone
     redis/         users.acl
 
-In a cluster each folder is a Secret, and the directory lasts only as long as the command. Both ways the command
-may run again at any time: it makes what is missing, renews certificates when a third of their time is left, and
-leaves everything else as it is."""
+In a cluster each folder is a Secret, and the directory lasts only as long as the command. Both ways the
+command may run again at any time: it makes what is missing, renews certificates when a third of their time is
+left, and leaves everything else as it is."""
 
 import base64
 import tempfile
@@ -90,8 +90,8 @@ async def fill_secrets(api: KubeApi, namespace: str, deployment: Deployment, *, 
     """Make and renew what is due in the Secrets of a namespace; their names, of those that changed.
 
     The Secret of the authority is written first, and the write fails where another run was quicker: then
-    everything is read anew. So two runs at once leave one authority. Raises HossError where it changes faster than
-    that, Refused and TransportError where the API server does not do it."""
+    everything is read anew. So two runs at once leave one authority. Raises HossError where it changes faster
+    than that, Refused and TransportError where the API server does not do it."""
     for _ in range(_ATTEMPTS):
         with tempfile.TemporaryDirectory(prefix="hoss-credentials-") as temporary:
             try:

@@ -468,8 +468,8 @@ def start(directory: Path, options: PlatformOptions) -> PlatformState:
 
 
 def dashboard_links(directory: Path, state: PlatformState) -> list[str]:
-    """The link to the dashboard of a running platform. With TLS it logs in its first user, as operator, within
-    some minutes; its token is in the part of the address that browsers send to nobody."""
+    """The link to the dashboard of a running platform. With TLS it logs in its first user, as operator,
+    within some minutes; its token is in the part of the address that browsers send to nobody."""
     if not state.tls_dir:
         return list(state.dashboards)
     from hoss.security.authority import Authority  # noqa: PLC0415 - cryptography takes long to import

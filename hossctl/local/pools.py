@@ -116,8 +116,8 @@ class PlatformDocument(Document):
     # A file with a SchedulingPolicy, relative to this document. Left out: the policy stays as it is.
     policy: Path | None = None
 
-    # A file with a RebalancePolicy, relative to this document, by which pods are moved. Left out: no controller
-    # runs.
+    # A file with a RebalancePolicy, relative to this document, by which pods are moved. Left out: no
+    # controller runs.
     rebalance: Path | None = None
 
     @field_validator("pools")

@@ -1,6 +1,6 @@
 """What the rebalance controller decides: whether to look at the cluster now, which moves of a plan are worth
-their restarts, and when to leave the cluster alone. It has no clock and talks to nobody, so a week of it can be
-simulated (hossctl/simulate/rebalancing.py).
+their restarts, and when to leave the cluster alone. It has no clock and talks to nobody, so a week of it can
+be simulated (hossctl/simulate/rebalancing.py).
 
 Moves that belong together are made together or not at all. Against moving in circles it has three rules: a
 moved pod rests; a move has to gain enough; and a goal whose moves the schedulers undo is left alone, twice as

@@ -1,9 +1,10 @@
-"""The process of `hoss rebalance controller`: a client like any other. It reads the platform, plans, and gives
-the dispatcher a few moves at a time, as hossctl/rebalance/controller.py decides.
+"""The process of `hoss rebalance controller`: a client like any other. It reads the platform, plans, and
+gives the dispatcher a few moves at a time, as hossctl/rebalance/controller.py decides.
 
 It reports to the dispatcher every few seconds, so that `hoss rebalance status` shows it, and so that
 `hoss rebalance pause` reaches it. A dispatcher that does not answer is asked again. One that refuses the
-reports, because it follows a Kubernetes cluster or because another controller is at work, ends the process."""
+reports, because it follows a Kubernetes cluster or because another controller is at work, ends the
+process."""
 
 import asyncio
 import contextlib

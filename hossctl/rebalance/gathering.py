@@ -1,8 +1,8 @@
 """What a plan of moves starts from: a snapshot of a running platform, with its bound and its waiting pods.
 
 The nodes and their accounts are a worker's view, filled from the feed. The dispatcher tells which pods there
-are and whether they may be moved; the reservations tell where they are and which cards they hold. What changed
-between these three readings is left where it is."""
+are and whether they may be moved; the reservations tell where they are and which cards they hold. What
+changed between these three readings is left where it is."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -120,8 +120,8 @@ def placed_pods(
     held: Held,
     budgets: Iterable[tuple[PodDisruptionBudget, int]],
 ) -> PlacedPods:
-    """The bound pods that the snapshot counts where their reservations are; the others are left out. `budgets`
-    come with how many of their pods may be disrupted."""
+    """The bound pods that the snapshot counts where their reservations are; the others are left out.
+    `budgets` come with how many of their pods may be disrupted."""
     cache, schema = snapshot.cache, snapshot.cache.schema
     present = cache.present
     numbers: dict[PodSpec, int] = {}
@@ -180,8 +180,8 @@ def why_fixed(pod: KnownPod) -> Fixed:
 def _counted(
     snapshot: LiveSnapshot, specs: tuple[PodSpec, ...], classes: NDArray[np.intp], nodes: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Which of the pods the snapshot counts on their nodes: what was placed or left meanwhile is told by it or
-    by the dispatcher alone."""
+    """Which of the pods the snapshot counts on their nodes: what was placed or left meanwhile is told by it
+    or by the dispatcher alone."""
     groups = [group_of(spec) for spec in specs]
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     of_pods = np.array([numbers[group] for group in groups], np.intp)[classes] if len(classes) else classes

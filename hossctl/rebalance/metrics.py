@@ -1,5 +1,6 @@
-"""Fragmentation and the rebalance controller as metrics. The figures are those of `hoss fragmentation`, as they
-were measured last; labels are bounded by the number of pools that are shown and by the ledger's resources."""
+"""Fragmentation and the rebalance controller as metrics. The figures are those of `hoss fragmentation`, as
+they were measured last; labels are bounded by the number of pools that are shown and by the ledger's
+resources."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -6,10 +6,10 @@ The document (camel case):
     goal, unit            what `before`, `after` and `gain` count
     seen                  by shard, the sequence number of the snapshot
     before, after
-    moves[]               in the order in which they can be made: pod, from, to, gain, purpose, priority, requests
-    placements[]          waiting, node, afterMoves: a waiting pod fits there after so many moves
-    impossible[]          subject, why
-    cost                  pods (restarted), workloads, requests (of the moved pods, in schema units)
+    moves[]               in the order in which they can be made: pod, from, to, gain, purpose, priority,
+    requests placements[]          waiting, node, afterMoves: a waiting pod fits there after so many moves
+    impossible[]          subject, why cost                  pods (restarted), workloads, requests (of the
+    moved pods, in schema units)
 """
 
 from collections import Counter
@@ -44,8 +44,9 @@ def plan_document(
     more: Sequence[WaitingPods] = (),
     usage: UsageFile | None = None,
 ) -> Document:
-    """The plan for a goal. `usage`: what pods use, for the goal quiet-nodes. `drain`: instead empty these nodes, a name or LABEL=VALUE. `more`: pods that would
-    wait, beside those that do. Changes the snapshot. Raises NotFound for nodes that are not there."""
+    """The plan for a goal. `usage`: what pods use, for the goal quiet-nodes. `drain`: instead empty these
+    nodes, a name or LABEL=VALUE. `more`: pods that would wait, beside those that do. Changes the snapshot.
+    Raises NotFound for nodes that are not there."""
     waiting = gathered.waiting
     state = PlanState(gathered.snapshot, profile, gathered.pods, limits)
     if drain:

@@ -10,7 +10,8 @@ The document (camel case; amounts in schema units, cards in thousandths of a car
         stranded[]        resource, beside (the resource that is full), amount, nodes
         cards             null, or cards, freeMilli, wholeFree, inPieces, freeInPiecesMilli, fragmentsMilli
                           and fragmentsOfWaitingMilli (FGD's measure; null: no waiting pod requests cards)
-    waiting[]             of all nodes: name, pods, fitting (how many fit in all, each class alone), share (how
+    waiting[]             of all nodes: name, pods, fitting (how many fit in all, each class alone), share
+    (how
                           much of one pod fits on the node that comes closest), node, limitedBy
 """
 

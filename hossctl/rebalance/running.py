@@ -8,8 +8,10 @@ The document (camel case):
     reason                why it is paused, or what an undo could not take back
     purpose
     moved, refused, waiting, evicted   moves
-    moves[]               pod, from, to, state (Waiting, Evicted, Moved, Refused), text (why it was refused, or
-                          what it waits for; in Kubernetes mode also which pod is the successor of a moved one)
+    moves[]               pod, from, to, state (Waiting, Evicted, Moved, Refused), text (why it was refused,
+    or
+                          what it waits for; in Kubernetes mode also which pod is the successor of a moved
+                          one)
     byController          whether the rebalance controller began it
     controller            null, or text (what it does or waits for), paused, goals, movesLastHour,
                           movesPerHour, movesLastDay, ended, silentSeconds (since its last report)

@@ -1,10 +1,10 @@
-"""Days of a cluster whose pods come and go, without rebalancing, packed anew each night, and with the rebalance
-controller: how full the nodes in use are, and what it costs in moves.
+"""Days of a cluster whose pods come and go, without rebalancing, packed anew each night, and with the
+rebalance controller: how full the nodes in use are, and what it costs in moves.
 
-Pods come at random, more by day than by night, and each stays for a random time, so holes open everywhere. The
-controller is the one that runs beside a platform (hossctl/rebalance/controller.py), and it plans as that does.
-A pod goes to the fullest node that accepts it, or to the emptiest; the workers' own filters say which do. Moves
-take no time here, and nodes in use are those with pods: the others could be switched off.
+Pods come at random, more by day than by night, and each stays for a random time, so holes open everywhere.
+The controller is the one that runs beside a platform (hossctl/rebalance/controller.py), and it plans as that
+does. A pod goes to the fullest node that accepts it, or to the emptiest; the workers' own filters say which
+do. Moves take no time here, and nodes in use are those with pods: the others could be switched off.
 
 The document (camel case):
 

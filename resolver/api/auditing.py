@@ -41,8 +41,8 @@ async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
 
 async def _together(ledger: Ledger, states: list[ShardState]) -> list[LedgerFinding]:
     """Pods that are together in a domain against required anti-affinity."""
-    # Prepared pods are not validated yet, and may be aborted. A target is beside the pod's own reservation, and who
-    # was evicted may stay beside the preemptor until it has ended.
+    # Prepared pods are not validated yet, and may be aborted. A target is beside the pod's own reservation,
+    # and who was evicted may stay beside the preemptor until it has ended.
     committed = [
         ~np.isin(s.reservations.records["seq"], np.array(s.snapshot.prepared, np.uint64))
         & ~s.reservations.targets

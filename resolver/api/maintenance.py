@@ -1,5 +1,5 @@
-"""Background jobs on the ledger: the availability check, the expiry of leases, the expiry of rules about pods, and
-removals of nodes that were broken off.
+"""Background jobs on the ledger: the availability check, the expiry of leases, the expiry of rules about
+pods, and removals of nodes that were broken off.
 
 Every resolver runs them. The ledger's clock and its seqs decide, so any number of resolvers may."""
 
@@ -135,8 +135,8 @@ async def forget_periodically(ledger: Ledger, counters: Counter[str], *, period_
 
 
 async def finish_removals(ledger: Ledger, counters: Counter[str], *, period_seconds: float) -> None:
-    """Until cancelled, finish removals of nodes whose resolver has died or was cut off. A removal that was not
-    finished `period_seconds` ago either counts as broken off."""
+    """Until cancelled, finish removals of nodes whose resolver has died or was cut off. A removal that was
+    not finished `period_seconds` ago either counts as broken off."""
     before: list[set[int]] = [set() for _ in range(ledger.shards)]
     while True:
         for shard in range(ledger.shards):

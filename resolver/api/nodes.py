@@ -29,8 +29,8 @@ SlicedT = TypeVar("SlicedT", bound=Any)  # a sequence, an array or a repeated fi
 
 
 def writer_of_term(term: int, journal_write: int = 0) -> Writer:
-    """The writer of a call under this term (0: not a dispatcher's). Raises InvalidInput where a caller that is no
-    dispatcher names a term: the highest one that was ever named shuts every other dispatcher out."""
+    """The writer of a call under this term (0: not a dispatcher's). Raises InvalidInput where a caller that
+    is no dispatcher names a term: the highest one that was ever named shuts every other dispatcher out."""
     sender = caller()
     if (term or journal_write) and sender is not None and sender.kind is not CallerKind.DISPATCHER:
         raise InvalidInput(

@@ -61,8 +61,8 @@ class ProposeStream:
         self.counters: Counter[str] = Counter()
 
     async def serve(self, batches: AsyncIterator[pb.ProposalBatch]) -> AsyncIterator[pb.VerdictBatch]:
-        """Verdicts in the order in which they are reached. Raises InvalidInput for a request that is no message,
-        after the verdicts on those before."""
+        """Verdicts in the order in which they are reached. Raises InvalidInput for a request that is no
+        message, after the verdicts on those before."""
         answers: asyncio.Queue[pb.VerdictBatch | None] = asyncio.Queue()
         window = asyncio.Semaphore(_STREAM_WINDOW)
         under_way: dict[asyncio.Task[None], None] = {}  # in the order of arrival
@@ -165,8 +165,8 @@ class ProposeStream:
     async def decide(self, shard: int, proposal: Proposal) -> Decision:
         """The decision on a proposal of one shard, after validation by shard 0 if needed. Raises
         LedgerUnavailable."""
-        # Pods with groups may have to be prepared. The turn for the second phase is taken before that: what is
-        # prepared and waits is in others' way, and may expire.
+        # Pods with groups may have to be prepared. The turn for the second phase is taken before that: what
+        # is prepared and waits is in others' way, and may expire.
         may_prepare = self._ledger.shards > 1 and any(proposal.groups) and not proposal.unchecked
         async with self._second_phase if may_prepare else contextlib.nullcontext():
             decision = require_decided(await self._decide(shard, proposal))

@@ -264,8 +264,8 @@ class ResolverService(ResolverServicer):
             yield chunk
 
     def _check_ledger(self, epoch: str) -> None:
-        """Raises LedgerUnavailable for a caller that means another ledger. Of two masters after a failover each may
-        hold one, and this resolver may have adopted the other."""
+        """Raises LedgerUnavailable for a caller that means another ledger. Of two masters after a failover
+        each may hold one, and this resolver may have adopted the other."""
         if epoch not in ("", self._ledger.epoch):
             raise LedgerUnavailable("Redis holds another ledger than the one that the caller knows")
 

@@ -38,8 +38,8 @@ async def commit_parts(
         if missed < 0 and not proposal.sending:
             decisions[part] = _untried(proposal)
             continue
-        # A copy is decided by every shard, so that each refuses earlier copies from then on. Where the gang has
-        # failed already, it reserves nothing.
+        # A copy is decided by every shard, so that each refuses earlier copies from then on. Where the gang
+        # has failed already, it reserves nothing.
         least = 0 if missed >= 0 else len(proposal) + 1
         decisions[part] = require_decided(
             await committers[shard].decide(replace(proposal, gang_minimum=least, prepared=True))
@@ -50,8 +50,8 @@ async def commit_parts(
 
 
 def require_decided(decision: Decision) -> Decision:
-    """The decision. Raises LedgerUnavailable for an old copy. Whoever sent the latest one sends it again, with
-    a higher number; what an earlier copy prepared is its own, or ends by its lease."""
+    """The decision. Raises LedgerUnavailable for an old copy. Whoever sent the latest one sends it again,
+    with a higher number; what an earlier copy prepared is its own, or ends by its lease."""
     if decision.old_copy:
         raise LedgerUnavailable("the worker has sent something again since; send this again, too")
     return decision

@@ -1,9 +1,9 @@
-"""Accounts of many nodes as columns, and how the model of the ledger decides on equal pods that ask for resources
-only: no cards, ports, rules or victims. The Arbiter serves such proposals with it, and `hoss simulate` holds its
-whole cluster in it, for more nodes and pods than reservations in Python could be kept of.
+"""Accounts of many nodes as columns, and how the model of the ledger decides on equal pods that ask for
+resources only: no cards, ports, rules or victims. The Arbiter serves such proposals with it, and `hoss
+simulate` holds its whole cluster in it, for more nodes and pods than reservations in Python could be kept of.
 
-`hoss.model.fit` decides what fits. Sequence numbers are those of the Arbiter: every operation that changes something
-takes the next one and marks each changed node with it."""
+`hoss.model.fit` decides what fits. Sequence numbers are those of the Arbiter: every operation that changes
+something takes the next one and marks each changed node with it."""
 
 from dataclasses import dataclass
 
@@ -105,8 +105,8 @@ def claim_ranked(
     candidates: NDArray[np.intp],
     request: NDArray[np.int64],
 ) -> tuple[NDArray[np.bool_], NodeIndexes]:
-    """Add `request` to `requested` for each pod on the first of its candidates with room: (pods, ranks), -1 for
-    none. Which pods had room, and their nodes: both (pods,)."""
+    """Add `request` to `requested` for each pod on the first of its candidates with room: (pods, ranks), -1
+    for none. Which pods had room, and their nodes: both (pods,)."""
     nodes = candidates[:, 0].copy()
     taken = claim(allocatable, requested, nodes, request)
     if not taken.all():

@@ -1,9 +1,10 @@
 """One shard of the ledger as plain Python: the rules that the Lua scripts implement, written to be read.
 
-An operation of the Arbiter is a call of the script of that name: after `admit`, which is what every script begins
-with (lua/prelude.lua). Contract and property tests, and simulations with faults, hold this model and the scripts
-to the same answers and the same state. Where the two differ, the model is right. Every operation that changes
-anything takes the next sequence number, and its changes are one feed entry. `clock_ms` is the server's clock."""
+An operation of the Arbiter is a call of the script of that name: after `admit`, which is what every script
+begins with (lua/prelude.lua). Contract and property tests, and simulations with faults, hold this model and
+the scripts to the same answers and the same state. Where the two differ, the model is right. Every operation
+that changes anything takes the next sequence number, and its changes are one feed entry. `clock_ms` is the
+server's clock."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -37,8 +38,8 @@ REAPED_COMMITS, REAPED_PODS = 100, 1000
 
 
 class RemovedNodes(NamedTuple):
-    """`nodes`: those that are closed now. `missing`: positions of names that no node has. `before`: nodes that
-    were removed earlier and are not forgotten: what they hold may not be released yet."""
+    """`nodes`: those that are closed now. `missing`: positions of names that no node has. `before`: nodes
+    that were removed earlier and are not forgotten: what they hold may not be released yet."""
 
     nodes: tuple[int, ...]
     missing: list[int]
@@ -84,8 +85,8 @@ class Arbiter(Shard):
             self.publish(ShardChange(self.seq + 1, ()))
 
     def forget_rules(self, keys: Iterable[int], low_watermark: int) -> list[int]:
-        """Stop recording placements that concern only these rules, of those that were registered up to the low
-        watermark and, as far as this shard knows, are used by no pod since. Returns those."""
+        """Stop recording placements that concern only these rules, of those that were registered up to the
+        low watermark and, as far as this shard knows, are used by no pod since. Returns those."""
         unused = self.constraints.unused_rules(keys, low_watermark)
         if unused:
             self.constraints.book.forget(unused, self.seq + 1)
@@ -250,8 +251,8 @@ class Arbiter(Shard):
         as_of: int | None = None,
         unconfirmed: bool = False,
     ) -> list[Uid]:
-        """Release what pods hold. With `seqs`, release only what that very commit reserved; with `as_of`, only
-        what is not newer; with `unconfirmed`, nothing that is confirmed. Returns the released pods."""
+        """Release what pods hold. With `seqs`, release only what that very commit reserved; with `as_of`,
+        only what is not newer; with `unconfirmed`, nothing that is confirmed. Returns the released pods."""
         seq, changed, released, held_before = self.seq + 1, Ordered(), [], []
         for i, uid in enumerate(uids):
             held = self.reservations.get(uid)
@@ -366,8 +367,8 @@ class Arbiter(Shard):
                 del self.moved[uid]
 
     def reap(self, clock_ms: int) -> tuple[int, bool]:
-        """Lease time goes on. Release what expired commits still hold, in the order of their deadlines, up to a
-        bounded number. Returns the number of pods, and whether more commits may be expired."""
+        """Lease time goes on. Release what expired commits still hold, in the order of their deadlines, up to
+        a bounded number. Returns the number of pods, and whether more commits may be expired."""
         now_ms = self.leases.go_on(clock_ms)
         by_deadline = sorted((deadline_ms, str(seq), seq) for seq, (deadline_ms, _) in self.pending.items())
         expired = [seq for deadline_ms, _, seq in by_deadline if deadline_ms <= now_ms][:REAPED_COMMITS]
@@ -446,8 +447,8 @@ class Arbiter(Shard):
         self.constraints.labels[node] = dict(change.labels)
 
     def remove(self, names: Sequence[str]) -> RemovedNodes:
-        """Close the nodes: from now on they get nothing. What they hold is released afterwards; then `forget_nodes`
-        forgets them."""
+        """Close the nodes: from now on they get nothing. What they hold is released afterwards; then
+        `forget_nodes` forgets them."""
         seq, missing, gone, before = self.seq + 1, [], [], []
         for position, name in enumerate(names):
             node = self.names.get(name)
@@ -468,7 +469,8 @@ class Arbiter(Shard):
         return RemovedNodes(tuple(gone), missing, before)
 
     def forget_nodes(self, nodes: Iterable[int]) -> int:
-        """Forget removed nodes on which nothing is reserved any more: their indexes are free. Returns how many."""
+        """Forget removed nodes on which nothing is reserved any more: their indexes are free. Returns how
+        many."""
         over = [
             node
             for node in nodes
@@ -486,8 +488,8 @@ class Arbiter(Shard):
         return True
 
     def quarantine_node(self, node: int, request: QuarantineRequest, clock_ms: int) -> str:
-        """Take the node out of scheduling for a time. Returns 'taken', or why not: 'gone', 'changed', 'already' or
-        'limit'."""
+        """Take the node out of scheduling for a time. Returns 'taken', or why not: 'gone', 'changed',
+        'already' or 'limit'."""
         account = self._living(node)
         if account is None:
             return "gone"

@@ -79,8 +79,8 @@ def extended_status_patch(pod: Object, held: HeldClaim, user: ClaimUser) -> dict
 
 
 def unprotecting_patch(claim: Object, user: ClaimUser) -> dict[str, Any] | None:
-    """The merge patch after which the claim for the pod's extended resources can be deleted; None: nothing keeps
-    it. Raises DevicesRefused if it is another pod's."""
+    """The merge patch after which the claim for the pod's extended resources can be deleted; None: nothing
+    keeps it. Raises DevicesRefused if it is another pod's."""
     check_extended(claim, user)
     finalizers = claim["metadata"].get("finalizers") or []
     if FINALIZER not in finalizers:

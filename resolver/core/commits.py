@@ -1,8 +1,8 @@
-"""Commits that are not confirmed, as a shard stores them, and what can be wrong with that. And which of a pod's
-reservations stands, if it has several.
+"""Commits that are not confirmed, as a shard stores them, and what can be wrong with that. And which of a
+pod's reservations stands, if it has several.
 
-Invariant: a commit that is prepared or assumed has a list of its pods and a lease, and ends by itself. A commit
-without either is confirmed. What is stored otherwise never ends, or ends what nobody has made."""
+Invariant: a commit that is prepared or assumed has a list of its pods and a lease, and ends by itself. A
+commit without either is confirmed. What is stored otherwise never ends, or ends what nobody has made."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,8 +43,8 @@ class LeaseRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitFault:
-    """What is wrong with a commit, in words, and the rule by which it is repaired. `pods`: of a prepared commit,
-    the number that it really has; None: as it is stored."""
+    """What is wrong with a commit, in words, and the rule by which it is repaired. `pods`: of a prepared
+    commit, the number that it really has; None: as it is stored."""
 
     seq: int
     text: str

@@ -68,8 +68,8 @@ class Moves:
     seqs: NDArray[np.uint64]  # (n,): the commits that reserved the targets
     sources: NDArray[np.uint32]  # (n,): nodes
     source_seqs: NDArray[np.uint64]  # (n,): the commits of the pods' reservations there
-    # (n, 16): the pods that get the targets, of which none holds anything, and the sources stay; None: the pods
-    # themselves get them.
+    # (n, 16): the pods that get the targets, of which none holds anything, and the sources stay; None: the
+    # pods themselves get them.
     successors: Uids | None = None
 
     def __len__(self) -> int:

@@ -1,8 +1,8 @@
-"""The repair of a shard: accounts, cards, ports and group counts become the sums of the reservations, and commits
-that are not confirmed get the lease that they lack.
+"""The repair of a shard: accounts, cards, ports and group counts become the sums of the reservations, and
+commits that are not confirmed get the lease that they lack.
 
-Reservations are promises to pods, so a repair never changes them. What is only prepared is no promise: without a
-lease it is given one that is over. A repair reports what reservations alone cannot tell."""
+Reservations are promises to pods, so a repair never changes them. What is only prepared is no promise:
+without a lease it is given one that is over. A repair reports what reservations alone cannot tell."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,8 +36,8 @@ class Repair:
 
     @property
     def needs_gap(self) -> bool:
-        """Whether ports, group counts or prepared commits change. A feed entry cannot express that, so followers
-        must take a new snapshot."""
+        """Whether ports, group counts or prepared commits change. A feed entry cannot express that, so
+        followers must take a new snapshot."""
         return bool(self.ports or self.group_pods or self.prepared_pods)
 
 

@@ -161,8 +161,8 @@ class Serving:
     def _evict(self, position: int, node: int) -> tuple[int, ...] | None:
         """Evict the pod's victims if the pod fits then. Returns its cards; None: nothing has changed.
 
-        A prepared commit may be aborted, so prepared pods neither evict nor are evicted. Who terminates already
-        is no victim again. Neither is who waits for victims: their room is not free yet."""
+        A prepared commit may be aborted, so prepared pods neither evict nor are evicted. Who terminates
+        already is no victim again. Neither is who waits for victims: their room is not free yet."""
         if self._shard.must_prepare(self._proposal):
             return None
         victims, slot = self._proposal.victims.get(position, ()), int(self._proposal.slots[position])

@@ -1,4 +1,5 @@
-"""The state of one shard in the ledger's model: nodes, pods, prepared commits, leases, and the history of changes.
+"""The state of one shard in the ledger's model: nodes, pods, prepared commits, leases, and the history of
+changes.
 
 Invariant: `publish` is the only way to a new sequence number, and each number has a nonce."""
 
@@ -69,8 +70,8 @@ _NOTHING_KNOWN = Position(0)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls an operation, and what it knows: the epoch of the ledger, and the last position of this shard.
-    `nonce` marks the change that the operation makes; "": one that nobody else has."""
+    """Who calls an operation, and what it knows: the epoch of the ledger, and the last position of this
+    shard. `nonce` marks the change that the operation makes; "": one that nobody else has."""
 
     ledger: str = ""
     known: Position = _NOTHING_KNOWN
@@ -227,8 +228,8 @@ class Shard:
         self._next_nonce = ""
 
     def admit(self, caller: Caller) -> bool:
-        """Whether the caller may go on. False: its worker's epoch is fenced. Raises OtherLedgerError, WentBackError,
-        OldCopyError and SupersededError. The next change gets the caller's nonce."""
+        """Whether the caller may go on. False: its worker's epoch is fenced. Raises OtherLedgerError,
+        WentBackError, OldCopyError and SupersededError. The next change gets the caller's nonce."""
         if not self.epoch or self.epoch != caller.ledger:
             raise OtherLedgerError(self.epoch)
         behind, known = self.seq - caller.known.seq, caller.known
@@ -259,7 +260,8 @@ class Shard:
         return self.nonces.get(seq % NONCES_KEPT, "")
 
     def index_of(self, name: str) -> int:
-        """The node's index; that of a new node is the one that is free longest, or one that no node ever had."""
+        """The node's index; that of a new node is the one that is free longest, or one that no node ever
+        had."""
         if name not in self.names:
             if self.free:
                 self.names[name] = self.free.pop(0)
@@ -299,9 +301,9 @@ class Shard:
     def keep_victims(
         self, preemptor: Uid, victims: Mapping[Uid, Reservation], request: NDArray[np.int64]
     ) -> None:
-        """The victims are on their node until they have ended. Cards and ports they hold as before. Of the amounts
-        they hold what the preemptor does not take: of each resource it takes what it asks for and the node, whose
-        account still counts the victims, does not have free."""
+        """The victims are on their node until they have ended. Cards and ports they hold as before. Of the
+        amounts they hold what the preemptor does not take: of each resource it takes what it asks for and the
+        node, whose account still counts the victims, does not have free."""
         account = self.accounts[next(iter(victims.values())).node]
         account.widen(max(len(request), *(len(held.requests) for held in victims.values())))
         asked = np.pad(request, (0, len(account.requested) - len(request)))
@@ -315,9 +317,9 @@ class Shard:
         self.nominated[preemptor] = list(victims)
 
     def settle_evictions(self, released: Collection[Uid]) -> None:
-        """Of these released pods, what concerns evictions. Who terminated leaves its preemptor. If a preemptor is
-        released first, its victims hold all they held before: they are on the node, and nobody else may have
-        their room."""
+        """Of these released pods, what concerns evictions. Who terminated leaves its preemptor. If a
+        preemptor is released first, its victims hold all they held before: they are on the node, and nobody
+        else may have their room."""
         for uid in released:
             share = self.terminating.pop(uid, None)
             if share is not None and share.preemptor in self.nominated:

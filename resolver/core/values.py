@@ -121,7 +121,8 @@ ANYBODY = Writer()
 
 
 class ReservationState(IntEnum):
-    """The state of a reservation: that of its commit, unless it is terminating. Numbered as in LookupReply.states."""
+    """The state of a reservation: that of its commit, unless it is terminating. Numbered as in
+    LookupReply.states."""
 
     NONE = 0
     PREPARED = 1  # not validated, told to nobody, with a short lease of its own; never confirmed
@@ -177,7 +178,8 @@ class Proposal:
     # Victims go even if the pod would fit beside them: they are in the way for more than their room.
     victims_must_go: bool = False
     victims_assumed: bool = False  # victims go only while they are unconfirmed
-    # Victims are on their nodes until they are released: until then they hold what the pod does not take of theirs.
+    # Victims are on their nodes until they are released: until then they hold what the pod does not take of
+    # theirs.
     victims_terminate: bool = False
     criteria: Criteria = Criteria.FIT
     # The pods preempt unconfirmed reservations with a priority lower by this much; 0: none.

@@ -1,9 +1,10 @@
-"""How the claims of a pod get the volumes that its worker chose, before the pod is bound (kube-scheduler's PreBind
-of VolumeBinding): what is written to the API server, and what its objects show. Objects are as the API server
-stores them.
+"""How the claims of a pod get the volumes that its worker chose, before the pod is bound (kube-scheduler's
+PreBind of VolumeBinding): what is written to the API server, and what its objects show. Objects are as the
+API server stores them.
 
-A volume is reserved by its claimRef; the cluster's controller manager then binds claim and volume. A volume is
-provisioned because its claim names the pod's node in an annotation; a provisioner that fails removes it."""
+A volume is reserved by its claimRef; the cluster's controller manager then binds claim and volume. A volume
+is provisioned because its claim names the pod's node in an annotation; a provisioner that fails removes
+it."""
 
 from typing import Any
 
@@ -53,8 +54,9 @@ def reserving_patch(volume: Object, claim: Object, *, written: bool = False) -> 
 
 
 def selecting_patch(claim: Object, node: str, *, written: bool = False) -> dict[str, Any] | None:
-    """The merge patch that asks for a volume for this node; None: it is asked for already. Raises VolumeRefused
-    if one for another node is, or if it was asked for (`written`) and the provisioner gave up."""
+    """The merge patch that asks for a volume for this node; None: it is asked for already. Raises
+    VolumeRefused if one for another node is, or if it was asked for (`written`) and the provisioner gave
+    up."""
     selected = _annotations(claim).get(SELECTED_NODE, "")
     if selected == node:
         return None
@@ -64,7 +66,8 @@ def selecting_patch(claim: Object, node: str, *, written: bool = False) -> dict[
 
 
 def unselecting_patch(claim: Object, node: str) -> dict[str, Any] | None:
-    """The merge patch that takes back what `selecting_patch` asked for; None: there is nothing to take back."""
+    """The merge patch that takes back what `selecting_patch` asked for; None: there is nothing to take
+    back."""
     if is_bound(claim) or _annotations(claim).get(SELECTED_NODE, "") != node:
         return None
     return _patch(claim, {SELECTED_NODE: None})

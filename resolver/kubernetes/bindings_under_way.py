@@ -1,11 +1,13 @@
 """The leases of bindings that the webhook allowed.
 
-The dispatcher confirms a reservation once it sees the pod on its node. While no dispatcher does, the resolver that
-allowed the binding keeps the lease, until it has seen that the pod is bound (then it confirms the reservation under
-its own epoch), or that the binding came to nothing (then it gives the room back). Invariant: a reservation that was
-made for an allowed binding does not end while the pod may still get bound, or is.
+The dispatcher confirms a reservation once it sees the pod on its node. While no dispatcher does, the resolver
+that allowed the binding keeps the lease, until it has seen that the pod is bound (then it confirms the
+reservation under its own epoch), or that the binding came to nothing (then it gives the room back).
+Invariant: a reservation that was made for an allowed binding does not end while the pod may still get bound,
+or is.
 
-An entry is forgotten once its reservation is confirmed or gone, and after `_GIVE_UP_SECONDS` at the latest."""
+An entry is forgotten once its reservation is confirmed or gone, and after `_GIVE_UP_SECONDS` at the
+latest."""
 
 import asyncio
 from collections import Counter

@@ -99,8 +99,8 @@ class ExistingPodReservations:
     async def _compare_names(
         self, request: pb.UpsertPodsRequest, nodes: NDArray[np.uint32]
     ) -> tuple[list[int], NDArray[np.bool_]]:
-        """By shard, the seq up to which the nodes' indexes are right; and which pods name an index that belongs
-        to another node by now."""
+        """By shard, the seq up to which the nodes' indexes are right; and which pods name an index that
+        belongs to another node by now."""
         names, shards = {node.index: node.name for node in request.node_names}, self._ledger.shards
         known, other = [MAX_AMOUNT] * shards, []
         for shard in {index % shards for index in names}:
@@ -112,8 +112,8 @@ class ExistingPodReservations:
         return known, renamed
 
     async def bind(self, request: pb.BindRequest) -> pb.BindReply:
-        """Bind pods that are reserved and whose victims have ended. Raises InvalidInput or LedgerUnavailable; then
-        nothing was bound."""
+        """Bind pods that are reserved and whose victims have ended. Raises InvalidInput or LedgerUnavailable;
+        then nothing was bound."""
         if self._binder is None:
             raise InvalidInput("this resolver was started without --kubeconfig or --in-cluster", where="Bind")
         from resolver.kubernetes.binder import BindingRequest  # noqa: PLC0415 - Kubernetes mode has it
@@ -153,8 +153,8 @@ class ExistingPodReservations:
     async def _volumes(
         self, uids: Uids, nodes: NDArray[np.uint32], steps: NDArray[np.uint8], reserved: NDArray[np.bool_]
     ) -> dict[int, tuple[PodVolumes, bool, bool]]:
-        """By row, the volumes of the pods for which there is a step, with what was chosen for them; and whether
-        that is to be undone, and was written before."""
+        """By row, the volumes of the pods for which there is a step, with what was chosen for them; and
+        whether that is to be undone, and was written before."""
         found: dict[int, tuple[PodVolumes, bool, bool]] = {}
         groups = await self._groups(uids, nodes, reserved & (steps != pb.VOLUMES_BOUND_ALREADY))
         for row, group in groups.items():
@@ -197,8 +197,8 @@ class ExistingPodReservations:
     async def _reserved(
         self, uids: Uids, nodes: NDArray[np.uint32]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which pods are reserved on these very nodes, and for which of them victims are still there. To bind any
-        other pod, or one of these, would lead to overcommitment."""
+        """Which pods are reserved on these very nodes, and for which of them victims are still there. To bind
+        any other pod, or one of these, would lead to overcommitment."""
         found, nominated = np.full(len(uids), NONE_U32, U32), np.zeros(len(uids), np.bool_)
         for shard in np.unique(nodes % self._ledger.shards).tolist():
             rows = np.flatnonzero(nodes % self._ledger.shards == shard)

@@ -54,8 +54,8 @@ class ObjectWriter:
         part: str = "",
         gone: str = "",
     ) -> Object:
-        """Patch the object, or this part of it (`/status`), unless `patch_of` what it is now is None. Returns the
-        object. `gone`: as in `read`."""
+        """Patch the object, or this part of it (`/status`), unless `patch_of` what it is now is None. Returns
+        the object. `gone`: as in `read`."""
         for _ in range(_ATTEMPTS):
             found = await self.read(path, gone)
             patch = patch_of(found)

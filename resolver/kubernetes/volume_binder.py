@@ -20,8 +20,8 @@ WAITS = Bound(BindResult.WAITS, "volumes are being bound")
 
 
 class VolumeRequest(NamedTuple):
-    """A pod's claims with what was chosen for them. `undo`: take back what can be, and refuse. `written`: all was
-    written before."""
+    """A pod's claims with what was chosen for them. `undo`: take back what can be, and refuse. `written`: all
+    was written before."""
 
     namespace: str
     volumes: PodVolumes
@@ -37,8 +37,8 @@ class VolumeBinder:
         self._objects = ObjectWriter(api, VolumeRefused)
 
     async def bind(self, request: VolumeRequest) -> Bound | None:
-        """None: all claims are bound. Else WAITS, REFUSED with the reason, or UNKNOWN if the API server did not
-        answer. What is refused is undone as far as claims name the node."""
+        """None: all claims are bound. Else WAITS, REFUSED with the reason, or UNKNOWN if the API server did
+        not answer. What is refused is undone as far as claims name the node."""
         try:
             if request.undo:
                 await self._undo(request)

@@ -1,8 +1,8 @@
 """Who may ask the binding webhook: the API server alone, as a question reserves room.
 
-The API server shows that it is the one by the path that it asks at, which has a secret that resolvers publish in
-the webhook's configuration, or by a client certificate, or by both. Whoever shows neither is answered 403 before
-its question is read. Each address has a rate.
+The API server shows that it is the one by the path that it asks at, which has a secret that resolvers publish
+in the webhook's configuration, or by a client certificate, or by both. Whoever shows neither is answered 403
+before its question is read. Each address has a rate.
 
 A secret in the path needs nothing from the API server's administrator. Only who may read the configuration of
 admission webhooks learns it; `view` and `edit` of Kubernetes do not include that."""
@@ -23,8 +23,9 @@ _LOG_SECONDS = 10.0
 
 
 class WebhookCallers:
-    """`certificate_names`: a caller shows a certificate (of an authority that TLS trusts) with one of these names, or
-    any if there are none; None: no certificate. `per_second`: questions of an address; 0: any number."""
+    """`certificate_names`: a caller shows a certificate (of an authority that TLS trusts) with one of these
+    names, or any if there are none; None: no certificate. `per_second`: questions of an address; 0: any
+    number."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""The webhook's certificates that resolvers make themselves, and the secret of its path: kept in a Secret, renewed,
-and published to the API server in the webhook's configuration.
+"""The webhook's certificates that resolvers make themselves, and the secret of its path: kept in a Secret,
+renewed, and published to the API server in the webhook's configuration.
 
 All resolvers serve by the one state in the Secret. The first resolver that finds something due renews it. A
 write that loses the race is dropped, and its author reads the winner's. A new authority is published beside
@@ -26,7 +26,8 @@ _PEM_END = b"-----END CERTIFICATE-----\n"
 @dataclass(frozen=True, slots=True)
 class Certificates:
     """The contents of the Secret. `trusted`: PEM, the authority's certificate first, then earlier ones that
-    are still valid. `path_secret`: at which the API server asks; "": resolvers of an earlier release made it."""
+    are still valid. `path_secret`: at which the API server asks; "": resolvers of an earlier release made
+    it."""
 
     authority_key: bytes
     trusted: bytes

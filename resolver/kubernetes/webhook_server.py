@@ -78,8 +78,8 @@ class LiveCertificate:
         self._used: KeyPair | None = None
 
     def trust(self, authority: Path) -> None:
-        """Ask callers for a certificate of this authority, PEM. Who has none gets through, to be told so. Raises
-        ConfigError."""
+        """Ask callers for a certificate of this authority, PEM. Who has none gets through, to be told so.
+        Raises ConfigError."""
         try:
             self.context.load_verify_locations(authority)
         except (OSError, ssl.SSLError) as exc:

@@ -1,8 +1,8 @@
 """A ledger in this process's memory, made of resolver.core.arbiter. For tests and simulation; nothing is
 durable.
 
-It can be lost as one in Redis can: `roll_back` takes a shard to any earlier state, `empty` loses everything. A
-MemoryLedger is what one resolver has of it; `another` is what a second resolver has of the same ledger."""
+It can be lost as one in Redis can: `roll_back` takes a shard to any earlier state, `empty` loses everything.
+A MemoryLedger is what one resolver has of it; `another` is what a second resolver has of the same ledger."""
 
 import asyncio
 from collections import Counter

@@ -76,12 +76,12 @@ class Ledger(Protocol):
         self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer
     ) -> NDArray[np.uint64]:
         """Turn prepared pods into a commit, which the feed shows. `seqs`: the commit that reserved each pod.
-        Returns the commit that each pod belongs to now; 0: none, or the writer is fenced. Commits that are not
-        prepared get a new lease."""
+        Returns the commit that each pod belongs to now; 0: none, or the writer is fenced. Commits that are
+        not prepared get a new lease."""
 
     async def abort(self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer) -> int:
-        """Release what those very commits reserved and nobody has confirmed, and nothing else. Returns the number
-        of pods; 0 if the writer is fenced: then the dispatcher decides what becomes of them."""
+        """Release what those very commits reserved and nobody has confirmed, and nothing else. Returns the
+        number of pods; 0 if the writer is fenced: then the dispatcher decides what becomes of them."""
 
     async def confirm_moves(self, shard: int, moves: Moves, writer: Writer) -> NDArray[np.uint8]:
         """End moves with targets on this shard: MoveResult of each. A target becomes the pod's reservation,
@@ -128,13 +128,13 @@ class Ledger(Protocol):
         """The nodes whose removal is not finished: somebody is at it, or it was broken off."""
 
     async def forget_removed(self, shard: int, nodes: Iterable[int]) -> int:
-        """Finish the removals of those of these nodes that still are not. Returns how many nodes were forgotten:
-        their indexes are free for new nodes."""
+        """Finish the removals of those of these nodes that still are not. Returns how many nodes were
+        forgotten: their indexes are free for new nodes."""
 
     async def node_indexes(self, shard: int, names: Sequence[str]) -> NDArray[np.uint32]:
-        """The index of each node on this shard; NONE_U32: there is none. A name keeps its index while the node
-        is there. The index of a removed node may belong to another one later: a proposal whose `snapshot_seq`
-        is older than that node is refused."""
+        """The index of each node on this shard; NONE_U32: there is none. A name keeps its index while the
+        node is there. The index of a removed node may belong to another one later: a proposal whose
+        `snapshot_seq` is older than that node is refused."""
 
     async def schema(self, names: Sequence[str] = (), *, incomplete: bool = False) -> list[str]:
         """Resource names by index, after new names are appended. `incomplete`: also of a ledger that waits to

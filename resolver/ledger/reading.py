@@ -173,8 +173,8 @@ class LedgerReading:
     async def _read(
         self, shard: int, *commands: tuple[Any, ...], incomplete: bool = False
     ) -> tuple[Position, list[Any]]:
-        """Replies of commands run at one moment, and the shard's position then. Not a script: native replies cost
-        half.
+        """Replies of commands run at one moment, and the shard's position then. Not a script: native replies
+        cost half.
 
         `incomplete`: of a ledger that waits to be rebuilt, too.
         """

@@ -133,8 +133,8 @@ class ScriptRunner:
         return (await self.run_all([(script, keys, arguments)]))[0]
 
     async def run_all(self, calls: Sequence[Call]) -> list[Any]:
-        """Run scripts of one shard in order, in one round trip. Raises if any of them failed; to be fenced or an
-        old copy is no failure."""
+        """Run scripts of one shard in order, in one round trip. Raises if any of them failed; to be fenced or
+        an old copy is no failure."""
         async with self.unavailable_when_failing():
             replies = await self._send(calls)
             forgotten = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]

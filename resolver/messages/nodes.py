@@ -92,8 +92,8 @@ def cards_of(node: common_pb2.NodeSpec) -> int:
 
 
 def node_change(node: common_pb2.NodeSpec, schema: Sequence[str]) -> LedgerNodeChange:
-    """The node as the ledger takes it. Every resource it offers is in the schema. The resource version is kept
-    beside the spec: it changes with every heartbeat of a node, and a follower has no use for it."""
+    """The node as the ledger takes it. Every resource it offers is in the schema. The resource version is
+    kept beside the spec: it changes with every heartbeat of a node, and a follower has no use for it."""
     spec = common_pb2.NodeSpec()
     spec.CopyFrom(node)
     spec.resource_version = 0

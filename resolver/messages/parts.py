@@ -58,8 +58,9 @@ class LedgerContents:
 
     def pods(self, schema: Sequence[str], *, standing: bool = False) -> ReservedPods:
         """All reservations, with amounts in schema order. Raises InvalidInput for an unknown kind, and for a
-        repeated UID. `standing`: of a repeated UID the reservation that stands is left: a confirmed one before an
-        assumed one, then that of the latest epoch. Shards that went back alone may each have one."""
+        repeated UID. `standing`: of a repeated UID the reservation that stands is left: a confirmed one
+        before an assumed one, then that of the latest epoch. Shards that went back alone may each have
+        one."""
         columns = [_read(column, self.kinds, schema) for column in self.columns] or [
             _read(pb.PodColumns(), [], schema)
         ]
@@ -131,8 +132,8 @@ class PartWriter:
         self._kinds: dict[bytes, int] = {}
 
     def shard(self, state: ShardState) -> Iterator[pb.LedgerPart]:
-        """A shard: its nodes, then its reservations. Those of pods that a worker still prepares are left out: no
-        worker will say that they are ready, and a part cannot mark them."""
+        """A shard: its nodes, then its reservations. Those of pods that a worker still prepares are left out:
+        no worker will say that they are ready, and a part cannot mark them."""
         specs = sorted(state.snapshot.specs.items())
         for start in range(0, len(specs), _ROWS):
             yield pb.LedgerPart(

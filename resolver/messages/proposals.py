@@ -227,8 +227,8 @@ def _check_object_name(name: str, where: str) -> None:
 
 
 def _rules(message: pb.PodGroup) -> Iterator[PlacementRule]:
-    """Required anti-affinity, DoNotSchedule constraints, affinity of pods to their own kind, and names. A rule
-    without a selector selects nothing, so it is none.
+    """Required anti-affinity, DoNotSchedule constraints, affinity of pods to their own kind, and names. A
+    rule without a selector selects nothing, so it is none.
 
     Which names a pod takes depends on its node. Its volumes and claims alone say that it will take some."""
     affinity = affinity_from_proto(message.affinity)

@@ -109,8 +109,8 @@ class PodClass:
         return self.spec.priority
 
     def choosing(self, chosen: Mapping[str, str | None], held: tuple[HeldClaim, ...]) -> "PodClass":
-        """The class of a placed pod whose claims get these volumes, None for one that is provisioned, and these
-        devices."""
+        """The class of a placed pod whose claims get these volumes, None for one that is provisioned, and
+        these devices."""
         volumes, group = self.spec.volumes, self.group
         if volumes is not None and chosen:
             group = replace(group, volumes=volumes.choosing(chosen))
@@ -269,8 +269,8 @@ def compile_demand(
 class ClassTable:
     """Classes by number. Narrowed classes are forgotten with the class that they were made of.
 
-    A demand is *unused* once the last class that was seen with it is forgotten, or has another one: nobody needs its
-    ranking any more."""
+    A demand is *unused* once the last class that was seen with it is forgotten, or has another one: nobody
+    needs its ranking any more."""
 
     def __init__(self, demands: DemandTable) -> None:
         self._demands = demands

@@ -114,8 +114,8 @@ _ABSENT = -1  # indexes the last entry of a table: what holds for nodes without 
 
 
 class LabelColumn:
-    """One label of all nodes. Its values are the domains of the topology key of that name. The number of a value
-    that no node has any more belongs to the next new value."""
+    """One label of all nodes. Its values are the domains of the topology key of that name. The number of a
+    value that no node has any more belongs to the next new value."""
 
     def __init__(self, codes: NDArray[np.int32]) -> None:
         self.codes = codes  # (capacity,): number of the node's value, -1 without the label

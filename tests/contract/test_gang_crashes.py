@@ -288,8 +288,8 @@ def sent(gang, sending):
 
 @pytest.fixture
 async def old_and_new(nodes, make_node, make_proposal):
-    """A gang as its worker proposed it first, which does not fit now, and as it proposes it then: the two pods
-    the other way round."""
+    """A gang as its worker proposed it first, which does not fit now, and as it proposes it then: the two
+    pods the other way round."""
     for shard in SHARDS:
         await nodes.upsert_nodes(shard, [make_node(f"n{2 + shard}", cpu=1000)])
     old = Gang([(shard, make_proposal([1 + shard], [[shard]], cpu=600)) for shard in SHARDS], [0, 0])

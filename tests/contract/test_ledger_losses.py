@@ -1,5 +1,5 @@
-"""A ledger that goes back, or is lost, is recognised by every resolver that knew it, even if others have written to
-it since. One that knew less goes on."""
+"""A ledger that goes back, or is lost, is recognised by every resolver that knew it, even if others have
+written to it since. One that knew less goes on."""
 
 from contextlib import AsyncExitStack
 

@@ -1,5 +1,5 @@
-"""The index of a removed node is free again, and nobody takes the next node for the old one. Shard 0 of two, so
-node indexes are even."""
+"""The index of a removed node is free again, and nobody takes the next node for the old one. Shard 0 of two,
+so node indexes are even."""
 
 from dataclasses import replace
 

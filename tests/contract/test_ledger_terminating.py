@@ -1,5 +1,5 @@
-"""Victims that are on their nodes until they have ended: they hold what their preemptor does not take, so nobody is
-given room that is not free yet. Shard 0 of two."""
+"""Victims that are on their nodes until they have ended: they hold what their preemptor does not take, so
+nobody is given room that is not free yet. Shard 0 of two."""
 
 from dataclasses import replace
 

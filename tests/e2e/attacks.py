@@ -101,8 +101,8 @@ class ConfiguredCluster:
         return DispatcherClient([self.cluster.address("dispatcher")], open_channel=access.channel)
 
     async def codes(self, token: str, methods: Iterable[str] = METHODS) -> dict[str, grpc.StatusCode]:
-        """The status of an empty call of each method. All at once: a stream that is let in says nothing for as
-        long as it is read."""
+        """The status of an empty call of each method. All at once: a stream that is let in says nothing for
+        as long as it is read."""
 
         async def code(method: str) -> grpc.StatusCode:
             kind = METHODS[method][0]

@@ -39,7 +39,8 @@ class Cluster:
     """Redis with an append-only file, resolvers, dispatchers, and workers; every service its own process.
 
     Of two dispatchers the first, named `dispatcher`, is the active one at the start; the other is
-    `dispatcher-2`. Of two resolvers the second is `resolver-2`. Workers that are named at the start are started side by side."""
+    `dispatcher-2`. Of two resolvers the second is `resolver-2`. Workers that are named at the start are
+    started side by side."""
 
     def __init__(
         self,

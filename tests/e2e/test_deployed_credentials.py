@@ -1,5 +1,6 @@
-"""The containers of deploy/docker-compose.yml as processes: with the credentials that its first service makes, its
-very commands, and Redis behind its ACL file. tests/e2e/test_compose.py runs them in an engine, where there is one."""
+"""The containers of deploy/docker-compose.yml as processes: with the credentials that its first service
+makes, its very commands, and Redis behind its ACL file. tests/e2e/test_compose.py runs them in an engine,
+where there is one."""
 
 import asyncio
 import subprocess

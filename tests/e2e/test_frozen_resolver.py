@@ -1,4 +1,5 @@
-"""Two resolvers, one of which is frozen as by SIGSTOP: its connections stay open, and nothing answers on them."""
+"""Two resolvers, one of which is frozen as by SIGSTOP: its connections stay open, and nothing answers on
+them."""
 
 from pathlib import Path
 
@@ -8,8 +9,8 @@ from waiting import until
 
 from hossctl.endpoints import Endpoints, clients_of
 
-# Far more than the two seconds after which a frozen resolver is left, and far less than the minute after which
-# the kernel or gRPC would leave it by themselves.
+# Far more than the two seconds after which a frozen resolver is left, and far less than the minute after
+# which the kernel or gRPC would leave it by themselves.
 SECONDS = 30.0
 
 

@@ -1,4 +1,5 @@
-"""A live platform is recorded while a load runs and a worker is killed; the history is judged, and is clean."""
+"""A live platform is recorded while a load runs and a worker is killed; the history is judged, and is
+clean."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
-"""Workers over WorkerLink that keep to no protocol: the dispatcher names them, no pod is lost and no node is sold
-twice."""
+"""Workers over WorkerLink that keep to no protocol: the dispatcher names them, no pod is lost and no node is
+sold twice."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator

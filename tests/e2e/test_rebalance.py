@@ -33,7 +33,8 @@ def job(name, replicas, cpu, movable="true", selector=""):
 
 @pytest.fixture(scope="module")
 def platform(shared_hoss, tmp_path_factory):
-    """Two nodes of ten cpu with a movable and an immovable pod of three cpu each, and a waiting pod of six."""
+    """Two nodes of ten cpu with a movable and an immovable pod of three cpu each, and a waiting pod of
+    six."""
     hoss, files = shared_hoss, tmp_path_factory.mktemp("manifests")
     hoss("up", "--nodes", "0", "--workers", "1")
 

@@ -180,7 +180,7 @@ async def reserved_more_than(clients: Clients, pods: int) -> bool:
 
 
 async def asked_again(clients: Clients) -> int:
-    """Pods that a resolver since it started was asked for, and found to be reserved already; or that were only
-    prepared, and expired before somebody asked."""
+    """Pods that a resolver since it started was asked for, and found to be reserved already; or that were
+    only prepared, and expired before somebody asked."""
     counters = (await until(clients.resolver.status, "an answer of the new resolver")).counters
     return counters["duplicate"] + counters["reaped"]

@@ -51,8 +51,8 @@ def keys_and_passwords(directory: Path) -> list[bytes]:
 
 
 def parts_of(secret: bytes) -> set[bytes]:
-    """A signed token is three parts, of which the last makes it one. The first says what kind of token it is, and
-    all have it."""
+    """A signed token is three parts, of which the last makes it one. The first says what kind of token it is,
+    and all have it."""
     return {part[:_PART] for part in secret.split(b".")[-1:]} | {secret[-_PART:]}
 
 

@@ -27,7 +27,8 @@ async def test_nothing_is_lost_doubled_or_overcommitted_when_lines_fail(fault: s
 async def test_a_dispatcher_without_redis_and_clients_is_replaced_while_it_still_reaches_the_workers(
     tmp_path: Path,
 ) -> None:
-    """They leave it for its successor. It lasts for five seconds at least; its lease ends after one and a half."""
+    """They leave it for its successor. It lasts for five seconds at least; its lease ends after one and a
+    half."""
     outcome = await kept_every_promise("cut-dispatcher", tmp_path)
     assert outcome.seconds < outcome.lasted
 

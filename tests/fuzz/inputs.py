@@ -1,8 +1,8 @@
 """Inputs for fuzz tests: valid texts and messages that were damaged, by a seed.
 
-Hypothesis chooses the seeds, keeps a failing one, and prints it. It does not build the inputs itself: that would
-take ten times the time of what is tested. `make test-all` and `make soak` try 10,000 of each kind, `make test` some
-hundreds.
+Hypothesis chooses the seeds, keeps a failing one, and prints it. It does not build the inputs itself: that
+would take ten times the time of what is tested. `make test-all` and `make soak` try 10,000 of each kind,
+`make test` some hundreds.
 """
 
 import contextlib
@@ -36,7 +36,8 @@ def inputs(most: int = 10_000, *, quick: int = 300) -> settings:
 
 @contextlib.contextmanager
 def within_a_second() -> Iterator[None]:
-    """Fails where the block takes this thread more CPU time. Of the clock a loaded machine may take any time."""
+    """Fails where the block takes this thread more CPU time. Of the clock a loaded machine may take any
+    time."""
     began = time.thread_time()
     yield
     took = time.thread_time() - began
@@ -130,8 +131,8 @@ _LIMITS = {
 
 
 class MessageMaker:
-    """Fills in messages by their descriptors. `texts` and `columns`: values that mean something to the receiver,
-    which are taken as often as others."""
+    """Fills in messages by their descriptors. `texts` and `columns`: values that mean something to the
+    receiver, which are taken as often as others."""
 
     def __init__(self, rng: Random, texts: Sequence[str], columns: Sequence[bytes] = ()) -> None:
         self._rng = rng

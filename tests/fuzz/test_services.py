@@ -1,5 +1,5 @@
-"""Whatever clients and workers send to a real dispatcher and a real resolver is answered, or refused by a status
-that says why. A refused call changes nothing, and the services live on."""
+"""Whatever clients and workers send to a real dispatcher and a real resolver is answered, or refused by a
+status that says why. A refused call changes nothing, and the services live on."""
 
 import asyncio
 import contextlib

@@ -1,5 +1,5 @@
-"""Whatever Redis holds in place of the journal, a new leader recovers from it, or says which field cannot be read:
-within a second, and before anything is changed, in the journal or in the ledger."""
+"""Whatever Redis holds in place of the journal, a new leader recovers from it, or says which field cannot be
+read: within a second, and before anything is changed, in the journal or in the ledger."""
 
 import asyncio
 import json

@@ -51,9 +51,9 @@ def clock_ms(redis):
 async def test_a_clock_that_jumps_ends_no_lease_and_prolongs_none(
     opened, redis, make_node, make_proposal, jump_ms
 ):
-    """The server's clock cannot be moved here, so what it showed at the last reaping is moved instead. A clock
-    that goes back costs lease time what passed since the last reaping, one that goes forward adds at most two
-    seconds."""
+    """The server's clock cannot be moved here, so what it showed at the last reaping is moved instead. A
+    clock that goes back costs lease time what passed since the last reaping, one that goes forward adds at
+    most two seconds."""
     ledger = await opened(lease_ms=10_000)
     await ledger.upsert_nodes(0, [make_node("a")])
     await ledger.grant("w1")

@@ -1,4 +1,5 @@
-"""What somebody deleted or left behind in Redis by hand is found by the dispatcher while it runs, and repaired."""
+"""What somebody deleted or left behind in Redis by hand is found by the dispatcher while it runs, and
+repaired."""
 
 import asyncio
 
@@ -240,8 +241,8 @@ async def test_its_jobs_do_all_that_by_themselves_and_end_when_cancelled(term):
 async def test_a_pod_that_is_deleted_while_the_ledger_is_rebuilt_keeps_no_reservation_when_old_outcomes_arrive_late(
     term,
 ):
-    """The ledger is rebuilt from a record in which the pod is bound. Before the feed shows it, a late message tells
-    of the ledger before."""
+    """The ledger is rebuilt from a record in which the pod is bound. Before the feed shows it, a late message
+    tells of the ledger before."""
     uids, nodes = term.pods.uid[term.rows], term.pods.node[term.rows]
     before, after = (await term.ledger.status()).epoch, f"{1:016x}"
     term.ledger.known_epoch = before

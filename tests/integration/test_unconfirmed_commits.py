@@ -1,5 +1,5 @@
-"""The audit finds commits that would never end, or that nobody made, and the repair ends them by rule. The records
-are damaged by hand in Redis."""
+"""The audit finds commits that would never end, or that nobody made, and the repair ends them by rule. The
+records are damaged by hand in Redis."""
 
 import time
 from dataclasses import replace

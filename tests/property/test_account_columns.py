@@ -1,5 +1,5 @@
-"""Accounts as columns decide as the Arbiter does pod by pod, which is right where they differ; and an Arbiter that
-serves a batch with columns answers, and is left, as one that serves it pod by pod."""
+"""Accounts as columns decide as the Arbiter does pod by pod, which is right where they differ; and an Arbiter
+that serves a batch with columns answers, and is left, as one that serves it pod by pod."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
-"""Devices, with workers that decide at the same moment and hear of each other late, in any order: on one shard,
-and on several, where nobody sees the pods of all shards."""
+"""Devices, with workers that decide at the same moment and hear of each other late, in any order: on one
+shard, and on several, where nobody sees the pods of all shards."""
 
 from collections import Counter
 

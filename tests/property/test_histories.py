@@ -1,4 +1,5 @@
-"""The checker of histories accepts whatever keeps the promises, and finds any single thing that breaks one."""
+"""The checker of histories accepts whatever keeps the promises, and finds any single thing that breaks
+one."""
 
 from collections.abc import Callable
 from random import Random

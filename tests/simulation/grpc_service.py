@@ -1,5 +1,5 @@
-"""A gRPC service whose handlers a test writes, and the two transports that serve it: real grpc.aio on loopback,
-and the simulated network on its loop."""
+"""A gRPC service whose handlers a test writes, and the two transports that serve it: real grpc.aio on
+loopback, and the simulated network on its loop."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,8 @@ _HANGS_SECONDS = 60.0
 
 
 class Service(ResolverServicer):
-    """The Resolver's four kinds of calls. A test sets the handlers that it needs; they get the context, too."""
+    """The Resolver's four kinds of calls. A test sets the handlers that it needs; they get the context,
+    too."""
 
     def __init__(self, **handlers):
         for name, handler in handlers.items():

@@ -3,8 +3,9 @@
 As a program it runs seeds, or a written plan with other seeds, with one of them, until a promise is broken:
 `python tests/simulation/planted.py NAME [PLAN | kubernetes] SEED...`. Exit code 1: a promise was broken.
 
-A fault is a few edits of the product's own text: of a part of a ledger script, or of a function. An edit names
-what it replaces, and that has to be there exactly once: a fault that no longer fits the code fails its test."""
+A fault is a few edits of the product's own text: of a part of a ledger script, or of a function. An edit
+names what it replaces, and that has to be there exactly once: a fault that no longer fits the code fails its
+test."""
 
 import __future__
 

@@ -1,5 +1,5 @@
-"""Whole platforms in Kubernetes mode in one process: seeds keep every promise, replay exactly, and reach what they
-are for. The judge and the model of the API server are tried by what they must refuse."""
+"""Whole platforms in Kubernetes mode in one process: seeds keep every promise, replay exactly, and reach what
+they are for. The judge and the model of the API server are tried by what they must refuse."""
 
 import json
 import random

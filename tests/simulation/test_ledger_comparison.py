@@ -1,5 +1,5 @@
-"""The ledger's scripts are compared with the model while platforms run and faults strike: they agree, and scripts
-that differ are found. The seeds are the first of those that test_simulation judges."""
+"""The ledger's scripts are compared with the model while platforms run and faults strike: they agree, and
+scripts that differ are found. The seeds are the first of those that test_simulation judges."""
 
 from collections import Counter
 
@@ -13,8 +13,8 @@ from tools.simulation.run import COMPARED_EVERY, run
 
 DIFFERS = "the scripts differ from the model"
 
-# Scripts that platforms call within the first seeds. Quarantine and repair need an account that disagrees with
-# its reservations.
+# Scripts that platforms call within the first seeds. Quarantine and repair need an account that disagrees
+# with its reservations.
 EVERYDAY = (
     *("bootstrap", "check", "grant", "upsert_nodes", "remove_nodes", "forget_nodes", "commit", "confirm"),
     *("commit_prepared", "release", "lookup", "reap", "register_rules", "validate", "end_quarantine"),

@@ -1,5 +1,5 @@
-"""Simulations find faults that were put into the product on purpose, and the same seeds keep every promise without
-them. Each runs in a process of its own with a fixed hash order, as `make simulate` runs seeds."""
+"""Simulations find faults that were put into the product on purpose, and the same seeds keep every promise
+without them. Each runs in a process of its own with a fixed hash order, as `make simulate` runs seeds."""
 
 import json
 import re

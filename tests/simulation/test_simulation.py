@@ -17,8 +17,8 @@ from tools.simulation.shrink import kind_of, shrink
 
 AT_ONCE = 20  # seeds of one test: what a failing test shows is bounded
 
-# Plans that broke a promise, each on the code as it was before the cure, and the faults that strike in them. The
-# platforms of the first six were drawn from seeds 17, 33, 35, 37, 52 and 57 of that time.
+# Plans that broke a promise, each on the code as it was before the cure, and the faults that strike in them.
+# The platforms of the first six were drawn from seeds 17, 33, 35, 37, 52 and 57 of that time.
 PLANS = Path(__file__).with_name("plans")
 REGRESSIONS = {
     "release-after-a-rebuild": "a release after a rebuild named sequence numbers of the ledger before",

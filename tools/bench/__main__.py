@@ -437,8 +437,8 @@ def takeover(
     json: JsonFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """The active dispatcher is killed: how soon the standby serves. Exit 1 if a bound pod moved or an audit finds
-    anything."""
+    """The active dispatcher is killed: how soon the standby serves. Exit 1 if a bound pod moved or an audit
+    finds anything."""
     from tools.bench.losses import TAKEOVER, Setting, measure
 
     check(output, json)

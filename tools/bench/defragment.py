@@ -3,7 +3,8 @@
 Pods are drawn from the trace as in `hoss bench gpu` until they request 130 % of the cards, and placed one by
 one. Then a third of those that were placed go, at random. For each seed: FGD's fragments before and after the
 plan of `defragment-gpus`, with at most a share of the pods moved; and how many pods with eight, four and two
-whole cards the free cards would hold, each kind alone, before and after. cpu and memory are not counted there."""
+whole cards the free cards would hold, each kind alone, before and after. cpu and memory are not counted
+there."""
 
 import time
 from collections import Counter
@@ -57,7 +58,8 @@ class Study(NamedTuple):
     pods: int
     moves: int
     free: int
-    # Of the fragments: what classes without cards cannot use. It depends on what is free, and no move changes it.
+    # Of the fragments: what classes without cards cannot use. It depends on what is free, and no move changes
+    # it.
     fixed: float
     before: float
     after: float
@@ -67,8 +69,8 @@ class Study(NamedTuple):
 
 
 def decay(nodes: Sequence[NodeSpec], pods: Sequence[Workload], seed: int, *, by_fragments: bool) -> Decayed:
-    """Fill the cluster, and let a third of the pods go. `by_fragments`: each pod goes where FGD's measure grows
-    the least; else to any node that it fits on, at random."""
+    """Fill the cluster, and let a third of the pods go. `by_fragments`: each pod goes where FGD's measure
+    grows the least; else to any node that it fits on, at random."""
     cards = WHOLE_CARD_MILLI * sum(node.cards for node in nodes)
     load = [pod.template.spec for pod in draw_load(pods, OVERLOAD * cards, seed=seed)]
     popularity = Popularity.of(Counter(map(_task, load)))

@@ -1,5 +1,5 @@
-"""What pods with claims to devices (DRA) cost in a worker's own core: the first of a kind, and each further one
-with a claim of its own, as of a template."""
+"""What pods with claims to devices (DRA) cost in a worker's own core: the first of a kind, and each further
+one with a claim of its own, as of a template."""
 
 from dataclasses import dataclass, replace
 from time import process_time
@@ -41,7 +41,8 @@ class DeviceSetting:
 
 
 def measure_devices(setting: DeviceSetting) -> Document:
-    """Milliseconds of CPU time of a pod: its class compiled, all nodes filtered, and its device taken on one of them."""
+    """Milliseconds of CPU time of a pod: its class compiled, all nodes filtered, and its device taken on one
+    of them."""
     cluster = ClusterSnapshot(Cluster(nodes=_nodes(setting), devices=_objects(setting)))
     profile, spent = default_profile(), []
     for number in range(setting.pods):

@@ -1,4 +1,5 @@
-"""Runs faults on platforms of real processes: `python -m tools.faults --fault kill-worker --runs 5`, or all."""
+"""Runs faults on platforms of real processes: `python -m tools.faults --fault kill-worker --runs 5`, or
+all."""
 
 import asyncio
 import shutil

@@ -237,7 +237,8 @@ async def _slow(strike: Strike) -> AsyncIterator[None]:
 
 
 def _failover(*, freeze: bool) -> Happen:
-    """The replica is cut off, the master goes on and then ends or stands still: acknowledged writes are lost."""
+    """The replica is cut off, the master goes on and then ends or stands still: acknowledged writes are
+    lost."""
 
     @contextlib.asynccontextmanager
     async def happen(strike: Strike) -> AsyncIterator[None]:

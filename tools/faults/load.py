@@ -1,5 +1,5 @@
-"""The clients of a platform under faults: they submit, delete and ungate, and write into the history what they
-sent and what they were answered. A submission without an answer is sent again under its id."""
+"""The clients of a platform under faults: they submit, delete and ungate, and write into the history what
+they sent and what they were answered. A submission without an answer is sent again under its id."""
 
 import asyncio
 import random

@@ -1,5 +1,6 @@
-"""A platform whose every process can be killed, frozen and started again: two dispatchers, two resolvers, three
-workers, and Redis with what a fault needs of it (a replica and Sentinel, a small disk, a clock that can be set).
+"""A platform whose every process can be killed, frozen and started again: two dispatchers, two resolvers,
+three workers, and Redis with what a fault needs of it (a replica and Sentinel, a small disk, a clock that can
+be set).
 
 All processes are ended by their own process ids."""
 

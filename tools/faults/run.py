@@ -32,8 +32,8 @@ _WARM_SECONDS, _AFTER_SECONDS = (0.8, 3.0), 1.5
 
 @dataclass
 class Outcome:
-    """What became of one run. `seconds`: from the fault until a pod that was submitted during it was bound; from
-    its end where nobody can be served before that. `lasted`: seconds of the fault."""
+    """What became of one run. `seconds`: from the fault until a pod that was submitted during it was bound;
+    from its end where nobody can be served before that. `lasted`: seconds of the fault."""
 
     seed: int
     text: str  # whom the fault hit

@@ -1,5 +1,5 @@
-"""Runs simulations: `python -m tools.simulation --seeds 200`; or one seed, made smaller and with its timeline:
-`--seed 17 --out DIR`."""
+"""Runs simulations: `python -m tools.simulation --seeds 200`; or one seed, made smaller and with its
+timeline: `--seed 17 --out DIR`."""
 
 import json
 import os

@@ -1,11 +1,13 @@
-"""How the model of the API server is reached: requests that take time, watches that lag, and all that goes wrong.
+"""How the model of the API server is reached: requests that take time, watches that lag, and all that goes
+wrong.
 
-A request is carried out in the server's own process, so it is carried out even if whoever sent it is killed or
-has given up. Reads with resourceVersion=0 and watches come from a cache, which follows the objects at a distance
-of its own for each kind, as the watch cache of kube-apiserver does: nothing promises an order between kinds.
+A request is carried out in the server's own process, so it is carried out even if whoever sent it is killed
+or has given up. Reads with resourceVersion=0 and watches come from a cache, which follows the objects at a
+distance of its own for each kind, as the watch cache of kube-apiserver does: nothing promises an order
+between kinds.
 
-A binding is first sent to the binding webhook, if a resolver serves one. The server waits for the answer for some
-seconds; then the failurePolicy decides. It may bind seconds after the answer, or not at all."""
+A binding is first sent to the binding webhook, if a resolver serves one. The server waits for the answer for
+some seconds; then the failurePolicy decides. It may bind seconds after the answer, or not at all."""
 
 import asyncio
 import random
@@ -47,7 +49,8 @@ _GONE = "too old resource version"
 
 @dataclass
 class ApiFaults:
-    """Shares of requests, and seconds. They may be changed at any time. `reached` counts what struck a request."""
+    """Shares of requests, and seconds. They may be changed at any time. `reached` counts what struck a
+    request."""
 
     refused: float = 0.0  # answered 429, 500 or 503, and not carried out
     lost_answers: float = 0.0  # carried out, and the connection breaks
@@ -141,7 +144,8 @@ class _Watcher:
 
 
 class SimulatedApiServer:
-    """One API server for all processes of a simulation. `ignores_failures`: the webhook's failurePolicy is Ignore."""
+    """One API server for all processes of a simulation. `ignores_failures`: the webhook's failurePolicy is
+    Ignore."""
 
     def __init__(
         self,
@@ -192,7 +196,8 @@ class SimulatedApiServer:
             del self._watchers[watcher]
 
     def cut_watches(self, client: str = "") -> int:
-        """Every watch breaks, or every one of a client, as when the server is replaced. Returns how many did."""
+        """Every watch breaks, or every one of a client, as when the server is replaced. Returns how many
+        did."""
         cut = [watcher for watcher in self._watchers if client in ("", watcher.client)]
         for watcher in cut:
             del self._watchers[watcher]

@@ -1,10 +1,12 @@
-"""A model of the Kubernetes API server, as far as HOSS uses it: objects, their versions, and what is answered.
+"""A model of the Kubernetes API server, as far as HOSS uses it: objects, their versions, and what is
+answered.
 
 It has no time and no faults: a request is carried out at once, by the rules that kube-apiserver 1.36 follows.
 tests/e2e/kubernetes/test_api_model.py holds the model and a real API server to one contract. How the model is
 reached, with delays and faults, is in `api_connection`.
 
-Invariant: every change of an object has a version of its own, in one order for all kinds, and is told at once."""
+Invariant: every change of an object has a version of its own, in one order for all kinds, and is told at
+once."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -53,8 +55,8 @@ _REASONS = {
 
 
 class Change(NamedTuple):
-    """A change of an object, which is never modified. `before`: None where it was made; `after`: None where it is
-    gone. `object`: as it is or, where it is gone, as it was, with the version of its end."""
+    """A change of an object, which is never modified. `before`: None where it was made; `after`: None where
+    it is gone. `object`: as it is or, where it is gone, as it was, with the version of its end."""
 
     version: int
     kind: str
@@ -333,7 +335,8 @@ def target_of(path: str) -> Target:
 
 
 def selector_of(target: Target, params: Mapping[str, str]) -> Selector:
-    """What a list or watch selects. Labels select nothing here: HOSS asks by them for kinds that have no objects."""
+    """What a list or watch selects. Labels select nothing here: HOSS asks by them for kinds that have no
+    objects."""
     fields = []
     for term in filter(None, params.get("fieldSelector", "").split(",")):
         path, _, value = term.partition("=")
@@ -351,8 +354,8 @@ def _check_preconditions(target: Target, found: Object, wanted: Mapping[str, Any
 
 
 def _merged(before: Object, changes: Object) -> Object:
-    """A strategic merge: lists of objects with a type or a name are merged by it, others are replaced, and what
-    is None is removed."""
+    """A strategic merge: lists of objects with a type or a name are merged by it, others are replaced, and
+    what is None is removed."""
     result = dict(before)
     for key, value in changes.items():
         there = result.get(key)

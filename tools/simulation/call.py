@@ -1,7 +1,8 @@
 """Calls of a client on the simulated network: what gRPC's stubs return.
 
-Owns one call through all its attempts. Invariant: a call ends with one status, and its messages come before it.
-Retries, deadlines, cancellation and errors are as in grpc.aio; tests/simulation holds both to one contract."""
+Owns one call through all its attempts. Invariant: a call ends with one status, and its messages come before
+it. Retries, deadlines, cancellation and errors are as in grpc.aio; tests/simulation holds both to one
+contract."""
 
 import asyncio
 from collections import deque

@@ -1,8 +1,8 @@
 """The client's side of the simulated gRPC: what `hoss.rpc.channel` returns to a client.
 
-Owns a channel's connections, which it keeps up and takes in turn. Connecting, health checks, waiting for a server
-and the texts of errors are as in grpc.aio with the settings of hoss.rpc; tests/simulation holds both to one
-contract."""
+Owns a channel's connections, which it keeps up and takes in turn. Connecting, health checks, waiting for a
+server and the texts of errors are as in grpc.aio with the settings of hoss.rpc; tests/simulation holds both
+to one contract."""
 
 from collections.abc import Sequence
 from contextvars import copy_context

@@ -1,5 +1,5 @@
-"""The clients of a simulated platform: they submit, delete and watch, and write into the history what they sent
-and what they were told."""
+"""The clients of a simulated platform: they submit, delete and watch, and write into the history what they
+sent and what they were told."""
 
 import asyncio
 from collections import Counter
@@ -211,7 +211,8 @@ class SimulatedClients:
             rows.append(row)
         if batch.revision >> REVISION_BITS > self._term:
             if self._term:
-                # A new dispatcher tells what differs, and not what was in between: see DispatcherClient.watch.
+                # A new dispatcher tells what differs, and not what was in between: see
+                # DispatcherClient.watch.
                 self._history.append("gap", by=_WATCHER, of="states", text="another dispatcher")
             self._term = batch.revision >> REVISION_BITS
         if rows:

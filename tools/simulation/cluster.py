@@ -1,8 +1,8 @@
 """What is in a simulated cluster beside HOSS: its users, its kubelets, and another scheduler.
 
 Users make, change and delete objects at the moments of the plan. Kubelets end pods that are deleted, and the
-garbage collector those of nodes that are gone. Nothing ever fails of these. The other scheduler binds pods of its
-own through the API server, with all the server's faults, and knows nothing of what HOSS has in hand."""
+garbage collector those of nodes that are gone. Nothing ever fails of these. The other scheduler binds pods of
+its own through the API server, with all the server's faults, and knows nothing of what HOSS has in hand."""
 
 import asyncio
 import random

@@ -1,12 +1,13 @@
 """Judges what the API server's objects went through, by nothing but their changes.
 
-It shares no code with the services. At every binding that HOSS made, or that the webhook had allowed, the pods on
-the node must fit: those that such bindings brought there. What came past the webhook is not counted, and a node
-counts by the most that it ever had, a pod by the least that it ever asked for: that a node shrinks or a pod grows
-after it was placed is nobody's fault. What the ledger knew at each moment is judged by the checker of histories.
+It shares no code with the services. At every binding that HOSS made, or that the webhook had allowed, the
+pods on the node must fit: those that such bindings brought there. What came past the webhook is not counted,
+and a node counts by the most that it ever had, a pod by the least that it ever asked for: that a node shrinks
+or a pod grows after it was placed is nobody's fault. What the ledger knew at each moment is judged by the
+checker of histories.
 
-At rest the bound pods and the reservations are the same, and every pod that waits says why, and nothing has room
-for it."""
+At rest the bound pods and the reservations are the same, and every pod that waits says why, and nothing has
+room for it."""
 
 import re
 from collections import Counter

@@ -1,5 +1,5 @@
-"""What happens to a platform in Kubernetes mode, drawn from a seed: users, nodes, another scheduler, and faults of
-the API server and of the binding webhook, beside those of every platform."""
+"""What happens to a platform in Kubernetes mode, drawn from a seed: users, nodes, another scheduler, and
+faults of the API server and of the binding webhook, beside those of every platform."""
 
 import random
 from collections.abc import Callable
@@ -89,8 +89,8 @@ def _with_priorities(rng: random.Random, plan: Plan, acts: list[Act], seconds: f
 
 
 def _urgent_on_full_nodes(rng: random.Random, plan: Plan, at: float) -> list[Act]:
-    """Pods fill the nodes, of HOSS or of the other scheduler. Urgent pods of other sizes come, then more of the
-    first; and some of them, or of their victims, are deleted while victims still run."""
+    """Pods fill the nodes, of HOSS or of the other scheduler. Urgent pods of other sizes come, then more of
+    the first; and some of them, or of their victims, are deleted while victims still run."""
     sizes = rng.choice(((700, 300), (600, 500), (300, 700), (500, 500)))
     filling: dict[str, Any] = {"cpu": sizes[0], "replicas": plan.nodes * 4, "priority": 0}
     if rng.random() < 0.3:

@@ -1,8 +1,9 @@
 """Connections of the simulated network, and the streams of calls on them.
 
-Owns what is under way between two processes: frames, the two ends of each connection, and what a reader has not
-read yet. Invariant: frames of one direction of one stream arrive in the order in which they were sent, each once
-or not at all. Frames of different streams overtake each other. A frame is bytes: the two sides share no object.
+Owns what is under way between two processes: frames, the two ends of each connection, and what a reader has
+not read yet. Invariant: frames of one direction of one stream arrive in the order in which they were sent,
+each once or not at all. Frames of different streams overtake each other. A frame is bytes: the two sides
+share no object.
 
 What arrives at a process runs in the context in which that process made its server or channel."""
 
@@ -34,9 +35,9 @@ OK = Status(grpc.StatusCode.OK)
 
 
 class Keepalive(NamedTuple):
-    """When an end gives up a peer that does not answer. A ping is sent every `interval_seconds`. A frozen peer's
-    kernel still acknowledges it, a cut line does not: the first is noticed by gRPC's ping timeout, the second by
-    TCP's user timeout."""
+    """When an end gives up a peer that does not answer. A ping is sent every `interval_seconds`. A frozen
+    peer's kernel still acknowledges it, a cut line does not: the first is noticed by gRPC's ping timeout, the
+    second by TCP's user timeout."""
 
     interval_seconds: float
     frozen_seconds: float
@@ -351,7 +352,8 @@ class Direction:
             self._schedule()
 
     async def admit(self, message: bytes) -> None:
-        """Wait until the reader has read enough, or `release` is called. The message then counts as unread."""
+        """Wait until the reader has read enough, or `release` is called. The message then counts as
+        unread."""
         # One step at least, as a write of gRPC takes: otherwise a writer would hold the loop.
         await asyncio.sleep(0)
         network = self.stream.connection.network

@@ -1,9 +1,9 @@
 """The ledger's scripts compared with its model, while a platform runs and faults strike.
 
-Every call of a script is made on the model too, as Redis has carried it out: with the same argument, the same lease
-time, ids and nonces, in the same order, whatever becomes of the reply. The answers are compared with each call, and
-the whole state of the shards with every few calls, after each loss, and at the end. What Redis loses, the model loses: it
-starts again from an earlier state and repeats the calls up to there.
+Every call of a script is made on the model too, as Redis has carried it out: with the same argument, the same
+lease time, ids and nonces, in the same order, whatever becomes of the reply. The answers are compared with
+each call, and the whole state of the shards with every few calls, after each loss, and at the end. What Redis
+loses, the model loses: it starts again from an earlier state and repeats the calls up to there.
 
 Invariant: a comparison reads and draws nothing, so a run is the same with it and without it."""
 
@@ -81,8 +81,8 @@ class _Call(NamedTuple):
 
 
 class LedgerComparison:
-    """Implements tools.simulation.redis.Shadow. `problems`: sentences, at most a few for each shard: what follows a
-    difference says nothing more. `calls`: how many of each script were compared."""
+    """Implements tools.simulation.redis.Shadow. `problems`: sentences, at most a few for each shard: what
+    follows a difference says nothing more. `calls`: how many of each script were compared."""
 
     def __init__(self, redis: SimulatedRedis, shards: int) -> None:
         self.problems: list[str] = []

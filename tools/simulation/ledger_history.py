@@ -53,7 +53,8 @@ class LedgerHistory:
         *,
         is_there: Callable[[str, str], bool],
     ) -> None:
-        """`is_there`: whether the API server has, or had, a pod on a node, so that its reservation cannot be refused."""
+        """`is_there`: whether the API server has, or had, a pod on a node, so that its reservation cannot be
+        refused."""
         self._redis = redis
         self._is_there = is_there
         self._history = history
@@ -265,8 +266,8 @@ def _pod_of(target: bytes) -> bytes:
 
 
 class _Change(NamedTuple):
-    """UIDs. What is released goes before what is reserved and moved; `moved` are those of targets. `shared`: those
-    terminating pods of whose room a preemptor took something, or gave it back."""
+    """UIDs. What is released goes before what is reserved and moved; `moved` are those of targets. `shared`:
+    those terminating pods of whose room a preemptor took something, or gave it back."""
 
     released: list[bytes]
     committed: list[bytes]

@@ -1,12 +1,12 @@
 """The event loop of a simulation, and the processes that run in it.
 
-The clock is virtual: it moves when nothing is ready, to the next timer, and a little with every step. Which of
-the ready steps runs next is drawn from the seed. asyncio promises an order only within one task, and that order
-holds here as well.
+The clock is virtual: it moves when nothing is ready, to the next timer, and a little with every step. Which
+of the ready steps runs next is drawn from the seed. asyncio promises an order only within one task, and that
+order holds here as well.
 
-What is scheduled belongs to the process in whose context that happened, and so do the tasks and timers that it
-starts. A process can be killed and frozen at any step. A killed process does nothing any more, not even clean
-up: as after `kill -9`."""
+What is scheduled belongs to the process in whose context that happened, and so do the tasks and timers that
+it starts. A process can be killed and frozen at any step. A killed process does nothing any more, not even
+clean up: as after `kill -9`."""
 
 import asyncio
 import gc
@@ -293,9 +293,9 @@ class SimulationLoop(asyncio.AbstractEventLoop):
 
 @contextmanager
 def discarding() -> Generator[None, None, None]:
-    """Free what the body leaves when it ends, in silence: coroutines that are freed in the middle complain when
-    they cannot clean up, and they are not meant to. Within the body nothing is collected: that would happen at
-    another moment in each run, and change the order of events. Of blocks within a block only every
+    """Free what the body leaves when it ends, in silence: coroutines that are freed in the middle complain
+    when they cannot clean up, and they are not meant to. Within the body nothing is collected: that would
+    happen at another moment in each run, and change the order of events. Of blocks within a block only every
     _COLLECTED_EVERY-th collects: to look at everything that lives costs a sixth of a simulation."""
     if not gc.isenabled():
         yield
@@ -327,7 +327,8 @@ def _collect() -> None:
 
 @cache
 def _keep_imports() -> None:
-    """What is there before the first simulation is never garbage: to look at it costs more than a simulation."""
+    """What is there before the first simulation is never garbage: to look at it costs more than a
+    simulation."""
     gc.collect()
     gc.freeze()
 

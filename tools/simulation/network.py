@@ -22,8 +22,8 @@ from tools.simulation.connection import Acceptor, Connection, Connector
 if TYPE_CHECKING:
     from tools.simulation.channel import SimulatedChannel
 
-# What a writer may have unread at its peer before it waits: HTTP/2's first window. Real gRPC lets it grow to some
-# megabytes on a quick connection.
+# What a writer may have unread at its peer before it waits: HTTP/2's first window. Real gRPC lets it grow to
+# some megabytes on a quick connection.
 WINDOW_BYTES = 65_536
 
 # A connection begins with three trips: TCP's handshake, and the settings of both sides.
@@ -58,10 +58,11 @@ class Faults:
     """Probabilities of what happens by itself. They may be changed at any time."""
 
     break_connection: float = 0.0  # for each frame: its connection breaks instead
-    # For each reply of a unary call: the server did the work, and the client sees UNAVAILABLE, sooner or later.
+    # For each reply of a unary call: the server did the work, and the client sees UNAVAILABLE, sooner or
+    # later.
     drop_reply: float = 0.0
-    # For each request that gRPC may retry: it reaches the server, the client believes that it did not, and its
-    # retry runs beside the first.
+    # For each request that gRPC may retry: it reaches the server, the client believes that it did not, and
+    # its retry runs beside the first.
     repeat_request: float = 0.0
 
 
@@ -73,7 +74,8 @@ def usual_delay(rng: random.Random) -> float:
 
 
 class Network:
-    """All processes' view of each other. `loop`: needed where faults are made from outside of the running loop."""
+    """All processes' view of each other. `loop`: needed where faults are made from outside of the running
+    loop."""
 
     def __init__(
         self,
@@ -117,8 +119,8 @@ class Network:
         service: str = "",
         retried: Sequence[str] = (),
     ) -> grpc.aio.Channel:
-        """As hoss.rpc.channel, of that process. With several addresses and a service it leaves a server that does
-        not answer within four seconds, else within seventy."""
+        """As hoss.rpc.channel, of that process. With several addresses and a service it leaves a server that
+        does not answer within four seconds, else within seventy."""
         from tools.simulation.channel import SimulatedChannel  # noqa: PLC0415 - as above
 
         channel = SimulatedChannel(self, process, addresses, service=service, retried=retried)

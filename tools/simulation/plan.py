@@ -305,7 +305,8 @@ def fault(rng: random.Random, plan: Plan, at: float, *, loses: bool) -> list[Act
 
 
 def _stalled_worker_and_takeover(rng: random.Random, _plan: Plan, at: float) -> list[Act]:
-    """A worker stalls with pods in hand, the dispatcher dies, and the worker goes on when the next one leads."""
+    """A worker stalls with pods in hand, the dispatcher dies, and the worker goes on when the next one
+    leads."""
     options = {"replicas": rng.choice((2, 4, 8)), "cpu": 100}
     return [
         *(Act(at, SUBMIT, f"stalled-{number}", options=options) for number in range(4)),

@@ -1,10 +1,11 @@
 """Redis in a simulation: redis-py's own clients, over connections in memory to a real server.
 
 Commands and replies travel for a while that the seed draws, in virtual time. Between processes and Redis
-anything may go wrong: see Link. Each connection keeps its order, as TCP does. Redis carries out one command at
-a time and takes no time for it. What is written is seen by blocked readers at once.
+anything may go wrong: see Link. Each connection keeps its order, as TCP does. Redis carries out one command
+at a time and takes no time for it. What is written is seen by blocked readers at once.
 
-A connection belongs to the process that opened it. What a killed process has sent may still be carried out."""
+A connection belongs to the process that opened it. What a killed process has sent may still be carried
+out."""
 
 import asyncio
 import itertools

@@ -5,9 +5,9 @@ whose order Redis leaves open come in an order of the seed. Whatever depends on 
 (UnsupportedCommand). Invariant: equal commands at equal times after `begin` with an equal seed give equal
 replies, on every server and whatever it did before.
 
-Each script runs behind a prelude. It answers TIME and INFO, and turns the deadline of a key into an entry of a sorted
-set. A key whose deadline has passed is deleted before the next command. Every write is logged, so that the
-state can go back to any earlier position of that log."""
+Each script runs behind a prelude. It answers TIME and INFO, and turns the deadline of a key into an entry of
+a sorted set. A key whose deadline has passed is deleted before the next command. Every write is logged, so
+that the state can go back to any earlier position of that log."""
 
 import hashlib
 import random

@@ -40,7 +40,8 @@ _NOTICED_WITHIN_SECONDS = 4.0
 
 @dataclass
 class Result:
-    """What came of a plan. `complaints`: what is no matter of the history: crashes, and what never settled."""
+    """What came of a plan. `complaints`: what is no matter of the history: crashes, and what never
+    settled."""
 
     plan: Plan
     judgement: Judgement = field(default_factory=Judgement)
@@ -59,8 +60,8 @@ class Result:
 
 
 def run(plan: Plan, server: DrivenRedis, *, keep: bool = False, compare: bool | None = None) -> Result:
-    """Carry out a plan. `keep`: with the timeline, which costs as much as the rest. `compare`: whether the scripts
-    are compared with the model; None: in every COMPARED_EVERY-th seed."""
+    """Carry out a plan. `keep`: with the timeline, which costs as much as the rest. `compare`: whether the
+    scripts are compared with the model; None: in every COMPARED_EVERY-th seed."""
     with discarding():
         return _run(plan, server, keep=keep, compare=is_compared(plan) if compare is None else compare)
 

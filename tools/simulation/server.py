@@ -1,8 +1,8 @@
 """The server's side of the simulated gRPC: what `grpc.aio.server()` is to a service.
 
-Owns the calls that a server has under way. Invariant: each call is one task of the server's process, and sends
-one status at most. What a handler may do and what becomes of its errors is as in grpc.aio; tests/simulation
-holds both to one contract."""
+Owns the calls that a server has under way. Invariant: each call is one task of the server's process, and
+sends one status at most. What a handler may do and what becomes of its errors is as in grpc.aio;
+tests/simulation holds both to one contract."""
 
 import asyncio
 import logging
@@ -24,8 +24,8 @@ Metadata = tuple[tuple[str, Any], ...]
 
 
 class SimulatedServer:
-    """A server on a simulated network: of grpc.aio.Server what generated code and hoss.serving use. Make it in
-    its process."""
+    """A server on a simulated network: of grpc.aio.Server what generated code and hoss.serving use. Make it
+    in its process."""
 
     def __init__(self, network: Network, process: str) -> None:
         self.process = process
@@ -201,7 +201,8 @@ class _ServerCall:
         except (grpc.aio.AbortError, _ClientHasGone):
             pass
         except asyncio.CancelledError:
-            # A handler that is cancelled, by whomever, sends no status. A client that is still there waits on.
+            # A handler that is cancelled, by whomever, sends no status. A client that is still there waits
+            # on.
             pass
         except Exception as exc:  # noqa: BLE001 - the client gets it
             self._server.failed(self._stream.method, exc)

@@ -1,8 +1,8 @@
 """Makes a plan that fails smaller, so that a person can read what happens.
 
-Acts are left out as long as the same promise is still broken: halves first, then single ones (delta debugging,
-Zeller and Hildebrandt 2002). The services' own order of events changes with that, so a smaller plan may fail by
-another path; it fails in the same way."""
+Acts are left out as long as the same promise is still broken: halves first, then single ones (delta
+debugging, Zeller and Hildebrandt 2002). The services' own order of events changes with that, so a smaller
+plan may fail by another path; it fails in the same way."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,8 +1,8 @@
 """A platform in one event loop: real composition roots on simulated hosts, one network, one Redis.
 
-A service is started by the `serve` of its `__main__`, so everything that it does on a real machine happens here
-as well. What it gets from its host is virtual: clocks that may jump and drift, randomness from the seed, the
-network and Redis of the simulation."""
+A service is started by the `serve` of its `__main__`, so everything that it does on a real machine happens
+here as well. What it gets from its host is virtual: clocks that may jump and drift, randomness from the seed,
+the network and Redis of the simulation."""
 
 import asyncio
 import random
@@ -57,8 +57,8 @@ class Entry(NamedTuple):
 
 
 class SimulatedHost(Host):
-    """The machine of one process. Its clocks may be off: they go at a rate of their own, and `jumped` is by how
-    many seconds the clock of the day was set."""
+    """The machine of one process. Its clocks may be off: they go at a rate of their own, and `jumped` is by
+    how many seconds the clock of the day was set."""
 
     def __init__(self, world: "World", process: Process, rng: random.Random) -> None:
         self.rng = rng

@@ -52,7 +52,8 @@ class FeedUpdates:
         pods, now_ms = self.registry.pods, self.unix_ms(now)
         # An assigned pod stays on its node, see kubernetes.assignments.
         pods.node[event.rows[~pods.assigned[event.rows]]] = NONE_U32
-        # BACKOFF: pods of gangs below their minimum, of refused bindings, and those that were not ready. Deleted pods are DELETED.
+        # BACKOFF: pods of gangs below their minimum, of refused bindings, and those that were not ready.
+        # Deleted pods are DELETED.
         back = event.rows[pods.phase[event.rows] == Phase.BACKOFF]
         often = pods.attempts[back] > PATIENT_ATTEMPTS
         if not event.unreserved:

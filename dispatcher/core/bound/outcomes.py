@@ -1,6 +1,6 @@
-"""Applies the outcomes that workers report for their pods: bound, unreserved, unschedulable, in conflict, invalid
-or returned. An outcome counts only for rows that are unanswered in that very batch; others are counted as
-ignored. A pod that was deleted meanwhile stays deleted, and releases its reservation."""
+"""Applies the outcomes that workers report for their pods: bound, unreserved, unschedulable, in conflict,
+invalid or returned. An outcome counts only for rows that are unanswered in that very batch; others are
+counted as ignored. A pod that was deleted meanwhile stays deleted, and releases its reservation."""
 
 from collections import Counter
 from dataclasses import dataclass, replace

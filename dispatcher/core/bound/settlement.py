@@ -86,8 +86,8 @@ class Settlement:
     def unreserved(
         self, rows: Rows, nodes: NDArray[np.uint32], reasons: NDArray[np.uint32], now: float, now_ms: int
     ) -> list[Instruction]:
-        """These pods have reservations, and their worker could not prepare them to be bound there. They give back
-        what they hold, and are in BACKOFF until the release is answered."""
+        """These pods have reservations, and their worker could not prepare them to be bound there. They give
+        back what they hold, and are in BACKOFF until the release is answered."""
         pods = self.registry.pods
         settled = pods.assigned[rows]
         if settled.any():  # the API server bound them: the ledger has to follow

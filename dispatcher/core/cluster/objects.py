@@ -1,6 +1,6 @@
 """The cluster objects that scheduling rules depend on, beside pods and nodes, and the handlers that change
-them. A namespace exists because it was applied, or because pods are in it; then its name is its only label, and
-it ends a while after its last pod."""
+them. A namespace exists because it was applied, or because pods are in it; then its name is its only label,
+and it ends a while after its last pod."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -164,8 +164,8 @@ class ClusterObjectUpdates:
         return self._send_changes(before)
 
     def tick(self, now: float) -> list[m.Instruction]:
-        """Now and then drop the namespaces that no pod is in, all at once: every change costs each worker a look
-        at its classes."""
+        """Now and then drop the namespaces that no pod is in, all at once: every change costs each worker a
+        look at its classes."""
         if now < self._next_drop:
             return []
         self._next_drop = now + DROP_NAMESPACES_SECONDS

@@ -52,8 +52,8 @@ class StorageObjects:
 
 @dataclass(slots=True, eq=False)
 class StorageUpdates:
-    """`handlers` lists the handlers by event type. They send changes to workers and wake pods that the changes
-    may help."""
+    """`handlers` lists the handlers by event type. They send changes to workers and wake pods that the
+    changes may help."""
 
     objects: StorageObjects
     members: Membership

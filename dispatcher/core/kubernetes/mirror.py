@@ -42,8 +42,8 @@ class PodPlan:
 def gangs_of(
     pods: Sequence[SeenPod], rule_of: Callable[[GroupRef], GangRule]
 ) -> tuple[tuple[NewGang, ...], NDArray[np.uint32] | None]:
-    """The gangs of these pods, with what their groups say, and (n,) 1 + the position of each pod's gang, 0 for
-    none; None without gangs."""
+    """The gangs of these pods, with what their groups say, and (n,) 1 + the position of each pod's gang, 0
+    for none; None without gangs."""
     found: dict[str, NewGang] = {}
     for pod in pods:
         gang = pod.gang

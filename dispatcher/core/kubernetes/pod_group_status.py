@@ -1,9 +1,9 @@
 """The status of PodGroups, in the words of each API, and when it is written.
 
-It counts pods as the API server has them, so that a new leader writes what the old one wrote. Groups without pods
-of ours are left alone. Other programs may write the same status (the controller of the scheduler-plugins,
-Volcano's): the phases are theirs, and what somebody else wrote over ours is not written again until it is other
-than ours was."""
+It counts pods as the API server has them, so that a new leader writes what the old one wrote. Groups without
+pods of ours are left alone. Other programs may write the same status (the controller of the
+scheduler-plugins, Volcano's): the phases are theirs, and what somebody else wrote over ours is not written
+again until it is other than ours was."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from dispatcher.core.kubernetes.conditions import REPEAT_SECONDS
 from dispatcher.core.kubernetes.pod_groups import GroupKind, GroupObject, GroupRef, MemberCounts, PodGroups
 
-# At most one write a group in this time; if only the reason differs, in REPEAT_SECONDS. Reasons contain counts
-# of nodes that change with every attempt.
+# At most one write a group in this time; if only the reason differs, in REPEAT_SECONDS. Reasons contain
+# counts of nodes that change with every attempt.
 CHANGE_SECONDS = 1.0
 
 _LOOKS = 500  # groups that one call of `due` looks at, so that it takes some milliseconds at most
@@ -126,8 +126,8 @@ class DueStatus(NamedTuple):
 
 @dataclass(slots=True)
 class _Written:
-    """What was last written, and when. `uid`: another group may have the name meanwhile. `essence`: what may not
-    wait for REPEAT_SECONDS if it changes."""
+    """What was last written, and when. `uid`: another group may have the name meanwhile. `essence`: what may
+    not wait for REPEAT_SECONDS if it changes."""
 
     uid: str
     status: Status
@@ -136,8 +136,8 @@ class _Written:
 
 
 class PodGroupStatuses:
-    """Which statuses are due, and which gangs are overdue. An entry is forgotten with the last pod of ours that
-    names its group, or with the group."""
+    """Which statuses are due, and which gangs are overdue. An entry is forgotten with the last pod of ours
+    that names its group, or with the group."""
 
     def __init__(self, groups: PodGroups) -> None:
         self._groups = groups
@@ -152,8 +152,8 @@ class PodGroupStatuses:
     def due(
         self, why: Callable[[GroupRef], str], now: float, utc_now: str
     ) -> tuple[list[DueStatus], list[Overdue]]:
-        """What is to be written now: it counts as written. `why` a gang waits; "": it does not. Groups whose gang
-        waits are looked at again with later calls."""
+        """What is to be written now: it counts as written. `why` a gang waits; "": it does not. Groups whose
+        gang waits are looked at again with later calls."""
         self._to_check.update(dict.fromkeys(self._groups.take_touched()))
         statuses: list[DueStatus] = []
         overdue: list[Overdue] = []
@@ -175,7 +175,8 @@ class PodGroupStatuses:
         return statuses, overdue
 
     def retry(self, ref: GroupRef, *, soon: bool) -> None:
-        """Writing failed. `soon`: it may succeed in a moment; otherwise it is written after REPEAT_SECONDS."""
+        """Writing failed. `soon`: it may succeed in a moment; otherwise it is written after
+        REPEAT_SECONDS."""
         last = self._written.get(ref)
         if last is not None:
             last.status = {}

@@ -1,8 +1,9 @@
 """PodGroups of a cluster, of three kinds, and the pods that name them.
 
-A pod names a PodGroup of its own namespace; the objects of the three kinds are different groups, whatever their
-names. A group may come after its pods, change and go. A pod whose group is not there waits, and is told whether
-the object, the kind or the right to read it is missing. An entry is forgotten with its object or its pod."""
+A pod names a PodGroup of its own namespace; the objects of the three kinds are different groups, whatever
+their names. A group may come after its pods, change and go. A pod whose group is not there waits, and is told
+whether the object, the kind or the right to read it is missing. An entry is forgotten with its object or its
+pod."""
 
 from collections import Counter
 from collections.abc import Mapping

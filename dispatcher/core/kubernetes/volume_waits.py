@@ -1,6 +1,6 @@
-"""Kubernetes mode: which reserved pods must have their volumes bound before they are bound themselves, and what is
-to be done for them (kube-scheduler's PreBind of VolumeBinding). A resolver writes what the pod's worker chose. The
-controller manager and provisioners do the rest, and the informers show it here.
+"""Kubernetes mode: which reserved pods must have their volumes bound before they are bound themselves, and
+what is to be done for them (kube-scheduler's PreBind of VolumeBinding). A resolver writes what the pod's
+worker chose. The controller manager and provisioners do the rest, and the informers show it here.
 
 A wait ends when its pod is bound, refused or gone, and at the latest after the time limit."""
 
@@ -66,8 +66,8 @@ class VolumeWaits:
     """By UID, the pods whose volumes are being bound."""
 
     def __init__(self, storage: StorageObjects, *, timeout_seconds: float, repeat_seconds: float) -> None:
-        """`timeout_seconds`: kube-scheduler's bindTimeoutSeconds. `repeat_seconds`: when a resolver is to look
-        again that all is written."""
+        """`timeout_seconds`: kube-scheduler's bindTimeoutSeconds. `repeat_seconds`: when a resolver is to
+        look again that all is written."""
         self._repeat_seconds = repeat_seconds
         self._storage = storage
         self._timeout_seconds = timeout_seconds

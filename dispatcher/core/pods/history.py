@@ -104,8 +104,8 @@ class _Chunk:
 
 
 class EventLog:
-    """The last `limit_pods` pod events, and no more than take `limit_bytes`; in whole batches, the last one at
-    least. The events of many batches share columns: a batch of one pod takes some 30 bytes."""
+    """The last `limit_pods` pod events, and no more than take `limit_bytes`; in whole batches, the last one
+    at least. The events of many batches share columns: a batch of one pod takes some 30 bytes."""
 
     def __init__(
         self, limit_pods: int = 1_000_000, first_revision: int = 1, limit_bytes: int = EVENT_LOG_BYTES

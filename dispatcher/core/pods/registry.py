@@ -40,8 +40,9 @@ _SLICE_ROWS = 50_000
 _SLICE_NAMES = 3_000
 
 # A set of which some pods live is looked through when so many more of its pods are deleted, and at least an
-# eighth of them: that costs some nanoseconds for each pod that it ever had. Fewer rows than that in a row stay with
-# it, or the free ranges would soon be too small and too many. So a pod that lives holds so many rows at most.
+# eighth of them: that costs some nanoseconds for each pod that it ever had. Fewer rows than that in a row
+# stay with it, or the free ranges would soon be too small and too many. So a pod that lives holds so many
+# rows at most.
 LEAST_FREED_ROWS = 16
 _LOOKED_THROUGH_PART = 8
 _MOST_RANGES = 1000  # freed in one step
@@ -138,8 +139,8 @@ class PodRegistry:
         return bool(self._to_forget)
 
     def forget_deleted(self) -> list[Submission]:
-        """Free rows and names of deleted pods that hold no reservation and are in no batch and no queue. Returns
-        the submissions that are forgotten with the last of their pods."""
+        """Free rows and names of deleted pods that hold no reservation and are in no batch and no queue.
+        Returns the submissions that are forgotten with the last of their pods."""
         forgotten = []
         for pod_set in list(self._to_forget.values()):
             least = max(LEAST_FREED_ROWS, pod_set.held // _LOOKED_THROUGH_PART) if pod_set.live else 0

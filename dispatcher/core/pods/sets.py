@@ -3,8 +3,9 @@
 A submission is one accepted message: jobs, and at most one list of named pods. Each is a pod set with its own
 range of rows and its own 12-byte UID prefix. A pod name is unique in its namespace, across jobs and lists.
 
-Rows, names and UIDs of deleted pods are forgotten before the rest of their set (`PodRegistry.forget_deleted`), and
-a set before the rest of its submission. The submission remains until the last of its sets is forgotten."""
+Rows, names and UIDs of deleted pods are forgotten before the rest of their set
+(`PodRegistry.forget_deleted`), and a set before the rest of its submission. The submission remains until the
+last of its sets is forgotten."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -248,7 +249,8 @@ class Directory:
             self._given_uids.update(zip(map(bytes, uids), range(first, first + len(uids)), strict=True))
 
     def remove(self, pod_set: PodSet) -> None:
-        """Remove a set; those of a list are removed already, by `remove_listed`. A job's name is free again."""
+        """Remove a set; those of a list are removed already, by `remove_listed`. A job's name is free
+        again."""
         del self.sets[pod_set.index], self._prefixes[pod_set.uid_prefix]
         self.release_job(pod_set)
 

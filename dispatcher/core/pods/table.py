@@ -1,6 +1,6 @@
-"""All pods as columns. A pod is a row; the row number identifies it until the row is freed. A set of pods gets
-one contiguous range of rows, of which parts may be freed before the others. The columns are replaced when the
-table grows, so nobody keeps a column across a call that may allocate."""
+"""All pods as columns. A pod is a row; the row number identifies it until the row is freed. A set of pods
+gets one contiguous range of rows, of which parts may be freed before the others. The columns are replaced
+when the table grows, so nobody keeps a column across a call that may allocate."""
 
 from bisect import bisect
 from collections.abc import Iterator

@@ -350,8 +350,8 @@ class ActiveQueue:
         return len(segments)
 
     def rows(self, sub_queue: int, start: int, limit: int) -> Rows:
-        """Up to `limit` rows of a sub-queue from a position on, as they lie there: deleted and passed-over ones
-        included."""
+        """Up to `limit` rows of a sub-queue from a position on, as they lie there: deleted and passed-over
+        ones included."""
         return self._sub_queues.rows(sub_queue, start, limit)
 
     def all_rows(self) -> list[Rows]:

@@ -179,8 +179,8 @@ def _domain_changed(node: NodeChange, key: str) -> bool:
 
 
 def _volume_binding(spec: PodSpec, changes: Changes) -> bool:
-    """A claim of the pod came or changed, or something by which claims get volumes; a node is new or has other
-    labels; a pod that left may have had a volume that was never bound."""
+    """A claim of the pod came or changed, or something by which claims get volumes; a node is new or has
+    other labels; a pod that left may have had a volume that was never bound."""
     if _own_claims(spec, changes) or changes.storage & _ABOUT_BINDING:
         return True
     if any(True for _ in _nodes(changes, Aspect.ADDED | Aspect.LABELS)):
@@ -201,16 +201,16 @@ def _volume_zone(spec: PodSpec, changes: Changes) -> bool:
 
 
 def _volume_restrictions(spec: PodSpec, changes: Changes) -> bool:
-    """A claim of the pod came or changed, a node was added, or a pod left that may have had a disk or a claim of
-    the pod."""
+    """A claim of the pod came or changed, a node was added, or a pod left that may have had a disk or a claim
+    of the pod."""
     if _own_claims(spec, changes) or any(True for _ in _nodes(changes, Aspect.ADDED)):
         return True
     return _volumes_left(changes)
 
 
 def _node_volume_limits(spec: PodSpec, changes: Changes) -> bool:
-    """A claim of the pod, a node's limits or attachments changed, a node was added, or a pod left that may have
-    had volumes."""
+    """A claim of the pod, a node's limits or attachments changed, a node was added, or a pod left that may
+    have had volumes."""
     if _own_claims(spec, changes) or changes.storage & {"CSINode", "VolumeAttachment", "PersistentVolume"}:
         return True
     if any(True for _ in _nodes(changes, Aspect.ADDED)):

@@ -166,8 +166,8 @@ class Queues:
             self.gang_completed(gang, now, now_ms)
 
     def check_gang_minimums(self, now: float, now_ms: int) -> Rows:
-        """Check the gangs whose pods or rule changed. A gang with its minimum is queued. The pods of the others
-        become UNSCHEDULABLE until more pods come; they are returned, to be published."""
+        """Check the gangs whose pods or rule changed. A gang with its minimum is queued. The pods of the
+        others become UNSCHEDULABLE until more pods come; they are returned, to be published."""
         pods, gangs = self._registry.pods, self._registry.gangs
         updates = [np.empty(0, np.uint32)]
         to_check, self._gangs_to_check = self._gangs_to_check, {}

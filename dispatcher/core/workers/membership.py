@@ -1,8 +1,8 @@
 """Scheduler workers: their states, links and outstanding batches. A worker is identified by its name. A
 *link* is one stream of a worker, numbered by the dispatcher; messages of an older link are ignored.
 
-A worker that is gone is remembered for a day, and the latest thousand of them at most: deployments bring new names
-with every rollout. Then its number belongs to the next new name."""
+A worker that is gone is remembered for a day, and the latest thousand of them at most: deployments bring new
+names with every rollout. Then its number belongs to the next new name."""
 
 import math
 from collections import OrderedDict, deque
@@ -30,8 +30,8 @@ _BUSY_SECONDS = 1.5
 MAX_TRANSITIONS = 50  # kept per worker
 _MOST_REASON = 300  # characters of a worker's reason to stop
 
-# How long and how many gone workers are remembered. One that an operator cordoned or drained is remembered as long as
-# there is room: it registers again in that state.
+# How long and how many gone workers are remembered. One that an operator cordoned or drained is remembered as
+# long as there is room: it registers again in that state.
 GONE_SECONDS = 86_400.0
 MOST_GONE = 1000
 
@@ -280,8 +280,8 @@ class Membership:
         return not self._free_numbers and len(self._by_number) >= NONE_U16
 
     def forget_gone(self, now: float) -> list[int]:
-        """Forget workers that are gone and fenced, if it is long ago or there are too many. Returns their numbers,
-        which will belong to others."""
+        """Forget workers that are gone and fenced, if it is long ago or there are too many. Returns their
+        numbers, which will belong to others."""
         gone = [worker for worker in self if worker.state in GONE and worker.unfenced is None]
         gone.sort(key=lambda worker: worker.since)
         over = max(0, len(gone) - MOST_GONE)
@@ -366,7 +366,8 @@ class Membership:
         in_hand = "" if left else f", with {worker.outstanding} pods in hand"
         worker.set_state(WorkerState.LEFT if left else WorkerState.LOST, now, f"{why}{in_hand}")
         worker.busy_share = 0.0
-        # If it registers again, it knows no class. Until then a thousand workers that are gone would keep theirs.
+        # If it registers again, it knows no class. Until then a thousand workers that are gone would keep
+        # theirs.
         worker.classes, worker.costs = KnownClasses(), ClassCosts()
         del self._by_link[worker.link]
         self.generation += 1

@@ -1,9 +1,9 @@
-"""Devices in a worker's view: the objects of the cluster, which devices are in use, and which nodes can satisfy
-claims.
+"""Devices in a worker's view: the objects of the cluster, which devices are in use, and which nodes can
+satisfy claims.
 
 A device is in use by the API server's record, the status of a claim, or by the ledger's, the claims that pods
-hold. Claims of one shape share an answer for all nodes. It is kept and repaired for the nodes where devices came
-into use or became free, so the thousandth claim of a template costs a look-up."""
+hold. Claims of one shape share an answer for all nodes. It is kept and repaired for the nodes where devices
+came into use or became free, so the thousandth claim of a template costs a look-up."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -34,8 +34,8 @@ from scheduler_worker.core.devices.pools import DeviceUsage, PoolId, PoolTable, 
 from scheduler_worker.core.nodes import ChangeLog, Mask, NodeCatalogue
 
 _MOST_SHAPES = 32  # whose answers are kept; those used last
-# For all nodes at once, see allocator.MOST_TRIES: claims that are hard to satisfy must not stop a worker. What is
-# usual takes one try for each device.
+# For all nodes at once, see allocator.MOST_TRIES: claims that are hard to satisfy must not stop a worker.
+# What is usual takes one try for each device.
 _MOST_TRIES = 500_000
 
 

@@ -333,8 +333,8 @@ class NodeSets:
 
 
 class AttachedVolumes:
-    """Which CSI volumes each node has attached: those of its pods, and those of VolumeAttachments. Exact as of
-    the last `refresh`."""
+    """Which CSI volumes each node has attached: those of its pods, and those of VolumeAttachments. Exact as
+    of the last `refresh`."""
 
     def __init__(
         self, storage: StorageCatalogue, catalogue: NodeCatalogue, specs: ChangeLog, pods: PodIndex

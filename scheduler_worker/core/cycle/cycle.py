@@ -444,8 +444,8 @@ class Cycle:
         return len(placed.nodes)
 
     def _with_choices(self, run: Run, reserved: Reserved, node: int) -> Run:
-        """The run, whose first pod is assumed on the node: its group says from now on which volumes and devices
-        the pod's claims get there."""
+        """The run, whose first pod is assumed on the node: its group says from now on which volumes and
+        devices the pod's claims get there."""
         after = run.pod_class.choosing(reserved.volumes, reserved.held)
         if after is run.pod_class:
             return run

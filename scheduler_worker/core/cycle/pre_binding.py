@@ -161,8 +161,8 @@ class PreBinding:
             self._waiting.append(reserved)
 
     def step(self, failures: PluginFailures) -> None:
-        """Answer what plugins have prepared, and have them prepare what was reserved since. All parts of a gang
-        must have been added."""
+        """Answer what plugins have prepared, and have them prepare what was reserved since. All parts of a
+        gang must have been added."""
         while True:
             if self._asked:
                 answer = self._calls.take()

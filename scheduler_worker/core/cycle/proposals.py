@@ -20,8 +20,8 @@ from scheduler_worker.core.placement.run_placer import Placed
 from scheduler_worker.core.preemption.evaluator import Preemptor, Victims
 from scheduler_worker.core.work import OutcomeCollector, Run, Work
 
-# Refusals that only the feed can explain: it shows other pods and node specs. Verdicts bring amounts, but only
-# of the nodes that refused. In contention the other nodes are as likely to be taken.
+# Refusals that only the feed can explain: it shows other pods and node specs. Verdicts bring amounts, but
+# only of the nodes that refused. In contention the other nodes are as likely to be taken.
 _EXPLAINED_BY_FEED = (VerdictCode.CONFLICT_PORT, VerdictCode.CONFLICT_TOPOLOGY, VerdictCode.CONFLICT_VERSION)
 
 
@@ -52,8 +52,8 @@ class Proposals:
         clock: Callable[[], float],
         pre_binding: PreBinding | None = None,
     ) -> None:
-        """See SchedulerLimits for the first two numbers. `pre_binding`: has reserved pods prepared; None: they are
-        bound."""
+        """See SchedulerLimits for the first two numbers. `pre_binding`: has reserved pods prepared; None:
+        they are bound."""
         self.draft = Draft()
         self.proposed = 0  # pods of drafts proposed, ever, each as often as it was
         self.conflicts = 0  # refusals by the ledger, ever

@@ -154,8 +154,8 @@ class ConflictAttribution:
 
 
 class Contention:
-    """Whether the ledger lately refused many of this worker's pods, so that its view of the nodes with room is
-    out of date faster than it places pods."""
+    """Whether the ledger lately refused many of this worker's pods, so that its view of the nodes with room
+    is out of date faster than it places pods."""
 
     def __init__(self) -> None:
         self._share = 0.0  # of the latest pods, refused

@@ -64,8 +64,8 @@ class Scheduler:
         """`clock` is read, in seconds, to measure what placing takes; without one everything takes no time.
         `registers_rules`: pods wait until the ledger knows their rules, so the caller has to send what
         `take_registrations` returns. `algorithm` places whole batches in place of the ranking; pods that it
-        cannot take are ranked all the same. `pre_binds` asks the profile's pre-bind plugins, which nobody else asks;
-        None: what is reserved is bound."""
+        cannot take are ranked all the same. `pre_binds` asks the profile's pre-bind plugins, which nobody
+        else asks; None: what is reserved is bound."""
         self.cache = cache
         self.limits = limits = limits or SchedulerLimits()
         self.refusals = ConflictAttribution()
@@ -289,8 +289,8 @@ class Scheduler:
             self._preemption.settled(settled.shard, settled.victims)
 
     def pre_bind(self) -> None:
-        """Answer the pods that plugins have prepared, and have them prepare those that were reserved since. To be
-        called after verdicts, and when plugins have answered."""
+        """Answer the pods that plugins have prepared, and have them prepare those that were reserved since.
+        To be called after verdicts, and when plugins have answered."""
         if self._pre_binding is not None:
             self._pre_binding.step(self._cycle.failures)
 

@@ -1,8 +1,8 @@
 """Chooses devices of one node for claims: structured parameters as kube-scheduler 1.36 allocates them.
 
-The search takes claims, their requests and the devices in order, with backtracking. The first solution counts.
-It knows claims by their *shape* alone: claims of one shape get the same answer, so a StatefulSet's thousand
-claims are judged once."""
+The search takes claims, their requests and the devices in order, with backtracking. The first solution
+counts. It knows claims by their *shape* alone: claims of one shape get the same answer, so a StatefulSet's
+thousand claims are judged once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

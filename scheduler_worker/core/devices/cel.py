@@ -1,8 +1,8 @@
 """The Common Expression Language, compiled once for each expression to functions of Python.
 
-Two libraries were tried and not taken; ADR 62 says why. Types are checked when an expression is evaluated, not
-before: the API server has refused what cannot be right. `&&`, `||` and the macros all() and exists() absorb
-errors as the specification says."""
+Two libraries were tried and not taken; ADR 62 says why. Types are checked when an expression is evaluated,
+not before: the API server has refused what cannot be right. `&&`, `||` and the macros all() and exists()
+absorb errors as the specification says."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any

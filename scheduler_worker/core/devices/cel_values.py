@@ -311,8 +311,8 @@ def _size(value: Value) -> int:
     raise CelError(NO_OVERLOAD)
 
 
-# Python tries the parts of a repeated group in all ways, which may take for ever; RE2, which Kubernetes uses, does
-# not. RE2 has no (?=...), (?<...) and backreferences either.
+# Python tries the parts of a repeated group in all ways, which may take for ever; RE2, which Kubernetes uses,
+# does not. RE2 has no (?=...), (?<...) and backreferences either.
 _BEYOND = re.compile(r"\)[*+{]|\(\?[=!<]|\\[1-9]")
 
 

@@ -1,7 +1,7 @@
 """What nodes are offered: pools of devices, from the slices that drivers publish.
 
-A pool is all slices of one driver and pool name with the highest generation. A node sees those that concern it
-(kube-scheduler's GatherPools)."""
+A pool is all slices of one driver and pool name with the highest generation. A node sees those that concern
+it (kube-scheduler's GatherPools)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -146,7 +146,8 @@ class _Slice:
 
 
 class PoolTable:
-    """The pools of all nodes. `replace` takes new slices; what expressions found is kept for equal devices."""
+    """The pools of all nodes. `replace` takes new slices; what expressions found is kept for equal
+    devices."""
 
     def __init__(self) -> None:
         self._slices: dict[str, _Slice] = {}  # by name

@@ -2,8 +2,8 @@
 a time.
 
 A plugin is one class that derives from as many of these as it serves: FilterPlugin, ScorePlugin,
-PermitPlugin and PreBindPlugin. The framework knows a plugin by its base classes and by what they declare. What it declares with
-`filter_reads` and `score_reads` says how often it is asked:
+PermitPlugin and PreBindPlugin. The framework knows a plugin by its base classes and by what they declare.
+What it declares with `filter_reads` and `score_reads` says how often it is asked:
 
 - SPECS: once for pods that differ only in amounts, and again for nodes whose spec changed.
 - REQUESTED: again for nodes on which pods came or went.
@@ -114,8 +114,8 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A filter that cannot judge a pod on some nodes. If one of these passes the filters before it, the pod is
-    not placed at all (as in kube-scheduler)."""
+    """A filter that cannot judge a pod on some nodes. If one of these passes the filters before it, the pod
+    is not placed at all (as in kube-scheduler)."""
 
     plugin: str
     nodes: Mask  # (size,)
@@ -357,8 +357,9 @@ class Unready:
 class PreBindPlugin(ABC):
     """Prepares pods between their reservation and the moment they are bound (kube-scheduler: PreBind).
 
-    Both methods are called in a thread of their own, while the worker goes on, and may wait for others. Both may be
-    called again for the same pod: a worker that is lost in between calls neither, and another one begins anew."""
+    Both methods are called in a thread of their own, while the worker goes on, and may wait for others. Both
+    may be called again for the same pod: a worker that is lost in between calls neither, and another one
+    begins anew."""
 
     name: str
 

@@ -208,7 +208,8 @@ def room_in_flight(
 def ports_in_flight(
     cache: NodeInfoCache, spec: PodSpec, among: Mask, drafted: Assumption | None = None
 ) -> tuple[int, list[Assumption]]:
-    """As `room_in_flight`, for the host ports that this worker's own pods in flight hold on nodes of `among`."""
+    """As `room_in_flight`, for the host ports that this worker's own pods in flight hold on nodes of
+    `among`."""
     clashing, nodes, in_the_way = PortHolders(spec.host_ports), set[int](), []
     for assumption in (*cache.in_flight, *([] if drafted is None else [drafted])):
         slots = [slot for slot, group in enumerate(assumption.groups) if clashing.includes(group, {})]

@@ -22,7 +22,8 @@ _CELLS = 1024
 _LARGEST_STEP = 256  # levels looked at in one selection
 _LEAST_EVEN_RUN = 16  # a run's pass over all nodes costs about as much as placing so many pods singly
 _SINGLY = 64  # pods placed singly after a run ended early, before the next one is tried
-# Nodes per shard besides those a run takes, for each alternate that a pod names: its pods name different ones.
+# Nodes per shard besides those a run takes, for each alternate that a pod names: its pods name different
+# ones.
 _SPARE_NODES = 2
 
 

@@ -79,8 +79,8 @@ class TieOrder:
         self.version += 1
 
     def bits_for(self, demand: Demand) -> Keys:
-        """What is added to keys of this demand, (nodes,). Pods that prefer nodes by the pods there are not kept
-        to the worker's share: they would crowd in it, though they want to be apart."""
+        """What is added to keys of this demand, (nodes,). Pods that prefer nodes by the pods there are not
+        kept to the worker's share: they would crowd in it, though they want to be apart."""
         return self._alone if demand.prefers_by_pods else self.bits
 
     def draw(self, keys: Keys) -> int:

@@ -1,8 +1,8 @@
 """DynamicResources: nodes that can give a pod the devices of its claims.
 
-A claim that has devices decides which nodes reach them. For the others together devices are chosen on each node
-(`devices.allocator`). Extended resources that a device class stands for become one more claim on nodes that do not
-offer the resource themselves. Such a claim belongs to one pod."""
+A claim that has devices decides which nodes reach them. For the others together devices are chosen on each
+node (`devices.allocator`). Extended resources that a device class stands for become one more claim on nodes
+that do not offer the resource themselves. Such a claim belongs to one pod."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -126,8 +126,8 @@ class ClaimedDevices(FilterState):
         return Reserved(tuple(names), devices=devices, mappings=mappings, held=held)
 
     def _allocations(self, node: int) -> tuple[dict[str, Allocation], tuple[RequestMapping, ...]]:
-        """By claim that is to be allocated on this node, which passes, its devices; and for extended resources
-        whose request is whose."""
+        """By claim that is to be allocated on this node, which passes, its devices; and for extended
+        resources whose request is whose."""
         for part in self._parts:
             if part.nodes[node]:
                 found = part.fits.at(node)
@@ -256,8 +256,8 @@ class ClaimedDevices(FilterState):
             self.passed &= ~refused
 
     def _by_resources(self) -> list[tuple[Mask, dict[str, str]]]:
-        """Sets of nodes, each with the extended resources that are devices there: name of the class by that of
-        the resource."""
+        """Sets of nodes, each with the extended resources that are devices there: name of the class by that
+        of the resource."""
         cache, by_class = self._cache, self._cache.devices.extended_resources
         wanted = sorted({name for c in self._pod.containers for _, name, _ in c.requests if name in by_class})
         numbers: NDArray[np.int64] = np.zeros(cache.size, np.int64)
@@ -305,8 +305,8 @@ def _extended_claim(
     """The claim for a pod's extended resources, by the class of each; None: it has none of them.
 
     Containers and sidecars have requests of their own. An init container that ends uses those of what starts
-    after it. Where these are too few it has a request for the rest; only the largest such request stays, because
-    init containers run one after the other."""
+    after it. Where these are too few it has a request for the rest; only the largest such request stays,
+    because init containers run one after the other."""
     requests: list[ClaimRequest] = []
     mappings: list[RequestMapping] = []
     for resource in sorted(classes):

@@ -39,8 +39,8 @@ _FREE = (1 << _COUNT_SHIFT) - 1
 
 @dataclass(frozen=True, slots=True)
 class Popularity:
-    """The c classes of the workload that request GPU, by shape; they have s shapes with t different amounts of
-    each card. Weights are shares of all pods."""
+    """The c classes of the workload that request GPU, by shape; they have s shapes with t different amounts
+    of each card. Weights are shares of all pods."""
 
     cpu: NDArray[np.int64]  # (c, 1)
     memory: NDArray[np.int64]  # (c, 1)

@@ -191,8 +191,8 @@ class _Rows:
 def _move_all(
     state: PlanState, rows: Sequence[int], source: int, purpose: str, among: Mask | None = None
 ) -> tuple[int, str] | None:
-    """Move these pods from a node to others, of `among` where that is given. If one cannot be moved, it and why
-    not; the moves before it stay."""
+    """Move these pods from a node to others, of `among` where that is given. If one cannot be moved, it and
+    why not; the moves before it stay."""
     for row in rows:
         why = state.why_fixed(row)
         if why:
@@ -294,8 +294,8 @@ def _nodes_with_pods(state: PlanState) -> list[int]:
 
 
 def spread(state: PlanState) -> MovePlan:
-    """Take load from the fullest nodes to the emptiest. The gain is in per cent of the mean squared load, of cpu
-    or memory, whichever is larger."""
+    """Take load from the fullest nodes to the emptiest. The gain is in per cent of the mean squared load, of
+    cpu or memory, whichever is larger."""
     present = np.flatnonzero(state.cache.present)
     scale = 100.0 / max(len(present), 1)
     load = state.load()

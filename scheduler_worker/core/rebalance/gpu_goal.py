@@ -26,8 +26,8 @@ _BITS = np.arange(CARD_SLOTS)
 
 
 def defragment_gpus(state: PlanState, popularity: Popularity) -> MovePlan:
-    """Plan the moves that lower the fragments of the workload with this popularity, the best one first. The gain
-    is in thousandths of a card."""
+    """Plan the moves that lower the fragments of the workload with this popularity, the best one first. The
+    gain is in thousandths of a card."""
     search = _GpuMoves(state, popularity)
     plan = MovePlan("fragments, thousandths of a card", before=search.total, after=0.0)
     refused = 0
@@ -92,7 +92,8 @@ class _GpuMoves:
         return float(self._fragments.sum())
 
     def best(self) -> tuple[int, int, float] | None:
-        """The move that promises most: position of the pod, position of the target, gain. None: none gains."""
+        """The move that promises most: position of the pod, position of the target, gain. None: none
+        gains."""
         if not len(self._rows):
             return None
         top = np.maximum.reduceat(self._leaving, self._first)
@@ -182,7 +183,8 @@ class _GpuMoves:
             self._leaving[some] = self._fragments[self._position[nodes]] - after
 
     def _update_coming(self, positions: NDArray[np.intp]) -> None:
-        """How far the fragments of a node fall when a pod of a class comes to it; never, where it has no room."""
+        """How far the fragments of a node fall when a pod of a class comes to it; never, where it has no
+        room."""
         cache, classes = self._state.cache, len(self._demands)
         nodes = self._nodes[positions]
         cpu, memory, on_cards = self._free(nodes)

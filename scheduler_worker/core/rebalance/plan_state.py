@@ -241,8 +241,8 @@ class PlanState:
         return self._sizes[number]
 
     def tightest(self, demand: Demand, targets: NodeIndexes) -> int:
-        """Of these nodes the one with the least room left over, so that large holes stay. Nodes with cards come
-        last for pods that request none."""
+        """Of these nodes the one with the least room left over, so that large holes stay. Nodes with cards
+        come last for pods that request none."""
         cache = self.cache
         allocatable = np.maximum(cache.accounts.allocatable[:, targets][[CPU, MEMORY]], 1)
         left = (allocatable - cache.requested[:, targets][[CPU, MEMORY]]) / allocatable

@@ -71,8 +71,8 @@ class NodeLoads:
         return found
 
     def with_pod(self, nodes: NodeIndexes, row: int) -> tuple[NDArray[np.float64], Mask]:
-        """The load of these nodes with this pod, which is on none of them now, and whether they are noisy then:
-        (n,) each."""
+        """The load of these nodes with this pod, which is on none of them now, and whether they are noisy
+        then: (n,) each."""
         demand = self._state.demand(int(self._state.pods.classes[row])).request[_ROWS]
         allocatable = self._allocatable[:, nodes]
         excess = (self._of_nodes[:, nodes] + self._beyond[:, row, None]) / allocatable

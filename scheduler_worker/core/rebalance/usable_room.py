@@ -78,8 +78,8 @@ class RequestMix:
         admitted: Mask | None = None,
         most: int = MOST_CLASSES,
     ) -> "RequestMix":
-        """From the number of pods of each class. Classes without pods, and beyond the `most` frequent ones, are
-        left out."""
+        """From the number of pods of each class. Classes without pods, and beyond the `most` frequent ones,
+        are left out."""
         order = np.argsort(-pods, kind="stable")[:most]
         kept = order[pods[order] > 0]
         cards = np.array([0 if device is None else device.count for device in devices], np.int64)
@@ -324,8 +324,8 @@ def emptiable_nodes(
     above, because labels, taints and rules about other pods are not looked at, and cards are counted and not
     filled one by one.
 
-    k classes of pods: `requests` (R, k), `devices` (2, k) are cards and milli of each. m pods: `of_pod` (m,) are
-    their classes, `at` (m,) their nodes. The least loaded nodes go first."""
+    k classes of pods: `requests` (R, k), `devices` (2, k) are cards and milli of each. m pods: `of_pod` (m,)
+    are their classes, `at` (m,) their nodes. The least loaded nodes go first."""
     nodes: int = room.allocatable.shape[1]
     if not nodes or not len(at):
         return nodes

@@ -1,5 +1,5 @@
-"""Storage objects of tests, as short as they can be, and what binds and provisions volumes in a cluster that has
-no controller manager: the test itself, step by step."""
+"""Storage objects of tests, as short as they can be, and what binds and provisions volumes in a cluster that
+has no controller manager: the test itself, step by step."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""`python -m tools.peers` at a size that takes seconds: one load, in process, by kube-scheduler and by HOSS beside
-it."""
+"""`python -m tools.peers` at a size that takes seconds: one load, in process, by kube-scheduler and by HOSS
+beside it."""
 
 import asyncio
 import json

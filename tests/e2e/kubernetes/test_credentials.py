@@ -1,4 +1,5 @@
-"""The Job of deploy/ that makes certificates and accounts of Redis, with its own rights on a real API server."""
+"""The Job of deploy/ that makes certificates and accounts of Redis, with its own rights on a real API
+server."""
 
 import base64
 from collections.abc import Callable

@@ -118,8 +118,8 @@ def bind_late(
     cluster: Cluster,
     meanwhile: Callable[[], Any],
 ) -> None:
-    """HOSS gives `mine` the only room, and its binding is on its way while kube-scheduler, which does not know
-    of it, gets `theirs`; it arrives after `meanwhile`."""
+    """HOSS gives `mine` the only room, and its binding is on its way while kube-scheduler, which does not
+    know of it, gets `theirs`; it arrives after `meanwhile`."""
     network.faults = (Fault("/binding", methods=("POST",), hangs=True),)
     create(api, "mine")
     wait_until(lambda: reserved(cluster) and network.struck, "HOSS has placed its pod")

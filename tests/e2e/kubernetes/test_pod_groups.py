@@ -1,4 +1,5 @@
-"""Gangs as clusters write them: the PodGroups of the scheduler-plugins, of Volcano and of Kubernetes itself."""
+"""Gangs as clusters write them: the PodGroups of the scheduler-plugins, of Volcano and of Kubernetes
+itself."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""One file of kind KubeSchedulerConfiguration for a real kube-scheduler and for HOSS: the same nodes are chosen,
-and the same files refused. HOSS serves all profiles of the file at once, each by a worker of its own."""
+"""One file of kind KubeSchedulerConfiguration for a real kube-scheduler and for HOSS: the same nodes are
+chosen, and the same files refused. HOSS serves all profiles of the file at once, each by a worker of its
+own."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -161,8 +162,8 @@ def configuration(tmp_path: Path, own_control_plane: ControlPlane) -> Path:
 
 @pytest.fixture
 def hoss(tmp_path: Path, own_control_plane: ControlPlane, configuration: Path) -> Iterator[Cluster]:
-    """A platform that takes the pods of all profiles, and of one that the file does not have. It has no worker
-    yet."""
+    """A platform that takes the pods of all profiles, and of one that the file does not have. It has no
+    worker yet."""
     names = [*PROFILES, "missing"]
     dispatcher, policy = tmp_path / "dispatcher.yaml", tmp_path / "policy.yaml"
     head = {"apiVersion": "hoss.dev/v1alpha1"}

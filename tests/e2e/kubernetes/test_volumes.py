@@ -1,5 +1,5 @@
-"""HOSS schedules pods with claims on a real API server. The test binds and provisions volumes, as a controller
-manager and a driver do."""
+"""HOSS schedules pods with claims on a real API server. The test binds and provisions volumes, as a
+controller manager and a driver do."""
 
 from collections.abc import Iterator
 from pathlib import Path

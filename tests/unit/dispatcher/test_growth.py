@@ -1,5 +1,5 @@
-"""What the dispatcher forgets: namespaces, kinds, tenants and classes with their last pod, and then their numbers
-belong to others."""
+"""What the dispatcher forgets: namespaces, kinds, tenants and classes with their last pod, and then their
+numbers belong to others."""
 
 import numpy as np
 import pytest

@@ -37,8 +37,8 @@ def test_such_a_pod_gives_back_its_room_with_the_reason_and_is_queued_once_that_
 
 
 def test_those_of_the_same_commit_are_bound_and_confirmed_after_the_release(bench):
-    """A dispatcher that dies in between leaves a reservation that is not confirmed, and its successor gives that
-    back."""
+    """A dispatcher that dies in between leaves a reservation that is not confirmed, and its successor gives
+    that back."""
     bench.join("w1")
     rows = bench.job("job", 3)
     work = bench.sent["w1"].pop(0)

@@ -175,8 +175,8 @@ def test_gpu_that_no_pod_of_the_load_can_use_is_fragmented():
 def test_room_is_stranded_where_no_whole_pod_fits():
     there = pool({"cpu": 400, "memory": 95}, {"cpu": 500, "memory": 0})
     found = figures.stranded(there, [a_spec(100, 10), a_spec(600, 1)], np.array([1, 1]))
-    # Of the first node nothing is usable by the first, for lack of memory, and all by the second; of the other
-    # node it is the first alone.
+    # Of the first node nothing is usable by the first, for lack of memory, and all by the second; of the
+    # other node it is the first alone.
     assert found["cpu"] == pytest.approx((600 / 2 + 500 / 2) / 2000)
     assert figures.stranded(there, [a_spec(1, 1)], np.array([1]))["cpu"] == pytest.approx(0.0)
     assert figures.stranded(there, [], np.empty(0, np.int64)) == {}

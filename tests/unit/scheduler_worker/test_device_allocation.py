@@ -241,7 +241,8 @@ WANTS = PodSpec(
 
 
 def proposed(spec, *nodes, devices=(CLASS, SLICE)):
-    """What a worker proposes for a pod: the node, the amount of the extended resource, and the claims held."""
+    """What a worker proposes for a pod: the node, the amount of the extended resource, and the claims
+    held."""
     scheduler, _ = live_worker(Cluster(nodes=list(nodes)))
     scheduler.set_devices(devices, 0.0)
     scheduler.define_class(1, spec)

@@ -1,5 +1,5 @@
-"""What a worker forgets: label values, taints and labels with the last node that has them, and rankings with the
-last class."""
+"""What a worker forgets: label values, taints and labels with the last node that has them, and rankings with
+the last class."""
 
 import gc
 

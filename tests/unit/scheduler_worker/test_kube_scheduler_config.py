@@ -318,8 +318,8 @@ def test_other_resources_than_cpu_and_memory_are_balanced(choose, harness_of, ma
         return None if found is None else found.tolist()
 
     # Half of cpu and memory each: node 0 goes from (0, 0, 0) to (1/2, 1/2, 1/4) with a widget, a standard
-    # deviation of 0.1178; node 1 from (0, 0, 1/2), 0.2357, to (1/2, 1/2, 3/4), 0.1178; node 2 has none, and its
-    # two stay equal.
+    # deviation of 0.1178; node 1 from (0, 0, 1/2), 0.2357, to (1/2, 1/2, 3/4), 0.1178; node 2 has none, and
+    # its two stay equal.
     assert scored(cpu=500, memory=500, more=(("example.com/widget", 1),)) == [69.0, 81.0, 75.0]
     # A pod without widgets is balanced by cpu and memory alone.
     assert scored(cpu=500, memory=500) == [75.0, 75.0, 75.0]

@@ -122,7 +122,8 @@ def test_files_are_followed_and_a_mixture_of_two_rotations_is_never_taken(author
 def test_a_secret_that_kubernetes_replaces_is_taken_with_its_list_of_what_is_revoked(
     authority, tmp_path
 ) -> None:
-    """As the kubelet does it: files are links into ..data, a link to a directory, which is replaced at once."""
+    """As the kubelet does it: files are links into ..data, a link to a directory, which is replaced at
+    once."""
     first = authority.issue(WORKER, now=NOW, into=tmp_path / "..1")
     authority.renew(authority.issue(WORKER, now=NOW), now=NOW)
     (tmp_path / "..data").symlink_to("..1")

@@ -1,4 +1,5 @@
-"""The table of rights: complete for every method that a service has, and no more than what each caller needs."""
+"""The table of rights: complete for every method that a service has, and no more than what each caller
+needs."""
 
 import pytest
 from grpc_health.v1 import health_pb2
