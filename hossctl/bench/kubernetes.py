@@ -44,7 +44,7 @@ from hossctl.local.binding_webhook import grant
 from hossctl.local.control_plane import HOSS, ControlPlane
 from hossctl.local.platform import PlatformOptions, WorkerOptions
 from hossctl.local.process import ProcessRecord
-from resolver.core.binding_review import binding_of
+from resolver.core.kubernetes.binding_review import binding_of
 
 _STALL_SECONDS = 60.0
 _DELETING_SECONDS = 300.0

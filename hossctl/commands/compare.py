@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from hossctl.compare.cells import Axes
     from hossctl.compare.document import Cell
     from hossctl.compare.measuring import Measuring
-    from hossctl.compare.publishing import ReportOptions
+    from hossctl.compare.report.publishing import ReportOptions
     from hossctl.load.playing import Trace
     from hossctl.traces.reading import Source
 
@@ -159,7 +159,7 @@ def compare(
     from hossctl.compare.cells import Plan, default_cells, of_axes, quick_cells
     from hossctl.compare.document import DecisionTimes
     from hossctl.compare.measuring import Measuring, this_machine
-    from hossctl.compare.publishing import ReportOptions, check
+    from hossctl.compare.report.publishing import ReportOptions, check
     from hossctl.traces.reading import Source
 
     files = ReportOptions(
@@ -239,8 +239,8 @@ def read_axes(
 
 def run_comparison(measuring: "Measuring", files: "ReportOptions", output: Format) -> None:
     """Measure, publish, and raise typer.Exit where the exit code is not 0."""
-    from hossctl.compare.publishing import check, publish
-    from hossctl.compare.summary import validated
+    from hossctl.compare.report.publishing import check, publish
+    from hossctl.compare.report.summary import validated
     from hossctl.load.progress import bar
 
     plan = measuring.plan
@@ -334,7 +334,7 @@ def report(
 ) -> None:
     """Tables, plots and report of a comparison measured before, or what changed since an earlier one."""
     from hossctl.compare.document import read
-    from hossctl.compare.publishing import ReportOptions, check, publish
+    from hossctl.compare.report.publishing import ReportOptions, check, publish
 
     comparison = read(document)
     files = ReportOptions(

@@ -99,8 +99,8 @@ def omega(
 ) -> None:
     """Omega's experiment (EuroSys 2013): busyness, conflicts and waits as service jobs take longer to decide
     on. Interrupted with --json, the same command continues. Exit 1 if a node is overcommitted."""
-    from hossctl.compare.publishing import ReportOptions, write, write_plots
-    from hossctl.compare.publishing import check as check_outputs
+    from hossctl.compare.report.publishing import ReportOptions, write, write_plots
+    from hossctl.compare.report.publishing import check as check_outputs
     from hossctl.load.progress import bar
     from hossctl.simulate import omega_sweep
     from hossctl.simulate.omega import OmegaCell
@@ -288,7 +288,7 @@ def check(
 
 def _keep(path: Path, document: Document) -> None:
     """Replace the file at once: after an interruption it has the former document or this one."""
-    from hossctl.compare.publishing import write
+    from hossctl.compare.report.publishing import write
 
     unfinished = path.with_name(f"{path.name}.part")
     write(unfinished, f"{json.dumps(document, indent=1)}\n".encode(), "--json")

@@ -3,7 +3,7 @@ it.
 
 A comparison is a list of *runs*. A run is one seeded load under one *mode* on a platform of its own. Runs
 with an equal `cell` are repetitions of one another. The document holds no figure that is computed from
-several runs: the reader takes medians, see `hossctl.compare.summary`. A name ends with the unit of a
+several runs: the reader takes medians, see `hossctl.compare.report.summary`. A name ends with the unit of a
 duration, shares are fractions, and amounts are in schema units.
 
 `python -m hossctl.compare.document > docs/benchmarks/compare.schema.json` writes the JSON schema.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from hoss.imports import extra
-from hossctl.compare.plots import STYLE, Drawing, Plot, legend, per_cent, side_by_side
+from hossctl.compare.report.plots import STYLE, Drawing, Plot, legend, per_cent, side_by_side
 from hossctl.console import Document
 from hossctl.simulate.omega import BATCH, SERVICE, Architecture, SimulatedConflicts, Transactions
 

@@ -14,8 +14,14 @@ from hoss.host import THIS_HOST
 from hoss.kube.api import REQUEST_SECONDS, KubeApi, Object, Reply
 from hoss.model.devices import HeldClaim
 from hoss.model.volumes import PodVolumes
-from resolver.core.binding_review import BindResult, Bound, binding_of, read_binding_reply, read_bound_pod
-from resolver.core.claim_allocations import ClaimUser
+from resolver.core.kubernetes.binding_review import (
+    BindResult,
+    Bound,
+    binding_of,
+    read_binding_reply,
+    read_bound_pod,
+)
+from resolver.core.kubernetes.claim_allocations import ClaimUser
 from resolver.kubernetes.device_binder import DeviceBinder, DeviceRequest
 from resolver.kubernetes.volume_binder import VolumeBinder, VolumeRequest
 

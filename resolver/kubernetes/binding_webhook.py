@@ -23,7 +23,7 @@ from hoss.v1 import common_pb2
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.convert_rules import unreviewed_definition
 from hoss.wire.uids import uid_from_text
-from resolver.core.binding_review import (
+from resolver.core.kubernetes.binding_review import (
     ALREADY_RESERVED,
     EXEMPT,
     NO_ROOM,
@@ -40,9 +40,9 @@ from resolver.core.binding_review import (
     unknown_resource,
     unreadable,
 )
-from resolver.core.denials import RecentDenials
+from resolver.core.kubernetes.denials import RecentDenials
+from resolver.core.kubernetes.volumes_and_devices import NotGiven
 from resolver.core.values import Decision, Proposal, ReservationState, Verdict, Writer
-from resolver.core.volumes_and_devices import NotGiven
 from resolver.kubernetes.bindings_under_way import BindingsUnderWay
 from resolver.kubernetes.pod_source import DemandCache, PodDemand, PodSource, may_have_devices, takes_names
 from resolver.kubernetes.volumes_and_devices import Share, VolumeFacts, VolumesAndDevices

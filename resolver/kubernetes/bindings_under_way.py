@@ -20,7 +20,7 @@ from hoss.errors import LedgerUnavailable, TransportError
 from hoss.telemetry import logger
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.uids import uid_from_text
-from resolver.core.binding_review import Review
+from resolver.core.kubernetes.binding_review import Review
 from resolver.core.values import ReservationState, Writer
 from resolver.kubernetes.pod_source import PodSource
 from resolver.ledger.port import Ledger

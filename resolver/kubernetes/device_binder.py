@@ -8,8 +8,8 @@ from typing import NamedTuple
 from hoss.errors import TransportError
 from hoss.kube.api import KubeApi
 from hoss.model.devices import HeldClaim, extended_claim_name
-from resolver.core.binding_review import BindResult, Bound
-from resolver.core.claim_allocations import (
+from resolver.core.kubernetes.binding_review import BindResult, Bound
+from resolver.core.kubernetes.claim_allocations import (
     ClaimUser,
     DevicesRefused,
     check_extended,

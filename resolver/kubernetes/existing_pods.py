@@ -18,7 +18,7 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, U8, U32, Uids, decode, decode_uids
 from hoss.wire.convert_rules import definition_of, group_defined, is_unreviewed
 from hoss.wire.uids import uid_text
-from resolver.core.binding_review import BindResult, Bound
+from resolver.core.kubernetes.binding_review import BindResult, Bound
 from resolver.core.values import MAX_BATCH_PODS, Proposal, Verdict, Writer
 from resolver.ledger.port import Ledger
 from resolver.messages.parts import check_kind

@@ -18,8 +18,8 @@ from hoss.manifests.volumes import read_storage_object
 from hoss.model.devices import PodClaims, ResourceClaim
 from hoss.model.volumes import CsiNode, PersistentVolume, PersistentVolumeClaim, PodVolumes
 from hoss.telemetry import logger
-from resolver.core.held_view import ClaimKey
-from resolver.core.volumes_and_devices import StorageView
+from resolver.core.kubernetes.held_view import ClaimKey
+from resolver.core.kubernetes.volumes_and_devices import StorageView
 
 _CLAIMS, _VOLUMES, _CSI_NODES = (
     "/api/v1/persistentvolumeclaims",

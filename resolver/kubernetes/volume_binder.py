@@ -6,8 +6,8 @@ from typing import NamedTuple
 from hoss.errors import TransportError
 from hoss.kube.api import KubeApi
 from hoss.model.volumes import ClaimMount, PodVolumes
-from resolver.core.binding_review import BindResult, Bound
-from resolver.core.volume_bindings import (
+from resolver.core.kubernetes.binding_review import BindResult, Bound
+from resolver.core.kubernetes.volume_bindings import (
     VolumeRefused,
     is_bound,
     reserving_patch,

@@ -17,9 +17,8 @@ from hoss.telemetry import logger
 from hoss.v1 import common_pb2
 from hoss.wire.convert_rules import definition_of, definition_taking
 from hoss.wire.convert_selectors import labels_from_proto
-from resolver.core.held_view import HeldView
-from resolver.core.values import Group
-from resolver.core.volumes_and_devices import (
+from resolver.core.kubernetes.held_view import HeldView
+from resolver.core.kubernetes.volumes_and_devices import (
     BindingNode,
     NotGiven,
     StorageView,
@@ -27,6 +26,7 @@ from resolver.core.volumes_and_devices import (
     allocated_claims,
     judge,
 )
+from resolver.core.values import Group
 from resolver.kubernetes.pod_source import PodDemand
 from resolver.kubernetes.storage_source import StorageSource
 from resolver.ledger.port import Ledger

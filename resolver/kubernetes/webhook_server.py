@@ -24,7 +24,7 @@ from hoss.kube.api import JSON
 from hoss.manifests.guarded import json_value
 from hoss.security.transport import FollowedFile
 from hoss.telemetry import logger
-from resolver.core.binding_review import answer_document, read_review
+from resolver.core.kubernetes.binding_review import answer_document, read_review
 from resolver.kubernetes.binding_webhook import BindingWebhook
 from resolver.kubernetes.webhook_callers import PATH, WebhookCallers
 

@@ -22,9 +22,9 @@ from hossctl.compare import running
 from hossctl.compare.cells import Axes, Plan
 from hossctl.compare.document import Cell, ComparisonRun
 from hossctl.compare.measuring import Measuring, this_machine, version_line
-from hossctl.compare.publishing import ReportOptions
+from hossctl.compare.report.publishing import ReportOptions
+from hossctl.compare.report.summary import mode_title
 from hossctl.compare.running import Stop
-from hossctl.compare.summary import mode_title
 from hossctl.console import Format
 from hossctl.local.control_plane import find_binaries
 from hossctl.options import Output, RedisUrl, Seed

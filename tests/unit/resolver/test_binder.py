@@ -8,7 +8,7 @@ from aiohttp import web
 from unit.kube.server import answering, saying
 from waiting import DEADLINE_SECONDS
 
-from resolver.core.binding_review import BindResult
+from resolver.core.kubernetes.binding_review import BindResult
 from resolver.kubernetes.binder import Binder, BindingRequest
 
 UID = "11111111-2222-3333-4444-555555555555"

@@ -7,7 +7,7 @@ import pytest
 from hoss.errors import InvalidInput
 from hoss.model.pod import PodSpec
 from hoss.model.resources import BASE_RESOURCES
-from resolver.core.binding_review import (
+from resolver.core.kubernetes.binding_review import (
     ReviewAnswer,
     amount_text,
     amounts_row,

@@ -5,7 +5,7 @@ import pytest
 from hoss.model.devices import Allocation, DeviceId, DeviceResult, HeldClaim, RequestMapping
 from hoss.model.quantity import read_quantity
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
-from resolver.core.claim_allocations import (
+from resolver.core.kubernetes.claim_allocations import (
     FINALIZER,
     ClaimUser,
     DevicesRefused,

@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 from webhook_in_memory import WebhookCluster, review_of
 
-from resolver.core.binding_review import RESERVED, Review, ReviewAnswer
-from resolver.core.denials import LOGGED_SECONDS, MOST, REPEATED_SECONDS, RecentDenials
+from resolver.core.kubernetes.binding_review import RESERVED, Review, ReviewAnswer
+from resolver.core.kubernetes.denials import LOGGED_SECONDS, MOST, REPEATED_SECONDS, RecentDenials
 
 NO_ROOM = ReviewAnswer("conflict_resource", message="no room")
 

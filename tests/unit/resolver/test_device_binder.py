@@ -13,7 +13,7 @@ from hoss.model.devices import (
     RequestMapping,
     extended_claim_name,
 )
-from resolver.core.binding_review import BindResult
+from resolver.core.kubernetes.binding_review import BindResult
 from resolver.kubernetes.binder import Binder, BindingRequest
 
 UID = "11111111-2222-3333-4444-555555555555"

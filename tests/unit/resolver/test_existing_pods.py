@@ -11,7 +11,7 @@ from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import FLAG_SHRUNK, account_dtype, numbered_uids
 from hoss.wire.uids import uid_text
-from resolver.core.binding_review import BindResult, Bound
+from resolver.core.kubernetes.binding_review import BindResult, Bound
 from resolver.core.values import LedgerNodeChange, Verdict
 from resolver.kubernetes.binder import BindingRequest
 from resolver.kubernetes.existing_pods import ExistingPodReservations

@@ -6,7 +6,7 @@ from hoss.model.devices import Allocation, DeviceId, DeviceResult, HeldClaim
 from hoss.model.pod import PodGroup
 from hoss.model.volumes import ClaimMount, PodVolumes
 from hoss.wire.convert_rules import definition_of
-from resolver.core.held_view import HeldView
+from resolver.core.kubernetes.held_view import HeldView
 from resolver.core.values import AccountRows, FeedEntry, GroupRun, Snapshot
 
 DATA = ("default", "data")

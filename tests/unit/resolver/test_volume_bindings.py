@@ -2,7 +2,7 @@
 
 import pytest
 
-from resolver.core.volume_bindings import (
+from resolver.core.kubernetes.volume_bindings import (
     SELECTED_NODE,
     VolumeRefused,
     is_bound,

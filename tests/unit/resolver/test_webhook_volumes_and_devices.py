@@ -13,8 +13,8 @@ from hoss.model.volumes import ClaimMount, PodVolumes
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.convert_rules import definition_of, definition_taking, group_defined
 from hoss.wire.uids import uid_from_text
-from resolver.core.binding_review import proposal_for
-from resolver.core.denials import REPEATED_SECONDS
+from resolver.core.kubernetes.binding_review import proposal_for
+from resolver.core.kubernetes.denials import REPEATED_SECONDS
 from resolver.core.values import Verdict
 from resolver.kubernetes.existing_pods import ExistingPodReservations
 from resolver.messages.nodes import shard_of

@@ -3,9 +3,9 @@
 from unit.hossctl.compare.made_up import comparison, run
 
 from hossctl.choices import Load, Mode
-from hossctl.compare.answers import headlines, sentences
 from hossctl.compare.document import Comparison, DecisionTimes, Overcommit
-from hossctl.compare.summary import summarise
+from hossctl.compare.report.answers import headlines, sentences
+from hossctl.compare.report.summary import summarise
 
 COST = DecisionTimes(job_ms=5, task_ms=1)
 

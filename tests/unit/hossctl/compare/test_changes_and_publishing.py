@@ -10,9 +10,9 @@ from unit.hossctl.compare.made_up import MACHINE, comparison
 from hoss.errors import InvalidInput
 from hossctl.choices import Load, Mode
 from hossctl.cli import app
-from hossctl.compare.changes import compare, refuse_other_machine
 from hossctl.compare.document import read
-from hossctl.compare.publishing import NOTHING_SHARED, ReportOptions, check, publish
+from hossctl.compare.report.changes import compare, refuse_other_machine
+from hossctl.compare.report.publishing import NOTHING_SHARED, ReportOptions, check, publish
 from hossctl.console import Format
 
 FIELDS = {"loads": (Load.UNIFORM,), "workers": (1, 4), "fills": (0.8, 0.95), "noise": 0.02}

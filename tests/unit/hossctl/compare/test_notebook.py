@@ -13,9 +13,9 @@ import pytest
 from unit.hossctl.compare.made_up import comparison
 
 from hossctl.choices import Load, Mode
-from hossctl.compare import tables
 from hossctl.compare.catalogue import CONFLICTS, STRANDED_ROOM
 from hossctl.compare.document import Comparison, DecisionTimes
+from hossctl.compare.report import tables
 
 NOTEBOOK = Path(__file__).parents[4] / "docs" / "notebooks" / "comparison.ipynb"
 JOB_MS = (10.0, 100.0, 1000.0)
@@ -105,7 +105,7 @@ def test_it_holds_no_output(made):
 
 def test_parquet_has_the_rows_of_the_csv_with_types(made, tmp_path, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra hoss[parquet] is not installed")
-    from hossctl.compare.parquet import as_parquet  # noqa: PLC0415 - needs the extra
+    from hossctl.compare.report.parquet import as_parquet  # noqa: PLC0415 - needs the extra
 
     results = written(made, tmp_path / "results")
     for name, document in made.items():
@@ -126,7 +126,7 @@ def test_parquet_has_the_rows_of_the_csv_with_types(made, tmp_path, monkeypatch)
 
 def test_without_pyarrow_parquet_is_refused_before_anything_is_measured(hoss, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "hossctl.compare.parquet", raising=False)
+    monkeypatch.delitem(sys.modules, "hossctl.compare.report.parquet", raising=False)
     result = hoss("bench", "compare", "--parquet", str(tmp_path / "now.parquet"))
     assert (result.exit_code, result.stderr) == (
         2,

@@ -10,12 +10,12 @@ import pytest
 from unit.hossctl.compare.made_up import comparison
 
 from hossctl.choices import ON_KUBERNETES, Load, Mode
-from hossctl.compare import plots
-from hossctl.compare.changes import compare
 from hossctl.compare.document import Comparison
-from hossctl.compare.page import as_html
-from hossctl.compare.plots import Plot
-from hossctl.compare.summary import summarise
+from hossctl.compare.report import plots
+from hossctl.compare.report.changes import compare
+from hossctl.compare.report.page import as_html
+from hossctl.compare.report.plots import Plot
+from hossctl.compare.report.summary import summarise
 
 NAMES = ["throughput-by-workers", "conflicts-by-fill", "overcommit-by-mode", "latency", "utilisation-by-mode"]
 

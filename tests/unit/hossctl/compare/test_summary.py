@@ -8,7 +8,7 @@ from unit.hossctl.compare.made_up import comparison, run
 from hossctl.choices import Load, Mode
 from hossctl.compare.catalogue import THROUGHPUT, figures
 from hossctl.compare.document import Cell
-from hossctl.compare.summary import CellRuns, NoiseTest, pairs, summarise
+from hossctl.compare.report.summary import CellRuns, NoiseTest, pairs, summarise
 
 CELL = Cell(mode=Mode.HOSS, load=Load.UNIFORM, workers=4, nodes=100, fill=0.9)
 

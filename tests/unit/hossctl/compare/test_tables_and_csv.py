@@ -9,9 +9,9 @@ import pytest
 from unit.hossctl.compare.made_up import comparison
 
 from hossctl.choices import Load, Mode
-from hossctl.compare import tables
 from hossctl.compare.catalogue import figures
 from hossctl.compare.document import DecisionTimes
+from hossctl.compare.report import tables
 
 ROOT = Path(__file__).parents[4]
 

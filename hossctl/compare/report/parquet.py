@@ -5,7 +5,7 @@ import io
 
 from hoss.imports import extra
 from hossctl.compare.document import Comparison
-from hossctl.compare.tables import KEYS, columns_of
+from hossctl.compare.report.tables import KEYS, columns_of
 
 with extra("parquet"):
     import pyarrow as pa

@@ -10,9 +10,9 @@ The owner of an entry is this table: it goes after `LOGGED_SECONDS`, or when `MO
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from resolver.core.binding_review import Review, ReviewAnswer
+from resolver.core.kubernetes.binding_review import Review, ReviewAnswer
+from resolver.core.kubernetes.volumes_and_devices import DEVICE_CONFLICT, VOLUME_CONFLICT
 from resolver.core.values import Verdict
-from resolver.core.volumes_and_devices import DEVICE_CONFLICT, VOLUME_CONFLICT
 
 REPEATED_SECONDS = 0.5
 LOGGED_SECONDS = 60.0

@@ -14,7 +14,7 @@ from hoss.imports import extra
 from hossctl.choices import DEFAULT_SCHEDULER, Mode
 from hossctl.compare.catalogue import CONFLICTS, OVERCOMMITTED_SHARE, THROUGHPUT, Getter, utilisation
 from hossctl.compare.document import DecisionTimes
-from hossctl.compare.summary import (
+from hossctl.compare.report.summary import (
     CellRuns,
     ComparedSetting,
     Spread,

@@ -9,8 +9,6 @@ from typing import Final
 
 from hoss.imports import extra
 from hossctl.choices import ON_KUBERNETES
-from hossctl.compare import plots
-from hossctl.compare.answers import headlines, sentences
 from hossctl.compare.catalogue import (
     CONFLICTS,
     CPU_PER_POD,
@@ -22,16 +20,18 @@ from hossctl.compare.catalogue import (
     Figure,
     figures,
 )
-from hossctl.compare.changes import Report
 from hossctl.compare.document import Comparison, ComparisonRun
-from hossctl.compare.plots import COLOURS, FAINT, INK, Plot
-from hossctl.compare.summary import (
+from hossctl.compare.report import plots
+from hossctl.compare.report.answers import headlines, sentences
+from hossctl.compare.report.changes import Report
+from hossctl.compare.report.plots import COLOURS, FAINT, INK, Plot
+from hossctl.compare.report.summary import (
     CellRuns,
     broken_promises,
     row_title,
     summarise,
 )
-from hossctl.compare.tables import KEYS, NOISE_RULE
+from hossctl.compare.report.tables import KEYS, NOISE_RULE
 
 with extra("bench"):
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -63,7 +63,7 @@ def as_html(comparison: Comparison, changes: Report | None = None) -> str:
     summary = summarise(comparison)
     all_figures = figures(comparison.runs)
     environment = Environment(
-        loader=PackageLoader("hossctl.compare"),
+        loader=PackageLoader("hossctl.compare.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,7 +1,7 @@
 """The answers that a comparison's runs give: what several coordinated schedulers bring over one, over
 uncoordinated ones and over a partitioned cluster, and what they cost. Every setting (load, nodes, fill,
 decision cost) is considered with the most workers that HOSS ran with. A rate is called different only if the
-difference is beyond the noise, see `hossctl.compare.summary.NoiseTest`."""
+difference is beyond the noise, see `hossctl.compare.report.summary.NoiseTest`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from hossctl.compare.catalogue import (
 )
 from hossctl.compare.cells import has_cost
 from hossctl.compare.document import Cell, Comparison
-from hossctl.compare.summary import (
+from hossctl.compare.report.summary import (
     CellRuns,
     FigureDifference,
     NoiseTest,

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hoss.errors import ConfigError, InvalidInput
 from hossctl.cli import EXIT_BAD_INPUT, EXIT_FAILED
-from hossctl.compare import tables
-from hossctl.compare.changes import Report, compare, read_earlier, refuse_other_machine
 from hossctl.compare.document import Cell, Comparison, MachineInfo
-from hossctl.compare.summary import summarise
+from hossctl.compare.report import tables
+from hossctl.compare.report.changes import Report, compare, read_earlier, refuse_other_machine
+from hossctl.compare.report.summary import summarise
 from hossctl.console import Format, complain, print_document, say
 from hossctl.options import only
 
 if TYPE_CHECKING:
-    from hossctl.compare.plots import Plot
+    from hossctl.compare.report.plots import Plot
 
 NOTHING_SHARED = (
     "has no cell of this comparison, so nothing was compared: measure what it holds, or name another one"
@@ -176,7 +176,7 @@ def _changes_since(earlier: Path, comparison: Comparison) -> Report:
 def _extra(module: str) -> ModuleType:
     """A module of this room that needs an extra of HOSS. It is imported late, because matplotlib and pyarrow
     take longer than everything else here. Raises ConfigError where the extra is not installed."""
-    return importlib.import_module(f"hossctl.compare.{module}")
+    return importlib.import_module(f"hossctl.compare.report.{module}")
 
 
 def _make_directory(path: Path, option: str) -> None:

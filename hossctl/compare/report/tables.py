@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hossctl.compare.answers import sentences
 from hossctl.compare.catalogue import (
     CONFLICTS,
     FAIRNESS,
@@ -24,7 +23,8 @@ from hossctl.compare.catalogue import (
     figures,
 )
 from hossctl.compare.document import Comparison, ComparisonRun
-from hossctl.compare.summary import (
+from hossctl.compare.report.answers import sentences
+from hossctl.compare.report.summary import (
     NOISE_ERRORS,
     NOISE_SHARE,
     CellRuns,

@@ -34,7 +34,7 @@ from hoss.model.volumes import (
     PersistentVolumeClaim,
     PodVolumes,
 )
-from resolver.core.held_view import ClaimKey, HeldView
+from resolver.core.kubernetes.held_view import ClaimKey, HeldView
 
 VOLUME_CONFLICT, DEVICE_CONFLICT = "conflict_volume", "conflict_device_claim"  # verdicts, in one word
 

@@ -1,5 +1,5 @@
 """What got better or worse since an earlier comparison, beyond the noise. The cells that both comparisons
-have are tested figure by figure, by the rule of `hossctl.compare.summary.NoiseTest` with the cells of both.
+have are tested figure by figure, by the rule of `hossctl.compare.report.summary.NoiseTest` with the cells of both.
 Comparisons of two machines are refused: their difference would say nothing about HOSS."""
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 from hoss.errors import InvalidInput
 from hossctl.compare.catalogue import Better, Figure, figures
 from hossctl.compare.document import Cell, Comparison, MachineInfo, read
-from hossctl.compare.summary import FigureDifference, NoiseTest, row_title, setting_of, summarise
+from hossctl.compare.report.summary import FigureDifference, NoiseTest, row_title, setting_of, summarise
 
 _MEMORY_SHARE = 0.02  # a kernel update changes the available memory by less
 
