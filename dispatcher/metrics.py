@@ -58,10 +58,10 @@ PODS = Metric("hoss_pods", GAUGE, "Pods, by phase.", ("phase",))
 EVENTS = Metric(
     "hoss_dispatcher_events_total",
     COUNTER,
-    "Events of pods (accepted, dispatched, bound, requeued, unreserved, evicted, failed, deleted ...), workers "
-    "(workers_lost, workers_left, workers_overdue), and what reconciliation with the ledger found "
-    "(reservations_missing, reservations_without_pod, reservations_released); journal_rewritten: Redis had lost "
-    "a part of the journal.",
+    "Events of pods (accepted, dispatched, bound, requeued, unreserved, evicted, failed, deleted ...),"
+    " workers (workers_lost, workers_left, workers_overdue), and what reconciliation with the ledger found"
+    " (reservations_missing, reservations_without_pod, reservations_released); journal_rewritten: Redis had"
+    " lost a part of the journal.",
     ("event",),
 )
 PHASES = Metric(

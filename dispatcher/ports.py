@@ -177,7 +177,7 @@ class Knowledge(NamedTuple):
     seqs: Mapping[int, int]
 
 
-class DispatcherMarks(NamedTuple):
+class LedgerMarks(NamedTuple):
     """The highest term that has written to the ledger, and the newest write to the journal that the ledger
     was told of: its term, and its number there."""
 
@@ -220,7 +220,7 @@ class LedgerPort(Protocol):
     def granted_in_term(self, epochs: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Which of these worker epochs this dispatcher has granted. None, once the ledger was rebuilt."""
 
-    async def dispatcher_marks(self) -> DispatcherMarks:
+    async def dispatcher_marks(self) -> LedgerMarks:
         """What the ledger knows of earlier dispatchers."""
 
     async def shard_count(self) -> int:

@@ -131,8 +131,8 @@ class CallerLimits:
             if self._most_streams and self._streams[caller] >= self._most_streams:
                 self.note("streams", caller)
                 raise Overloaded(
-                    f"{caller} has {self._most_streams:,} streams open, which is the service's limits.streams; close "
-                    "some",
+                    f"{caller} has {self._most_streams:,} streams open, which is the service's"
+                    " limits.streams; close some",
                     1.0,
                 )
             self._streams[caller] += 1

@@ -196,7 +196,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             await asyncio.wait_for(context.write(reply), seconds)
         except asyncio.TimeoutError:
             self._limits.note("slow_reader", caller)
-            text = f"the reader took no message for {seconds:g} s (limits.slow_reader_seconds); resume where it was"
+            text = (
+                f"the reader took no message for {seconds:g} s (limits.slow_reader_seconds); resume where"
+                " it was"
+            )
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
 
 

@@ -219,7 +219,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench throughput": ("hoss bench throughput --nodes 5000 --pods 100000 --repeat 3",),
     "bench compare": (
         "hoss bench compare --quick --out now",
-        "hoss bench compare --schedulers default,fgd,examples/assignment.py:Assignment --loads openb --nodes 100",
+        (
+            "hoss bench compare --schedulers default,fgd,examples/assignment.py:Assignment --loads openb"
+            " --nodes 100"
+        ),
     ),
     "bench report": ("hoss bench report now/comparison.json --html report.html",),
     "bench plan": ("hoss bench plan --pods-per-second 500000 --nodes 2000",),

@@ -56,7 +56,8 @@ class PluginWatch:
         """Raise PluginOff if a plugin is off since a call of it had to be interrupted."""
         for plugin, cause in self._calls.stuck.items():
             raise PluginOff(
-                f"plugin {plugin} {cause}: let each call end within milliseconds, or take it out of the profile"
+                f"plugin {plugin} {cause}: let each call end within milliseconds, or take it out of the"
+                " profile"
             )
 
     def _watch(self) -> None:

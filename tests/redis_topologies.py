@@ -165,9 +165,9 @@ class SentinelSetup:
         self.sentinel_port = free_ports(1)[0]
         file = directory / "sentinel.conf"
         file.write_text(
-            f"port {self.sentinel_port}\nbind 127.0.0.1\ndir {directory}\n"
-            f"sentinel monitor {SERVICE} 127.0.0.1 {self.master.port} 1\n"
-            f"sentinel down-after-milliseconds {SERVICE} {silence_ms}\nsentinel failover-timeout {SERVICE} 5000\n"
+            f"port {self.sentinel_port}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor {SERVICE}"
+            f" 127.0.0.1 {self.master.port} 1\nsentinel down-after-milliseconds {SERVICE}"
+            f" {silence_ms}\nsentinel failover-timeout {SERVICE} 5000\n"
         )
         self._sentinel = subprocess.Popen(
             [str(find_redis_server()), str(file), "--sentinel"],

@@ -17,9 +17,13 @@ from machine import lacking
 
 # Reasons of skips that are right, as regular expressions, and why they are.
 EXPECTED_SKIPS = {
-    r"no Docker engine": "machines of continuous integration have none; tests/unit/deploy reads the compose file",
+    r"no Docker engine": (
+        "machines of continuous integration have none; tests/unit/deploy reads the compose file"
+    ),
     r"no (spin|gcc)": "spin is a package of few systems; the models change with the protocol only",
-    r"no network namespaces|no (ip|tc)": "containers may not make them; the other faults are tried all the same",
+    r"no network namespaces|no (ip|tc)": (
+        "containers may not make them; the other faults are tried all the same"
+    ),
     r"no Go": "few machines have it; tests/e2e/test_sdk.py runs the same scheduler in Python",
     r"no libfaketime": "it is a package of few systems; simulations step clocks everywhere",
     r"no file system can be mounted|no cgroup": "these take root",

@@ -160,7 +160,10 @@ class MoveRun:
         gone = counts[MoveState.MOVED] + counts[MoveState.EVICTED]
         if not gone:
             return "undone by hand"
-        return f"undone by hand, but for {gone} pods that were evicted already: their successors get the new places"
+        return (
+            f"undone by hand, but for {gone} pods that were evicted already: their successors get the new"
+            " places"
+        )
 
 
 @dataclass(slots=True)

@@ -47,8 +47,8 @@ def unreadable(key: str, name: bytes, why: str) -> InvariantViolation:
     """The error for a field; "" as name: for a plain value."""
     place = f"the field {name.hex()} of {key}" if name else key
     return InvariantViolation(
-        f"{place} in the journal cannot be read: {clipped(why, _MOST_SHOWN)}; restore it from a copy of Redis, or "
-        "remove it, and what it says is forgotten"
+        f"{place} in the journal cannot be read: {clipped(why, _MOST_SHOWN)}; restore it from a copy of"
+        " Redis, or remove it, and what it says is forgotten"
     )
 
 

@@ -89,8 +89,9 @@ class EventRecorder:
         for row, node in zip(rows.tolist(), nodes, strict=True):
             namespace, name, uid = self._identity(row)
             text = (
-                f"Bound to node {node} without a review by HOSS: its binding webhook had no answer, or the pod "
-                "was created with spec.nodeName. The pod is counted there now, whether there was room or not"
+                f"Bound to node {node} without a review by HOSS: its binding webhook had no answer, or the"
+                " pod was created with spec.nodeName. The pod is counted there now, whether there was room"
+                " or not"
             )
             self._record(self._event(namespace, name, uid, _UNREVIEWED, text, action="Binding"))
 

@@ -63,9 +63,9 @@ class UnreviewedBindings:
         self._recorder.unreviewed(rows, nodes)
         self._latest_at = self._runtime.now()
         self._runtime.problems[_PROBLEM] = (
-            f"{counters['bindings_unreviewed']} bindings of other schedulers passed the binding webhook "
-            f"unreviewed, the latest of {names[-1]} to node {nodes[-1]}; they are counted now, and `hoss audit` "
-            "names nodes that are overcommitted"
+            f"{counters['bindings_unreviewed']} bindings of other schedulers passed the binding webhook"
+            f" unreviewed, the latest of {names[-1]} to node {nodes[-1]}; they are counted now, and `hoss"
+            " audit` names nodes that are overcommitted"
         )
 
     async def run(self) -> None:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from dispatcher.core.messages import Commits
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ports import (
-    DispatcherMarks,
     Knowledge,
+    LedgerMarks,
     LedgerPort,
     LedgerStatus,
     PodLocations,
@@ -149,11 +149,11 @@ class ResolverLedger:
                 pre_binding=states[settled] == pb.RESERVATION_PRE_BINDING,
             )
 
-    async def dispatcher_marks(self) -> DispatcherMarks:
+    async def dispatcher_marks(self) -> LedgerMarks:
         status = await self._client.status()
         if status.problem:
             raise LedgerUnavailable(status.problem)
-        return DispatcherMarks(status.dispatcher_term, (status.journal_term, status.journal_write))
+        return LedgerMarks(status.dispatcher_term, (status.journal_term, status.journal_write))
 
     async def status(self) -> LedgerStatus:
         status = await self._client.status()

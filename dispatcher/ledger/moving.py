@@ -60,8 +60,8 @@ class Mover:
         """A controller's report. Raises InvalidInput."""
         if not self._maker.moves_back:
             raise InvalidInput(
-                "the pods are a Kubernetes cluster's: the controller does not recognise the successors of pods "
-                "that it has moved; `hoss rebalance run` makes the moves of one plan",
+                "the pods are a Kubernetes cluster's: the controller does not recognise the successors of"
+                " pods that it has moved; `hoss rebalance run` makes the moves of one plan",
                 where="controller",
             )
         if not report.id:
@@ -173,7 +173,8 @@ class Mover:
             raise InvalidInput("moves are under way; pause or undo them first", where="action")
         if self._run is not None and (evicted := self._run.counts()[MoveState.EVICTED]):
             raise InvalidInput(
-                f"the successors of {evicted} pods are awaited; try again once `hoss rebalance status` shows none",
+                f"the successors of {evicted} pods are awaited; try again once `hoss rebalance status` shows"
+                " none",
                 where="action",
             )
         async with self._at_work:

@@ -239,8 +239,9 @@ def read_registration(message: pb.Register, link: int) -> m.Registered:
     label given twice."""
     if message.protocol > PROTOCOL_VERSION:  # older ones are taken, also those without a number
         raise InvalidInput(
-            f"{message.protocol}: the worker speaks a newer protocol than this dispatcher, which knows versions 1 to "
-            f"{PROTOCOL_VERSION}; upgrade resolvers and dispatchers before workers, or use an older worker",
+            f"{message.protocol}: the worker speaks a newer protocol than this dispatcher, which knows"
+            f" versions 1 to {PROTOCOL_VERSION}; upgrade resolvers and dispatchers before workers, or use an"
+            " older worker",
             where="register.protocol",
         )
     if not message.name:
@@ -259,8 +260,8 @@ def read_registration(message: pb.Register, link: int) -> m.Registered:
         check_key(label.key, "register.labels")
         if label.key in labels:
             raise InvalidInput(
-                f"{quoted(label.key)} is given twice ({quoted(labels[label.key])} and {quoted(label.value)}); a label has one "
-                "value",
+                f"{quoted(label.key)} is given twice ({quoted(labels[label.key])} and {quoted(label.value)});"
+                " a label has one value",
                 where="register.labels",
             )
         labels[label.key] = check_label_value(label.value, f"register.labels[{label.key}]")

@@ -48,7 +48,9 @@ _NO_CONNECTION = ("connections to all backends failing", "failed to connect to a
 # certificate that it refuses: it closes the connection.
 _HANDSHAKE: Mapping[str, str] = {
     "WRONG_VERSION_NUMBER": "it speaks no TLS, and this client does; see that it was given --tls-dir",
-    "Hostname Verification": "its certificate is that of another kind of service; see that the address is right",
+    "Hostname Verification": (
+        "its certificate is that of another kind of service; see that the address is right"
+    ),
     "CERTIFICATE_VERIFY_FAILED": (
         "its certificate is of another authority than this client trusts, or not valid now; see that both "
         "have certificates of one authority (`hoss certs issue`)"

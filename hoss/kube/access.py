@@ -113,7 +113,8 @@ class CachedToken:
             return await asyncio.wait_for(asyncio.shield(self._fetching), _PATIENCE_SECONDS)
         except asyncio.TimeoutError as exc:
             raise TransportError(
-                f"no token after {_PATIENCE_SECONDS:g} s; see whether the kubeconfig's credential plugin hangs"
+                f"no token after {_PATIENCE_SECONDS:g} s; see whether the kubeconfig's credential plugin"
+                " hangs"
             ) from exc
 
     def _keep(self, fetched: "asyncio.Future[str]") -> None:

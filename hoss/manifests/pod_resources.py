@@ -239,8 +239,8 @@ def _check_container_resource(name: str, quantity: Quantity, path: str) -> None:
     elif "/" not in name:
         known = ", ".join(_CONTAINER_RESOURCES)
         raise InvalidInput(
-            f"{quoted(name)} is no resource of a container: {known}, hugepages-<size> or an extended resource "
-            "such as example.com/fpga",
+            f"{quoted(name)} is no resource of a container: {known}, hugepages-<size> or an extended resource"
+            " such as example.com/fpga",
             where=path,
         )
     elif not quantity.whole:

@@ -98,8 +98,8 @@ def checked_placements(batch: PlacementBatch, snapshot: NodeSnapshot, answer: An
         resource, position = (int(at[0]) for at in np.nonzero(short))
         node = int(taken[position])
         raise ValueError(
-            f"overfilled {_named(snapshot, node)}: {added[resource, node]} {snapshot.resources[resource]} where "
-            f"{snapshot.free[resource, node]} are free"
+            f"overfilled {_named(snapshot, node)}: {added[resource, node]} {snapshot.resources[resource]}"
+            f" where {snapshot.free[resource, node]} are free"
         )
     return nodes
 

@@ -359,8 +359,8 @@ class CustomScheduler:
         done, _ = await asyncio.wait({answer}, timeout=self._limit)
         if not done:
             raise SchedulerFailed(
-                f"scheduler {self._name} did not place {batch.pods} pods in {self._limit:g} s: let place() end "
-                "within its budget"
+                f"scheduler {self._name} did not place {batch.pods} pods in {self._limit:g} s: let place()"
+                " end within its budget"
             )
         if self._epoch != epoch:
             return  # the pods are somebody else's by now

@@ -55,8 +55,8 @@ class Authenticator:
         uris = [name.decode("ascii", "replace") for name in names if name.startswith(SCHEME.encode())]
         if len(uris) != 1:
             raise AccessDenied(
-                "the certificate names no identity of HOSS, as in hoss:worker/w1 among its alternative names; "
-                "`hoss certs issue` makes one that does"
+                "the certificate names no identity of HOSS, as in hoss:worker/w1 among its alternative names;"
+                " `hoss certs issue` makes one that does"
             )
         try:
             return Identity.from_uri(uris[0]), f"certificate {fingerprint(certificate)}"

@@ -67,7 +67,10 @@ def add_authentication_flag(parser: argparse.ArgumentParser) -> None:
         "--authentication",
         type=Path,
         metavar="FILE",
-        help=f"an {AUTHENTICATION_KIND} document: OpenID Connect issuers, ServiceAccounts, roles of their users",
+        help=(
+            f"an {AUTHENTICATION_KIND} document: OpenID Connect issuers, ServiceAccounts, roles of their"
+            " users"
+        ),
     )
 
 

@@ -198,8 +198,8 @@ class TokenVerifier:
             if source.takes(claims):
                 return await self._vouched_for(source, text, claims)
         raise AccessDenied(
-            f"the token is refused: it is from another issuer, {quoted(issuer)}, whose tokens this service does "
-            "not take; get a new one (`hoss token create`)"
+            f"the token is refused: it is from another issuer, {quoted(issuer)}, whose tokens this service"
+            " does not take; get a new one (`hoss token create`)"
         )
 
     async def _vouched_for(
@@ -224,7 +224,8 @@ class TokenVerifier:
 
         if not self._keys:
             raise AccessDenied(
-                f"this service takes no tokens: its TLS directory has no {PUBLIC_KEYS_FILE}; use a certificate"
+                f"this service takes no tokens: its TLS directory has no {PUBLIC_KEYS_FILE}; use a"
+                " certificate"
             )
         # Times are checked above, by the service's clock, at every use.
         options: Any = {

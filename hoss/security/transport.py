@@ -187,8 +187,8 @@ class TlsFiles:
             )
         if now < begins:
             raise ConfigError(
-                f"its certificate is not valid yet, but from {begins:%Y-%m-%d %H:%M} UTC on; see that the clock "
-                "of this machine is right",
+                f"its certificate is not valid yet, but from {begins:%Y-%m-%d %H:%M} UTC on; see that the"
+                " clock of this machine is right",
                 where=where,
             )
 

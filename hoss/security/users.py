@@ -208,8 +208,8 @@ class AuthenticationConfig(Document):
             if (tenant := rule.tenant_of(user)) is not None:
                 return self._identity(user, rule.role, tenant)
         raise UnmappedUser(
-            f"{user.name} is known and has no role here: no rule of the AuthenticationConfig is for this user or "
-            "one of its groups; ask who runs this platform"
+            f"{user.name} is known and has no role here: no rule of the AuthenticationConfig is for this user"
+            " or one of its groups; ask who runs this platform"
         )
 
     @staticmethod

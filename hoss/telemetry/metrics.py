@@ -122,8 +122,8 @@ LOOP_DELAY = Metric(
 TABLES = Metric(
     "hoss_table_entries",
     GAUGE,
-    "Entries of what a service remembers, by table. None grows for ever: an entry ends with what it is about, or when "
-    "the table is full.",
+    "Entries of what a service remembers, by table. None grows for ever: an entry ends with what it is about,"
+    " or when the table is full.",
     ("service", "table"),
 )
 

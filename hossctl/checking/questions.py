@@ -1,7 +1,7 @@
 """Questions to code of others: each call has a time limit and is timed, and what is wrong with the answer
 becomes one sentence.
 
-The checks ask through a port, `Call`. The command calls in a thread and stops waiting after a time limit, as
+The checks ask through a port, `BoundedCall`. The command calls in a thread and stops waiting after a time limit, as
 a worker does with an algorithm; a thread that hangs ends with the process."""
 
 import contextlib
@@ -33,14 +33,14 @@ class Wrong(Exception):  # noqa: N818 - named for what happened
         self.aspect = aspect
 
 
-class Call(Protocol):
+class BoundedCall(Protocol):
     """How code of others is called."""
 
     def __call__(self, ask: Callable[[], Any]) -> Any:
         """The answer. Raises what `ask` raises, and Hangs."""
 
 
-def in_time(limit_seconds: float) -> Call:
+def in_time(limit_seconds: float) -> BoundedCall:
     """Calls in a thread each, and waits for `limit_seconds`."""
 
     def call(ask: Callable[[], Any]) -> Any:
@@ -69,7 +69,7 @@ def in_time(limit_seconds: float) -> Call:
 class Questions:
     """Asks, and keeps what was found. `case` says in words what is asked about."""
 
-    call: Call
+    call: BoundedCall
     clock: Callable[[], float]
     case: str = ""
     measures: bool = False  # whether calls about all nodes are timed in this case

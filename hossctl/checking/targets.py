@@ -11,7 +11,7 @@ from typing import Any
 
 from hoss.errors import ConfigError
 from hoss.imports import module_of_file, named_object
-from hossctl.checking.questions import Call, Hangs, raised
+from hossctl.checking.questions import BoundedCall, Hangs, raised
 from scheduler_worker.config import ALGORITHM_GROUP, PLUGIN_GROUP
 from scheduler_worker.core.framework.extension_points import (
     FilterPlugin,
@@ -29,7 +29,7 @@ _BASES = ", ".join(base.__name__ for base in PLUGIN_BASES)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CheckTarget:
     """What is checked."""
 
     name: str
@@ -37,7 +37,7 @@ class Target:
     make: Callable[..., Any]
 
 
-def load_target(target: str, call: Call) -> Target:
+def load_target(target: str, call: BoundedCall) -> CheckTarget:
     """Import it. ConfigError if that fails or takes too long, or if it is neither plugin nor algorithm."""
     try:
         name, found, kind = call(lambda: _identified(target))
@@ -51,7 +51,7 @@ def load_target(target: str, call: Call) -> Target:
         problem = "has no method place(batch, snapshot, budget), as algorithms and schedulers have"
         raise ConfigError(f"{problem}, and derives from no base of plugins: {_BASES}", where=target)
     # An object instead of a class: as `hoss.sdk.main` takes it.
-    return Target(name, kind, found if callable(found) else lambda: copy.deepcopy(found))
+    return CheckTarget(name, kind, found if callable(found) else lambda: copy.deepcopy(found))
 
 
 def _identified(target: str) -> tuple[str, Any, str | None]:

@@ -79,8 +79,10 @@ Schedulers = Annotated[
     str,
     typer.Option(
         metavar="NAME,...",
-        help="What decides: default, a preset profile (fgd), an algorithm (FILE.py:Class), sdk=FILE.py:Class, or "
-        "the FILE.yaml of a worker. With this, --modes is multi-hoss unless given.",
+        help=(
+            "What decides: default, a preset profile (fgd), an algorithm (FILE.py:Class), sdk=FILE.py:Class,"
+            " or the FILE.yaml of a worker. With this, --modes is multi-hoss unless given."
+        ),
     ),
 ]
 Workers = Annotated[str, typer.Option(metavar="N,...", help=f"Where there are several; else {BASE_WORKERS}.")]

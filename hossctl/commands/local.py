@@ -375,7 +375,10 @@ def show_dashboard(
         str,
         typer.Option(
             metavar="DIRECTORY",
-            help="The certificate to connect with, of role operate, and to serve HTTPS with; else the context's.",
+            help=(
+                "The certificate to connect with, of role operate, and to serve HTTPS with; else the"
+                " context's."
+            ),
         ),
     ] = "",
     https: Annotated[

@@ -47,8 +47,10 @@ def wait_for(
         typer.Option(
             "--for",
             metavar="bound|deleted|failed|ready",
-            help="Of pods bound, deleted or failed; of jobs bound (all pods) or deleted; of workers and nodes "
-            "ready or deleted.",
+            help=(
+                "Of pods bound, deleted or failed; of jobs bound (all pods) or deleted; of workers and nodes "
+                "ready or deleted."
+            ),
         ),
     ] = "bound",
     timeout: Annotated[str, typer.Option(metavar="TIME", help="At most so long: 30s, 5m, 1h.")] = "30s",
@@ -59,13 +61,13 @@ def wait_for(
 ) -> None:
     """Wait until objects are in a state. Exit code 1 when the time is over, with what is missing."""
     from hossctl.load.progress import bar
-    from hossctl.views.waiting import Awaited, Condition, until
+    from hossctl.views.waiting import Awaited, WaitCondition, until
 
     seconds = read_duration(timeout, where="--timeout")
     try:
-        wanted = Condition(condition)
+        wanted = WaitCondition(condition)
     except ValueError:
-        names = ", ".join(known.value for known in Condition)
+        names = ", ".join(known.value for known in WaitCondition)
         raise InvalidInput(f"{condition!r} is no state; it is one of {names}", where="--for") from None
     awaited = [Awaited(*_read_object(text)) for text in dict.fromkeys(objects)]
     for one in awaited:

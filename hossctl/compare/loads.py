@@ -176,7 +176,7 @@ class Unique(GeneratedLoad):
             yield Workload(f"unique-{number}", template)
 
 
-class Gangs(GeneratedLoad):
+class GangLoad(GeneratedLoad):
     """See the module."""
 
     def jobs(self, chance: random.Random) -> Jobs:
@@ -265,7 +265,7 @@ _BUILT_IN: Final[Mapping[str, Callable[[], ComparisonLoad]]] = {
     Load.UNIFORM.value: Uniform,
     Load.OPENB.value: Openb,
     Load.UNIQUE.value: Unique,
-    Load.GANGS.value: Gangs,
+    Load.GANGS.value: GangLoad,
     Load.CONSTRAINED.value: Constrained,
     Load.CHURN.value: Churn,
     Load.SKEWED.value: Skewed,

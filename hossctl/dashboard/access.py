@@ -187,8 +187,10 @@ class DashboardAccess:
         host = request.headers.get(hdrs.HOST, "")
         if not self._own_name(host):
             raise web.HTTPMisdirectedRequest(
-                text="the dashboard is not reached by this name: use its address or localhost, or list the name "
-                "with --host"
+                text=(
+                    "the dashboard is not reached by this name: use its address or localhost, or list the"
+                    " name with --host"
+                )
             )
         if request.method in (hdrs.METH_GET, hdrs.METH_HEAD):
             return

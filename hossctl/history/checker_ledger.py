@@ -206,7 +206,10 @@ class LedgerChecker:
             if other.shard == pod.shard or other.state == _PREPARED or other.left:
                 continue
             if other.brought_back or pod.brought_back:
-                why = "a loss of the ledger took the release of a reservation, and nobody can know of it at once"
+                why = (
+                    "a loss of the ledger took the release of a reservation, and nobody can know of it at"
+                    " once"
+                )
                 self._findings.unjudged(Promise.ONE_NODE, why)
             else:
                 text = (
@@ -249,12 +252,15 @@ class LedgerChecker:
             if other.shard != shard and (other.left or any(other is source for source in target.sources)):
                 other.left = True
             elif other.brought_back or target.brought_back:
-                why = "a loss of the ledger took the release of a reservation, and nobody can know of it at once"
+                why = (
+                    "a loss of the ledger took the release of a reservation, and nobody can know of it at"
+                    " once"
+                )
                 self._findings.unjudged(Promise.ONE_NODE, why)
             else:
                 text = (
-                    f"{self._name(pod)} is moved to {target.node} (shard {shard}) while it has a reservation on "
-                    f"{other.node} (shard {other.shard}) that was not its source"
+                    f"{self._name(pod)} is moved to {target.node} (shard {shard}) while it has a reservation"
+                    f" on {other.node} (shard {other.shard}) that was not its source"
                 )
                 self._findings.violated(Promise.ONE_NODE, text, target.line, other.line, line)
         if shard in self.held[pod]:

@@ -31,7 +31,9 @@ _RETRY_SECONDS = 0.2
 _DEFAULT_POLICY = "default"  # Policy.source
 
 BLIND = {
-    "clients": "what other clients sent and were answered: a pod that the dispatcher lists counts as accepted",
+    "clients": (
+        "what other clients sent and were answered: a pod that the dispatcher lists counts as accepted"
+    ),
     "reservations": "which pods a change of the ledger was about; they are listed now and then",
     "ports": "which ports a reservation holds: two pods on one port are not found",
     "journal": "the dispatcher's journal",

@@ -211,8 +211,8 @@ def changes(wanted: Sequence[WorkerOptions], state: PlatformState) -> list[Worke
             continue
         if not present.pool:
             raise InvalidInput(
-                f"a worker of this name runs already and is of no pool; `hoss worker remove {worker.name}`, or "
-                "name the pool otherwise",
+                f"a worker of this name runs already and is of no pool; `hoss worker remove {worker.name}`,"
+                " or name the pool otherwise",
                 where=worker.name,
             )
         worker = replace(worker, seed=present.seed)  # noqa: PLW2901 - it keeps its seed

@@ -152,7 +152,10 @@ class RebalanceController:
         if watched is None:
             return ""
         if at < watched.stand_off_until:
-            return f"{goal.value}: schedulers fill again what it empties; tries again {_in(watched.stand_off_until - at)}"
+            return (
+                f"{goal.value}: schedulers fill again what it empties; tries again"
+                f" {_in(watched.stand_off_until - at)}"
+            )
         if not watched.relieved:
             return ""
         if at >= watched.until:  # it has lasted
@@ -166,8 +169,8 @@ class RebalanceController:
         seconds = min(max(2 * watched.stand_off_seconds, _FIRST_STAND_OFF_SECONDS), _DAY)
         self._watched[goal] = _Watched({}, 0.0, seconds, at + seconds)
         return (
-            f"{goal.value}: {back} of {len(watched.relieved)} nodes that pods were moved away from are filled "
-            f"again; tries again {_in(seconds)}"
+            f"{goal.value}: {back} of {len(watched.relieved)} nodes that pods were moved away from are filled"
+            f" again; tries again {_in(seconds)}"
         )
 
     def choose(self, goal: RebalanceGoal, plan: MovePlan, state: PlanState, now: datetime) -> Chosen:

@@ -218,8 +218,8 @@ class RebalancePolicy(Document):
         for goal in _UNDONE_BY_EMPTYING:
             if goal in names and RebalanceGoal.EMPTY_NODES in names:
                 raise ValueError(
-                    f"goals: empty-nodes fills some nodes and {goal.value} takes pods from them again; choose "
-                    "one of the two"
+                    f"goals: empty-nodes fills some nodes and {goal.value} takes pods from them again; choose"
+                    " one of the two"
                 )
         if RebalanceGoal.QUIET_NODES in names and self.usageFile is None:
             raise ValueError("goals: quiet-nodes needs to know what pods use; give usageFile")
@@ -234,9 +234,9 @@ class RebalancePolicy(Document):
         most, budget = int(1 / least + 1e-9), self.budget.movesPerPass
         if most > budget:
             raise ValueError(
-                f"goals: {entry.goal.value} with leastGainPerMove {least:g} allows {most} moves for one {one}, "
-                f"and budget.movesPerPass allows {budget}: raise that to {most}, or leastGainPerMove to "
-                f"{1 / budget:.3g}"
+                f"goals: {entry.goal.value} with leastGainPerMove {least:g} allows {most} moves for one"
+                f" {one}, and budget.movesPerPass allows {budget}: raise that to {most}, or leastGainPerMove"
+                f" to {1 / budget:.3g}"
             )
 
     def least_gain(self, goal: RebalanceGoal) -> float:

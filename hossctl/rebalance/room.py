@@ -236,16 +236,17 @@ def room_sentences(document: Document) -> list[str]:
     for pool in document["pools"]:
         name = f"pool {pool['name']}: " if document["label"] else ""
         found += [
-            f"{name}{written_amount(entry['resource'], entry['amount'])} of {entry['resource']} is stranded on "
-            f"{entry['nodes']} nodes whose {entry['beside']} is full"
+            f"{name}{written_amount(entry['resource'], entry['amount'])} of {entry['resource']} is stranded"
+            f" on {entry['nodes']} nodes whose {entry['beside']} is full"
             for entry in pool["stranded"]
         ]
         cards = pool["cards"]
         if cards is not None:
             found.append(
-                f"{name}{cards['freeMilli'] / 1000:g} of {cards['cards']} cards are free: {cards['wholeFree']} whole, "
-                f"and {cards['freeInPiecesMilli'] / 1000:g} in pieces on {cards['inPieces']} cards; the usual pods "
-                f"cannot use {cards['fragmentsMilli'] / 1000:g} (FGD)"
+                f"{name}{cards['freeMilli'] / 1000:g} of {cards['cards']} cards are free:"
+                f" {cards['wholeFree']} whole, and {cards['freeInPiecesMilli'] / 1000:g} in pieces on"
+                f" {cards['inPieces']} cards; the usual pods cannot use {cards['fragmentsMilli'] / 1000:g}"
+                " (FGD)"
             )
         found.append(
             f"{name}at most {pool['emptiable']} of {pool['nodes']} nodes could be emptied, by amounts"

@@ -64,8 +64,8 @@ def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds
                 status = await _status(client, status)
             if not status.state:
                 raise NotFound(
-                    "another dispatcher leads by now, and nobody goes on with the moves: each pod is on its old "
-                    "node or on its new one; plan again"
+                    "another dispatcher leads by now, and nobody goes on with the moves: each pod is on its"
+                    " old node or on its new one; plan again"
                 )
             return run_document(status)
 

@@ -19,7 +19,7 @@ from hossctl.views.objects import phase_name
 _POLL_SECONDS = 0.2
 
 
-class Condition(str, Enum):
+class WaitCondition(str, Enum):
     """States that can be waited for."""
 
     BOUND = "bound"
@@ -29,10 +29,10 @@ class Condition(str, Enum):
 
 
 CONDITIONS = {
-    Kind.PODS: (Condition.BOUND, Condition.DELETED, Condition.FAILED),
-    Kind.JOBS: (Condition.BOUND, Condition.DELETED),
-    Kind.WORKERS: (Condition.READY, Condition.DELETED),
-    Kind.NODES: (Condition.READY, Condition.DELETED),
+    Kind.PODS: (WaitCondition.BOUND, WaitCondition.DELETED, WaitCondition.FAILED),
+    Kind.JOBS: (WaitCondition.BOUND, WaitCondition.DELETED),
+    Kind.WORKERS: (WaitCondition.READY, WaitCondition.DELETED),
+    Kind.NODES: (WaitCondition.READY, WaitCondition.DELETED),
 }
 
 
@@ -48,7 +48,7 @@ class Awaited:
         """As in `pod/web-0`."""
         return f"{self.kind.singular}/{self.name}"
 
-    def check(self, condition: Condition) -> None:
+    def check(self, condition: WaitCondition) -> None:
         """Raise InvalidInput for a condition that the kind does not have."""
         if condition not in CONDITIONS[self.kind]:
             names = ", ".join(known.value for known in CONDITIONS[self.kind])
@@ -74,7 +74,7 @@ class Progress:
 async def until(
     clients: Clients,
     objects: Sequence[Awaited],
-    condition: Condition,
+    condition: WaitCondition,
     namespace: str,
     *,
     timeout_seconds: float,
@@ -100,14 +100,14 @@ async def until(
         await asyncio.sleep(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic())))
 
 
-async def _progress(clients: Clients, one: Awaited, condition: Condition, namespace: str) -> Progress:
+async def _progress(clients: Clients, one: Awaited, condition: WaitCondition, namespace: str) -> Progress:
     found = await _found(clients, one, condition, namespace)
-    if found is None and condition is not Condition.DELETED:
+    if found is None and condition is not WaitCondition.DELETED:
         raise NotFound("is not there", where=one.text)
     return found or Progress(1, 1)
 
 
-async def _found(clients: Clients, one: Awaited, condition: Condition, namespace: str) -> Progress | None:
+async def _found(clients: Clients, one: Awaited, condition: WaitCondition, namespace: str) -> Progress | None:
     """None: it is not there."""
     if one.kind is Kind.PODS:
         try:
@@ -122,30 +122,32 @@ async def _found(clients: Clients, one: Awaited, condition: Condition, namespace
     return _of_node(nodes[0], condition) if nodes else None
 
 
-def _of_node(node: resolver_pb2.NodeInfo, condition: Condition) -> Progress:
-    if condition is Condition.DELETED:
+def _of_node(node: resolver_pb2.NodeInfo, condition: WaitCondition) -> Progress:
+    if condition is WaitCondition.DELETED:
         return Progress(0, 1, "still there")
     closed = node.spec.unschedulable or node.HasField("quarantine")
     return Progress(int(not closed), 1, "cordoned or quarantined" if closed else "")
 
 
-def _of_pod(pod: pb.PodInfo, condition: Condition) -> Progress:
-    wanted = {Condition.BOUND: pb.BOUND, Condition.FAILED: pb.FAILED, Condition.DELETED: pb.DELETED}[
-        condition
-    ]
+def _of_pod(pod: pb.PodInfo, condition: WaitCondition) -> Progress:
+    wanted = {
+        WaitCondition.BOUND: pb.BOUND,
+        WaitCondition.FAILED: pb.FAILED,
+        WaitCondition.DELETED: pb.DELETED,
+    }[condition]
     why = f": {pod.reason}" if pod.reason else ""
     reached = pod.phase == wanted
     return Progress(int(reached), 1, "" if reached else f"{phase_name(pod.phase).lower()}{why}")
 
 
 async def _of_job(
-    dispatcher: DispatcherClient, one: Awaited, condition: Condition, namespace: str
+    dispatcher: DispatcherClient, one: Awaited, condition: WaitCondition, namespace: str
 ) -> Progress | None:
     job = next(iter(await dispatcher.list_jobs(namespace, one.name)), None)
     if job is None:
         return None
     left = job.replicas - job.deleted
-    if condition is Condition.DELETED:
+    if condition is WaitCondition.DELETED:
         return Progress(0, 1, f"{left:,} pods are left")
     if job.bound >= left:
         return Progress(1, 1)
@@ -165,10 +167,10 @@ async def _why(dispatcher: DispatcherClient, namespace: str, job: str) -> str:
     return ""
 
 
-async def _of_worker(dispatcher: DispatcherClient, one: Awaited, condition: Condition) -> Progress:
+async def _of_worker(dispatcher: DispatcherClient, one: Awaited, condition: WaitCondition) -> Progress:
     found = {worker.name: worker.state for worker in await dispatcher.list_workers()}
     state = found.get(one.name, "")
-    if condition is Condition.DELETED:
+    if condition is WaitCondition.DELETED:
         return Progress(int(state in ("", "Left", "Lost")), 1, state.lower())
     # A worker that is not there yet may come: `hoss wait` often follows what starts it.
     return Progress(int(state == "Ready"), 1, state.lower() or "not registered")

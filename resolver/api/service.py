@@ -75,8 +75,8 @@ class EpochGrants:
         wait_seconds = self._callers.take(caller) or self._names.take(worker)
         if wait_seconds:
             raise Overloaded(
-                f"{quoted(worker)} or {caller} gets more epochs than the resolver's grants_per_second; try again "
-                "later",
+                f"{quoted(worker)} or {caller} gets more epochs than the resolver's grants_per_second; try"
+                " again later",
                 wait_seconds,
             )
 
@@ -272,8 +272,8 @@ class ResolverService(ResolverServicer):
     def _check_rows(self, rows: int, where: str) -> None:
         if rows > self._max_request_rows:
             raise InvalidInput(
-                f"{rows} rows; max_request_rows of the resolver allows {self._max_request_rows} in a request: "
-                "send it in parts",
+                f"{rows} rows; max_request_rows of the resolver allows {self._max_request_rows} in a request:"
+                " send it in parts",
                 where=where,
             )
 

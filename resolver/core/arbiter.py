@@ -26,7 +26,7 @@ from hoss.wire.columns import (
 from resolver.core import values
 from resolver.core.account_columns import claim_ranked
 from resolver.core.accounts import Account, resized_cards
-from resolver.core.moves import Move, MoveResult, Moves
+from resolver.core.moves import MoveResult, MoveRow, Moves
 from resolver.core.quarantine import QuarantineRecord, QuarantineRequest
 from resolver.core.rules import PlacementRule
 from resolver.core.serving import NodeRefusal, Ruling, Serving
@@ -328,12 +328,12 @@ class Arbiter(Shard):
             self._take_targets(targets)
         return results
 
-    def _is_target(self, move: Move, target: Reservation) -> bool:
+    def _is_target(self, move: MoveRow, target: Reservation) -> bool:
         """Whether this is what was reserved for the move, and is not only prepared."""
         same = (target.node, target.seq) == (move.node, move.seq)
         return same and target.is_target and not self.prepared.open(target.seq)
 
-    def _judge_move(self, move: Move, own: Reservation | None, target: Reservation | None) -> MoveResult:
+    def _judge_move(self, move: MoveRow, own: Reservation | None, target: Reservation | None) -> MoveResult:
         settled = own is not None and not self.prepared.open(own.seq)
         if target is None or not self._is_target(move, target):
             done = own is not None and settled and own.node == move.node

@@ -48,7 +48,7 @@ def target_uids(uids: Uids) -> Uids:
     return ~uids
 
 
-class Move(NamedTuple):
+class MoveRow(NamedTuple):
     """One pod's move. `source`, `node` and `seq` name the reservations that are meant, by node and commit."""
 
     uid: bytes  # of the pod that gets the target
@@ -86,7 +86,7 @@ class Moves:
             None if self.successors is None else self.successors[rows],
         )
 
-    def rows(self, shards: int, shard: int) -> Iterator[Move]:
+    def rows(self, shards: int, shard: int) -> Iterator[MoveRow]:
         """The moves one by one; `shard`: that of their targets."""
         getting = self.uids if self.successors is None else self.successors
         columns = (self.nodes, self.seqs, self.sources, self.source_seqs)
@@ -94,7 +94,7 @@ class Moves:
         for uid, target, node, seq, source, source_seq in rows:
             left = (source, source_seq) if self.successors is None else None
             here = left is not None and source % shards == shard
-            yield Move(uid.tobytes(), target.tobytes(), node, seq, left, here)
+            yield MoveRow(uid.tobytes(), target.tobytes(), node, seq, left, here)
 
 
 def sources_by_shard(

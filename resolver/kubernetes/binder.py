@@ -22,7 +22,7 @@ from resolver.core.kubernetes.binding_review import (
     read_bound_pod,
 )
 from resolver.core.kubernetes.claim_allocations import ClaimUser
-from resolver.kubernetes.device_binder import DeviceBinder, DeviceRequest
+from resolver.kubernetes.device_binder import ClaimsRequest, DeviceBinder
 from resolver.kubernetes.volume_binder import VolumeBinder, VolumeRequest
 
 # The caller tries again after this, so that a call ends. The API server gives a request up after a minute,
@@ -87,7 +87,7 @@ class Binder:
                 return not_yet
         if not request.claims:
             return await self._bind_pod(request)
-        devices = DeviceRequest(namespace, ClaimUser(name, request.uid), request.claims, request.chosen)
+        devices = ClaimsRequest(namespace, ClaimUser(name, request.uid), request.claims, request.chosen)
         refused = await self._devices.bind(devices)
         if refused is not None:
             return refused

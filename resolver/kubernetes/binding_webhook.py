@@ -400,8 +400,8 @@ class BindingWebhook:
                 return answer
             await asyncio.sleep(0 if facts is None else _PAUSE_SECONDS * attempt)
         raise LedgerUnavailable(
-            f"node {review.node} comes and goes, or its volumes and devices are taken by others, or the ledger "
-            "loses registrations of webhooks, faster than this can be decided; try again"
+            f"node {review.node} comes and goes, or its volumes and devices are taken by others, or the"
+            " ledger loses registrations of webhooks, faster than this can be decided; try again"
         )
 
     async def _try_to_reserve(

@@ -26,7 +26,7 @@ from resolver.kubernetes.object_writer import ObjectWriter
 _GROUP = "/apis/resource.k8s.io/v1"
 
 
-class DeviceRequest(NamedTuple):
+class ClaimsRequest(NamedTuple):
     """The claims of a pod by name, and what was chosen for those that had no devices when it was placed."""
 
     namespace: str
@@ -41,7 +41,7 @@ class DeviceBinder:
     def __init__(self, api: KubeApi) -> None:
         self._objects = ObjectWriter(api, DevicesRefused)
 
-    async def bind(self, request: DeviceRequest) -> Bound | None:
+    async def bind(self, request: ClaimsRequest) -> Bound | None:
         """None: all claims have their devices and list the pod. Else REFUSED with the reason, after what was
         written is taken back; or UNKNOWN if the API server did not answer."""
         try:
@@ -54,7 +54,7 @@ class DeviceBinder:
             return Bound(BindResult.UNKNOWN, str(exc))
         return None
 
-    async def release(self, request: DeviceRequest) -> Bound | None:
+    async def release(self, request: ClaimsRequest) -> Bound | None:
         """No claim lists the pod any more. None: done; else UNKNOWN."""
         try:
             for name in request.claims:
@@ -63,7 +63,7 @@ class DeviceBinder:
             return Bound(BindResult.UNKNOWN, str(exc))
         return None
 
-    async def _bind_claim(self, request: DeviceRequest, name: str) -> None:
+    async def _bind_claim(self, request: ClaimsRequest, name: str) -> None:
         path, held = _path(request, name), request.chosen.get(name)
         chosen = None if held is None else held.allocation
         if held is None and _is_extended(request, name):
@@ -85,7 +85,7 @@ class DeviceBinder:
                 pod, lambda found: extended_status_patch(found, held, request.user), part="/status"
             )
 
-    async def _release_claim(self, request: DeviceRequest, name: str) -> None:
+    async def _release_claim(self, request: ClaimsRequest, name: str) -> None:
         if _is_extended(request, name):
             await self._delete_claim(request, name)
             return
@@ -98,21 +98,21 @@ class DeviceBinder:
                 part="/status",
             )
 
-    async def _delete_claim(self, request: DeviceRequest, name: str) -> None:
+    async def _delete_claim(self, request: ClaimsRequest, name: str) -> None:
         path = _path(request, name)
         with contextlib.suppress(DevicesRefused):  # the claim is gone, or not the pod's
             claim = await self._objects.write(path, lambda found: unprotecting_patch(found, request.user))
             await self._objects.delete(path, claim["metadata"]["uid"])
 
 
-def _is_extended(request: DeviceRequest, name: str) -> bool:
+def _is_extended(request: ClaimsRequest, name: str) -> bool:
     """Whether the claim is the one for the pod's extended resources."""
     return name == extended_claim_name(request.user.name, request.user.uid)
 
 
-def _claims(request: DeviceRequest) -> str:
+def _claims(request: ClaimsRequest) -> str:
     return f"{_GROUP}/namespaces/{request.namespace}/resourceclaims"
 
 
-def _path(request: DeviceRequest, claim: str) -> str:
+def _path(request: ClaimsRequest, claim: str) -> str:
     return f"{_claims(request)}/{claim}"

@@ -150,9 +150,10 @@ class KubernetesServices:
             return
         if not self._insecure:
             raise ConfigError(
-                f"has no file {PATH_FILE!r} and webhook.client_authority names none, so whoever reaches {listen} "
-                "could reserve room: write a random word into that file and put it behind the path of the "
-                "webhook's configuration (/bindings/WORD), or leave the directory out: then resolvers do that",
+                f"has no file {PATH_FILE!r} and webhook.client_authority names none, so whoever reaches"
+                f" {listen} could reserve room: write a random word into that file and put it behind the path"
+                " of the webhook's configuration (/bindings/WORD), or leave the directory out: then"
+                " resolvers do that",
                 where="webhook.certificate_directory",
             )
         logger().warning("insecure", listen=listen, meaning="whoever reaches the webhook may reserve room")

@@ -76,7 +76,7 @@ _FENCED, _OLD_COPY = "FENCED", "OLDCOPY"
 Call = tuple[str, Sequence[str], Sequence[Any]]  # script, keys, arguments
 
 
-class Fenced(NamedTuple):
+class FencedReply(NamedTuple):
     """The reply of a script to a worker whose epoch is over. The shard was at `seq`, and nothing changed."""
 
     seq: int
@@ -173,11 +173,11 @@ class ScriptRunner:
         self.waiting.doubt()
 
 
-def _outcome(error: Exception) -> "Fenced | OldCopy":
+def _outcome(error: Exception) -> "FencedReply | OldCopy":
     """What is no failure of the script. Raises any other error."""
     kind, _, seq = str(error).partition(" ")
     if isinstance(error, ResponseError) and kind in (_FENCED, _OLD_COPY):
-        return Fenced(int(seq)) if kind == _FENCED else OldCopy(int(seq))
+        return FencedReply(int(seq)) if kind == _FENCED else OldCopy(int(seq))
     raise error
 
 
@@ -191,8 +191,8 @@ def lost_changes(seq: int, watermark: int) -> LedgerLostError:
     lower."""
     if seq >= watermark:
         return LedgerLostError(
-            f"Redis has lost acknowledged changes and was written to since: a shard of the ledger stands at {seq}, "
-            f"and what it had at {watermark} is not what was there; the ledger is to be rebuilt"
+            "Redis has lost acknowledged changes and was written to since: a shard of the ledger stands at"
+            f" {seq}, and what it had at {watermark} is not what was there; the ledger is to be rebuilt"
         )
     return LedgerLostError(
         f"Redis has lost acknowledged changes: a shard of the ledger stands at {seq} and stood "

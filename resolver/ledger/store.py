@@ -36,7 +36,7 @@ from resolver.core.values import (
 from resolver.ledger import packing, stored
 from resolver.ledger.reading import LedgerReading, shard_keys
 from resolver.ledger.rules import RULE_READS, SharedRules
-from resolver.ledger.scripts import Call, Fenced, OldCopy, is_tombstone
+from resolver.ledger.scripts import Call, FencedReply, OldCopy, is_tombstone
 
 
 class CommitCall(NamedTuple):
@@ -96,8 +96,9 @@ class RedisLedger(LedgerReading):
             )
             if int(found_format) > FORMAT:
                 raise ConfigError(
-                    f"has format {int(found_format)}, and this release reads formats up to {FORMAT}: it was "
-                    "written by a newer release. Run that release, or go back as docs/operations/upgrade.md says",
+                    f"has format {int(found_format)}, and this release reads formats up to {FORMAT}: it was"
+                    " written by a newer release. Run that release, or go back as docs/operations/upgrade.md"
+                    " says",
                     where="the ledger in this Redis",
                 )
             if int(found_shards) != shards:
@@ -237,7 +238,7 @@ class RedisLedger(LedgerReading):
                 as_of=as_of,
                 unconfirmed=unconfirmed,
             )
-            released.append(b"" if isinstance(reply, Fenced) else reply)
+            released.append(b"" if isinstance(reply, FencedReply) else reply)
         return np.frombuffer(b"".join(released), np.uint8).reshape(-1, UID_BYTES)
 
     async def confirm(self, shard: int, seqs: NDArray[np.uint64], writer: Writer = ANYBODY) -> int:
@@ -246,7 +247,7 @@ class RedisLedger(LedgerReading):
             step = seqs[start : start + _STEP].tolist()
             nonce = self.new_nonce()
             reply = await self.scripts.run(*self._call("confirm", shard, {"seqs": step}, writer, nonce))
-            if isinstance(reply, Fenced):
+            if isinstance(reply, FencedReply):
                 break
             confirmed += int(reply[0])
             if reply[0]:
@@ -264,7 +265,7 @@ class RedisLedger(LedgerReading):
             uids=packing.string_array(uids),
             seqs=packing.seqs(seqs.tolist()),
         )
-        return np.zeros(len(uids), U64) if isinstance(reply, Fenced) else np.frombuffer(reply, U64)
+        return np.zeros(len(uids), U64) if isinstance(reply, FencedReply) else np.frombuffer(reply, U64)
 
     async def abort(self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer) -> int:
         return len(await self._release(shard, uids, writer, seqs, unconfirmed=True))
@@ -276,7 +277,9 @@ class RedisLedger(LedgerReading):
             reply = await self.run(
                 "confirm_moves", shard, writer, **packing.move_arguments(step, self.shards, shard)
             )
-            results.append(bytes([MoveResult.FENCED] * len(step)) if isinstance(reply, Fenced) else reply)
+            results.append(
+                bytes([MoveResult.FENCED] * len(step)) if isinstance(reply, FencedReply) else reply
+            )
         return np.frombuffer(b"".join(results), np.uint8)
 
     async def finish_moves(self, shard: int) -> int:
@@ -432,9 +435,9 @@ class RedisLedger(LedgerReading):
         return np.concatenate(released)
 
 
-def _decision(reply: "list[Any] | Fenced | OldCopy", commit: CommitCall) -> Decision:
-    if isinstance(reply, Fenced | OldCopy):
-        verdict = Verdict.STALE_EPOCH if isinstance(reply, Fenced) else Verdict.OLD_COPY
+def _decision(reply: "list[Any] | FencedReply | OldCopy", commit: CommitCall) -> Decision:
+    if isinstance(reply, FencedReply | OldCopy):
+        verdict = Verdict.STALE_EPOCH if isinstance(reply, FencedReply) else Verdict.OLD_COPY
         verdicts = np.full(len(commit.proposal), verdict, np.uint8)
         return replace(Decision.of_none(verdicts, commit.proposal), as_of=reply.seq)
     decision = packing.read_decision(reply, commit.order)

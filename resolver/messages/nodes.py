@@ -29,8 +29,8 @@ def check_nodes(nodes: Iterable[common_pb2.NodeSpec], seen: set[str]) -> None:
             raise InvalidInput("a node has no name", where="nodes")
         if len(node.name) > _MAX_NAME or len(node.allocatable) > MAX_RESOURCES:
             raise InvalidInput(
-                f"has a name of {len(node.name):,} characters and {len(node.allocatable):,} resources; a node has up "
-                f"to {_MAX_NAME} and {MAX_RESOURCES:,}",
+                f"has a name of {len(node.name):,} characters and {len(node.allocatable):,} resources; a node"
+                f" has up to {_MAX_NAME} and {MAX_RESOURCES:,}",
                 where=where,
             )
         if node.name in seen:
@@ -42,7 +42,8 @@ def check_nodes(nodes: Iterable[common_pb2.NodeSpec], seen: set[str]) -> None:
                 raise InvalidInput("offers a resource without a name", where=where)
             if len(amount.resource) > _MAX_RESOURCE_NAME:
                 raise InvalidInput(
-                    f"offers {quoted(amount.resource)}; the name of a resource has up to {_MAX_RESOURCE_NAME} characters",
+                    f"offers {quoted(amount.resource)}; the name of a resource has up to {_MAX_RESOURCE_NAME}"
+                    " characters",
                     where=where,
                 )
             if not 0 <= amount.amount <= MAX_AMOUNT:

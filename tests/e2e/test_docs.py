@@ -19,13 +19,24 @@ CLUSTER = "needs a Kubernetes cluster; tests/e2e/kubernetes has one, and runs wh
 WHY_NOT = {
     # document, or "" for all: what a line has to match to be left out, and why
     "": {
-        r"^hoss (bench|simulate)\b": "takes from a minute to hours; tests/unit/hossctl and tests/simulation run them with small sizes",
-        r"^python -m tools\.bench\b": "takes minutes; tests/integration and tests/e2e run them with small sizes",
-        r"^hoss replay\b": "the traces are not part of the repository; tests/unit/hossctl/traces and tests/e2e/test_platform_loads.py have small ones",
+        r"^hoss (bench|simulate)\b": (
+            "takes from a minute to hours; tests/unit/hossctl and tests/simulation run them with small sizes"
+        ),
+        r"^python -m tools\.bench\b": (
+            "takes minutes; tests/integration and tests/e2e run them with small sizes"
+        ),
+        r"^hoss replay\b": (
+            "the traces are not part of the repository; tests/unit/hossctl/traces and"
+            " tests/e2e/test_platform_loads.py have small ones"
+        ),
         r"--kubeconfig|kubectl|^helm|--secrets": CLUSTER,
-        r"^(docker|kind|minikube)\b|docker compose|--dispatcher (127\.0\.0\.1|localhost):70": "needs Docker; tests/e2e/test_compose.py has the services as the compose file starts them",
+        r"^(docker|kind|minikube)\b|docker compose|--dispatcher (127\.0\.0\.1|localhost):70": (
+            "needs Docker; tests/e2e/test_compose.py has the services as the compose file starts them"
+        ),
         r"^make (?!demo)": "`make test` runs this very test; .ci/run runs the others",
-        r"^make demo$|^\. \.venv/bin/activate$": "the environment is the one that this test runs in; tests/e2e/test_platform.py runs the demo",
+        r"^make demo$|^\. \.venv/bin/activate$": (
+            "the environment is the one that this test runs in; tests/e2e/test_platform.py runs the demo"
+        ),
     },
     "docs/reference/cli.md": {r"": "examples of arguments, read by the parser"},
     "docs/kubernetes.md": {r"": CLUSTER},
@@ -34,7 +45,9 @@ WHY_NOT = {
         r"^hoss retry pod NAME$": "needs a pod that failed; tests/e2e/test_waking.py makes one",
     },
     "docs/operations/fragmentation.md": {
-        r"^hoss up --rebalance": "a platform runs already; tests/e2e/test_rebalance_controller.py starts one so",
+        r"^hoss up --rebalance": (
+            "a platform runs already; tests/e2e/test_rebalance_controller.py starts one so"
+        ),
         r"--usage usage.json": "needs measurements of these minutes; tests/e2e/test_rebalance.py writes them",
     },
     "docs/operations/observe.md": {
@@ -45,27 +58,38 @@ WHY_NOT = {
         r"^hoss describe pod web-3$": "needs a pod that was evicted; tests/e2e/test_preemption.py makes one",
     },
     "docs/operations/security.md": {
-        r"^hoss login lab": "needs a platform elsewhere; tests/e2e/test_foreign_tokens.py logs in with a command",
+        r"^hoss login lab": (
+            "needs a platform elsewhere; tests/e2e/test_foreign_tokens.py logs in with a command"
+        ),
     },
     "docs/operations/upgrade.md": {
         r"^hoss ledger restore FILE$": "needs an empty ledger; tests/e2e/test_rebuild.py has one",
     },
     "docs/reliability.md": {
-        r"^python -m tools.simulation --seed": "a seed of an earlier day; tests/simulation/test_simulation.py has one",
-        r"^python -m tools.faults": "takes minutes, and network faults take root; tests/faults strikes once with each kind",
+        r"^python -m tools.simulation --seed": (
+            "a seed of an earlier day; tests/simulation/test_simulation.py has one"
+        ),
+        r"^python -m tools.faults": (
+            "takes minutes, and network faults take root; tests/faults strikes once with each kind"
+        ),
     },
     "docs/plugins.md": {
         r"^hoss plugin check green": "tests/unit/hossctl/test_plugin_check.py checks the document's plugin",
     },
     "docs/tutorials/algorithm.md": {
         r"^hoss plugin check": "tests/unit/hossctl/test_plugin_check.py checks the tutorial's class",
-        r"^hoss worker add mine": "needs the module on the path; tests/e2e/test_algorithms.py starts workers with theirs",
+        r"^hoss worker add mine": (
+            "needs the module on the path; tests/e2e/test_algorithms.py starts workers with theirs"
+        ),
     },
     "docs/tutorials/plugin.md": {
         r"^hoss plugin check": "tests/unit/hossctl/test_plugin_check.py checks the tutorial's class",
     },
     "docs/tutorials/scheduler.md": {
-        r"": "runs until it is stopped; tests/e2e/test_sdk.py runs it, and certificates as docs/operations/security.md has them",
+        r"": (
+            "runs until it is stopped; tests/e2e/test_sdk.py runs it, and certificates as"
+            " docs/operations/security.md has them"
+        ),
     },
     "docs/tutorials/go.md": {
         r"^(hoss|examples)": "runs until it is stopped; tests/e2e/test_go_scheduler.py runs it"

@@ -152,7 +152,8 @@ async def _prepare(clients: Clients, *, workers: int) -> None:
 
 async def _route_by_scheduler(clients: Clients) -> None:
     rules = "".join(
-        f"  - {{name: {name}, match: {{schedulerNames: [{name}]}}, workers: {{matchLabels: {{of: {name}}}}}}}\n"
+        f"  - {{name: {name}, match: {{schedulerNames: [{name}]}}, workers: {{matchLabels: {{of:"
+        f" {name}}}}}}}\n"
         for name in ("a", "b")
     )
     await clients.dispatcher.set_policy(HEAD + rules)

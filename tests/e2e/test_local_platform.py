@@ -64,7 +64,8 @@ def test_a_directory_that_cannot_be_written_is_named_with_the_way_out(home):
     done = FORK_SERVER.run("hossctl", ["up"], env={**os.environ, "HOSS_HOME": home}, timeout=DEADLINE_SECONDS)
     assert done.returncode == 1
     assert re.fullmatch(
-        rf"error: the local platform cannot be kept in {home} \(.+\); name a directory of yours with HOSS_HOME\n",
+        rf"error: the local platform cannot be kept in {home} \(.+\); name a directory of yours with"
+        r" HOSS_HOME\n",
         done.stderr,
     )
 
@@ -97,9 +98,10 @@ def test_a_policy_of_another_version_or_kind_is_refused_before_anything_starts(
 
 def test_a_dispatcher_that_cannot_be_reached_is_named_with_the_cause(hoss):
     told = hoss("get", "pods", "--dispatcher", "127.0.0.1:1", code=3).stderr
-    assert told == (
-        "error: dispatcher 127.0.0.1:1 cannot be reached (Connection refused): see that it runs there and that the address "
-        "is right\n"
+    assert (
+        told
+        == "error: dispatcher 127.0.0.1:1 cannot be reached (Connection refused): see that it runs there and"
+        " that the address is right\n"
     )
 
 

@@ -224,7 +224,10 @@ async def test_a_no_execute_taint_sends_away_who_does_not_tolerate_it_and_in_tim
 
     await until_pods(clients, "while", lambda pod: bool(pod.eviction))
     assert time.monotonic() - tainted_at > PATIENCE_SECONDS - 0.1
-    reason = f"evicted: node a has taint disk=broken:NoExecute, which the pod tolerates for {PATIENCE_SECONDS} s only"
+    reason = (
+        f"evicted: node a has taint disk=broken:NoExecute, which the pod tolerates for {PATIENCE_SECONDS} s"
+        " only"
+    )
     assert {pod.eviction for pod in await pods_of(clients, "while")} == {reason}
     assert all(map(bound_to("a"), await pods_of(clients, "ever")))
     assert {(pod.node, pod.eviction) for pod in await pods_of(clients, "mended")} == {("c", "")}

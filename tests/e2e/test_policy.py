@@ -20,8 +20,8 @@ GIB = 2**30
 HEAD = "apiVersion: hoss.dev/v1alpha1\nkind: SchedulingPolicy\n"
 EVERYWHERE = HEAD + "rules: [{name: all}]\n"
 NARROW = (
-    HEAD
-    + "rules: [{name: web, match: {labels: {matchLabels: {app: web}}}, nodes: {matchLabels: {pool: a}}}, {name: all}]\n"
+    HEAD + "rules: [{name: web, match: {labels: {matchLabels: {app: web}}}, nodes: {matchLabels: {pool: a}}},"
+    " {name: all}]\n"
 )
 
 
@@ -63,9 +63,9 @@ async def test_policies_replaced_under_load_lose_nothing(cluster: Cluster) -> No
     cluster.start_worker("plain")
     policies = (
         HEAD + "rules: [{name: gold, workers: {matchLabels: {tier: gold}}}]\n",
-        HEAD
-        + "rules: [{name: web, match: {labels: {matchLabels: {app: web}}}, balance: {algorithm: ConsistentHash}}, "
-        "{name: rest, workers: {matchExpressions: [{key: tier, operator: DoesNotExist}]}, balance: {algorithm: Random}}]\n",
+        HEAD + "rules: [{name: web, match: {labels: {matchLabels: {app: web}}}, balance: {algorithm:"
+        " ConsistentHash}}, {name: rest, workers: {matchExpressions: [{key: tier, operator:"
+        " DoesNotExist}]}, balance: {algorithm: Random}}]\n",
         HEAD + "rules: [{name: near, nodes: {matchLabels: {pool: a}, partition: Soft}}]\n",
         HEAD + "rules: [{name: nobody, workers: {matchLabels: {tier: silver}}}]\n",
     )
@@ -121,7 +121,8 @@ async def test_a_trial_says_what_then_happens_and_changes_nothing(cluster: Clust
         await _add_nodes(clients, 2)
         rules = (
             HEAD
-            + "rules: [{name: web, match: {labels: {matchLabels: {app: web}}}, workers: {matchLabels: {tier: gold}}}]\n"
+            + "rules: [{name: web, match: {labels: {matchLabels: {app: web}}}, workers: {matchLabels: {tier:"
+            " gold}}}]\n"
         )
         reply = await clients.dispatcher.test_policy([_template("web"), _template("db")], rules)
         assert [(trial.rule, trial.worker) for trial in reply.trials] == [("web", "gold"), ("", "")]

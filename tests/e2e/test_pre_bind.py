@@ -58,9 +58,9 @@ class Scene:
         self.files.mkdir()
         self._document = directory / "prepares.yaml"
         self._document.write_text(
-            "apiVersion: hoss.dev/v1alpha1\nkind: WorkerConfig\nprofile: prepared\nprofiles:\n"
-            f"  - {{name: prepared, plugins: [{{name: NodeResourcesFit}}, {{name: Prepares, args: {{directory: "
-            f"{self.files}}}}}]}}\n"
+            "apiVersion: hoss.dev/v1alpha1\nkind: WorkerConfig\nprofile: prepared\nprofiles:\n  - {name:"
+            " prepared, plugins: [{name: NodeResourcesFit}, {name: Prepares, args: {directory:"
+            f" {self.files}}}}}]}}\n"
         )
 
     def start_worker(self, name: str) -> None:

@@ -93,8 +93,9 @@ async def test_a_pod_that_may_not_preempt_waits_and_nobody_goes(clients):
     await submit(clients, "polite", cpu=500, priority=10, may_preempt=False)
     await until(lambda: phases(clients, "polite", "UNSCHEDULABLE", 1))
     (polite,) = await pods(clients, "polite")
-    assert polite.reason == (
-        "0/20 nodes are available: 20 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never."
+    assert (
+        polite.reason == "0/20 nodes are available: 20 Insufficient cpu. preemption: not eligible due to"
+        " preemptionPolicy=Never."
     )
     await assert_clean(clients, held=4 * NODES)
 

@@ -81,8 +81,14 @@ def test_gates_are_removed_one_by_one_or_all_together(platform, tmp_path):
 
 def test_a_bound_pod_is_explained_by_every_nodes_score_as_if_it_were_not_there(hoss, tmp_path):
     hoss("up", "--nodes", "0", "--worker", "w1", "--worker", "packer:strategy=binpack")
-    node = "---\n{{apiVersion: v1, kind: Node, metadata: {{name: {}}}, status: {{allocatable: {{cpu: {}, memory: 8Gi, pods: 9, nvidia.com/gpu: 2}}}}}}"
-    pod = "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: {}}}, spec: {{containers: [{{name: c, image: i, resources: {{limits: {}}}}}]}}}}"
+    node = (
+        "---\n{{apiVersion: v1, kind: Node, metadata: {{name: {}}}, status: {{allocatable: {{cpu: {}, memory:"
+        " 8Gi, pods: 9, nvidia.com/gpu: 2}}}}}}"
+    )
+    pod = (
+        "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: {}}}, spec: {{containers: [{{name: c, image: i,"
+        " resources: {{limits: {}}}}}]}}}}"
+    )
     (tmp_path / "nodes.yaml").write_text("\n".join(node.format(f"n{i}", cpu) for i, cpu in enumerate((4, 2))))
     hoss("nodes", "add", "-f", str(tmp_path / "nodes.yaml"))
     limits = "{cpu: 2, memory: 1Gi, nvidia.com/gpu: 2}"

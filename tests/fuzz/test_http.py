@@ -20,7 +20,10 @@ TOKEN = "a-token-of-the-test"
 VALID = (
     b"GET /api/pods?name=web-0 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
     b"GET /static/../../etc/passwd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-    b"GET /api/access HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\xfe\r\nConnection: close\r\n\r\n",
+    (
+        b"GET /api/access HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\xfe\r\nConnection:"
+        b" close\r\n\r\n"
+    ),
     b"POST /api/workers/w1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a-token-of-the-test\r\nConnection: close\r\n"  # noqa: ISC004
     b'Content-Length: 20\r\n\r\n{"state": "Cordoned"}',
 )

@@ -420,7 +420,10 @@ async def test_a_taken_name_in_a_stream_is_told_with_what_to_do_and_ends_it_ther
             return answered, str(exc)
         return answered, "no refusal"
 
-    told = "jobs.name: job 'web' is there already in namespace 'default'; delete it first, or submit under another name"
+    told = (
+        "jobs.name: job 'web' is there already in namespace 'default'; delete it first, or submit under"
+        " another name"
+    )
     assert [await submit_all(number) for number in range(20)] == [(1, told)] * 20
     assert await phases(client) == {"QUEUED": 30}
 

@@ -24,16 +24,24 @@ REGRESSIONS = {
     "release-after-a-rebuild": "a release after a rebuild named sequence numbers of the ledger before",
     "gates-of-a-job-not-durable": "gates of a job that was not durable yet were removed in words only",
     "job-deleted-while-redis-was-away": "a job deleted while Redis was away left its reservations for ever",
-    "lost-confirmations": "a Redis that lost confirmations let reservations of bound pods end by their leases",
+    "lost-confirmations": (
+        "a Redis that lost confirmations let reservations of bound pods end by their leases"
+    ),
     "epochs-from-1-in-an-emptied-redis": "a new ledger granted epochs anew, and a fenced worker held one",
     "pod-that-needed-no-victims-any-more": "a pod that needed no victims any more left its worker busy",
     "quiet-before-the-loss-was-noticed": "the simulation judged before the dispatcher could see the loss",
-    "port-freed-before-a-view-showed-it": "pods that a view refused before it showed a release were not woken",
+    "port-freed-before-a-view-showed-it": (
+        "pods that a view refused before it showed a release were not woken"
+    ),
     "node-that-got-the-index-of-another": "after a takeover a watcher was not told of another node's index",
     "node-that-the-dispatcher-had-not-heard-of": "a watch named a node by its number and did not correct it",
     "removal-that-was-broken-off": "a frozen resolver left a removed node's reservations for ten minutes",
-    "bound-elsewhere-and-not-told": "a look-up found a pod moved before the move was answered, and told nobody",
-    "clock-of-an-emptied-redis-ends-the-lease": "a standby took over from an empty Redis whose clock had jumped",
+    "bound-elsewhere-and-not-told": (
+        "a look-up found a pod moved before the move was answered, and told nobody"
+    ),
+    "clock-of-an-emptied-redis-ends-the-lease": (
+        "a standby took over from an empty Redis whose clock had jumped"
+    ),
 }
 
 

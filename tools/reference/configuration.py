@@ -82,7 +82,8 @@ def page() -> str:
                 *_document(
                     PLATFORM_KIND,
                     PlatformDocument,
-                    "For `hoss up --config` and `hoss apply -f`: [workers and pools](../operations/workers.md).",
+                    "For `hoss up --config` and `hoss apply -f`: [workers and"
+                    " pools](../operations/workers.md).",
                 ),
                 *_document(
                     REBALANCE_POLICY,

@@ -47,12 +47,14 @@ VARIABLES = (
     Variable(
         "HOSS_CONTEXT",
         _COMMANDS,
-        "The context of a command without an address; else the one that `hoss login` or `hoss context use` chose.",
+        "The context of a command without an address; else the one that `hoss login` or `hoss context use`"
+        " chose.",
     ),
     Variable(
         TLS_DIR_VARIABLE,
         "clients",
-        "A directory with `ca.crt`, `tls.crt` and `tls.key` to connect with; else that of the address's context.",
+        "A directory with `ca.crt`, `tls.crt` and `tls.key` to connect with; else that of the address's"
+        " context.",
     ),
     Variable(TOKEN_VARIABLE, "clients", "A bearer token; else that of the address's context, if it has one."),
     Variable(
@@ -85,8 +87,8 @@ VARIABLES = (
     Variable(
         "OTEL_EXPORTER_OTLP_HEADERS",
         _SERVICES,
-        "`name=value,...`, such as a key that the collector asks for. OpenTelemetry's `..._TIMEOUT`, `_COMPRESSION` and "
-        "`_CERTIFICATE` apply as well.",
+        "`name=value,...`, such as a key that the collector asks for. OpenTelemetry's `..._TIMEOUT`,"
+        " `_COMPRESSION` and `_CERTIFICATE` apply as well.",
     ),
     Variable(INTERVAL, _SERVICES, "Milliseconds between two pushes of metrics; else 60000."),
     Variable(PROTOCOL, _SERVICES, "`http/protobuf`; HOSS speaks no OTLP over gRPC."),

@@ -17,8 +17,9 @@ _MESSAGES, _ENUMS, _SERVICES = 4, 5, 6
 _FIELDS, _NESTED, _METHODS, _VALUES = 2, 3, 2, 2
 
 _INTRODUCTION = (
-    "Every server also has `grpc.health.v1`, and reflection where it was started with `--reflection`. Errors are "
-    "gRPC's status codes, with a sentence that names the field and what would be right. Fields are only ever added; a field that a message does not name has its type's zero."
+    "Every server also has `grpc.health.v1`, and reflection where it was started with `--reflection`. Errors"
+    " are gRPC's status codes, with a sentence that names the field and what would be right. Fields are only"
+    " ever added; a field that a message does not name has its type's zero."
 )
 
 Place = tuple[int, ...]

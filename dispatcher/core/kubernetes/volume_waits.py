@@ -154,4 +154,7 @@ class VolumeWaits:
             return ""
         if volume.node_affinity.matches(pod.node_labels, ""):
             return ""
-        return f'pv "{volume.name}" node affinity doesn\'t match node "{pod.node}": no matching NodeSelectorTerms'
+        return (
+            f'pv "{volume.name}" node affinity doesn\'t match node "{pod.node}": no matching'
+            " NodeSelectorTerms"
+        )

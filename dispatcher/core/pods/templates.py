@@ -38,8 +38,8 @@ class TemplateKind(NamedTuple):
 def too_many_terms(terms: int, most: int) -> str:
     """Why a pod with so many terms about other pods is not placed."""
     return (
-        f"has {terms} affinity terms and spread constraints about other pods; max_pod_terms of the dispatcher "
-        f"allows {most}: give pods a label that one term can name, or raise the limit"
+        f"has {terms} affinity terms and spread constraints about other pods; max_pod_terms of the dispatcher"
+        f" allows {most}: give pods a label that one term can name, or raise the limit"
     )
 
 

@@ -132,7 +132,8 @@ def read_review(document: Object) -> Review:
     binding = mapping(request, "object", "request")
     if binding.get("kind") != "Binding":
         raise InvalidInput(
-            f"is a {quoted(binding.get('kind'))}; the webhook's rules may name pods/binding and bindings only",
+            f"is a {quoted(binding.get('kind'))}; the webhook's rules may name pods/binding and bindings"
+            " only",
             where="request.object",
         )
     metadata, target = (

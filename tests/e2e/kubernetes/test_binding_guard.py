@@ -27,9 +27,10 @@ def test_what_fits_is_reserved_before_it_is_bound_and_what_would_overcommit_is_d
     assert api.pod("first")["spec"]["nodeName"] == "n1"
     status, answer = api.bind(second, "n1")
     assert status == 403
-    assert answer["message"] == (
-        'admission webhook "bindings.hoss.dev" denied the request: node n1 has no room for pod default/second: it asks for '
-        "800m of cpu, and 200m is free"
+    assert (
+        answer["message"]
+        == 'admission webhook "bindings.hoss.dev" denied the request: node n1 has no room for pod'
+        " default/second: it asks for 800m of cpu, and 200m is free"
     )
     assert guarded.holds(first, second) == [True, False]
     assert "nodeName" not in api.pod("second")["spec"]

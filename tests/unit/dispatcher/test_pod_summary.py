@@ -30,7 +30,10 @@ def groups(bench, tenant=""):
         ),
         ("0/2 nodes are available: 2 node(s) had taint {a: b, c: d}.", "node(s) had taint {a: b, c: d}"),
         (
-            "0/9 nodes are available: 2 Too many pods, 7 Insufficient nvidia.com/gpu. preemption: 0/9 nodes are available: 9 Preemption is not helpful.",
+            (
+                "0/9 nodes are available: 2 Too many pods, 7 Insufficient nvidia.com/gpu. preemption: 0/9"
+                " nodes are available: 9 Preemption is not helpful."
+            ),
             "Insufficient nvidia.com/gpu",
         ),
         ("scheduling gates: example.com/wait", "scheduling gates: example.com/wait"),

@@ -20,7 +20,7 @@ from dispatcher.core.policy.rules import Policy
 from dispatcher.core.workers.reports import Heartbeat
 from dispatcher.journal.memory import MemoryJournal
 from dispatcher.ledger.move_steps import MOVER
-from dispatcher.ports import DispatcherMarks, Knowledge, PodLocations, Record, ReservationColumns
+from dispatcher.ports import Knowledge, LedgerMarks, PodLocations, Record, ReservationColumns
 from dispatcher.recovery import recover
 from dispatcher.runtime import Runtime, TermFailed
 from hoss.client.dispatcher import submission
@@ -54,8 +54,8 @@ class Ledger:
         self.granted.append(worker)
         return len(self.granted)
 
-    async def dispatcher_marks(self) -> DispatcherMarks:
-        return DispatcherMarks(0, (0, 0))
+    async def dispatcher_marks(self) -> LedgerMarks:
+        return LedgerMarks(0, (0, 0))
 
     async def lookup(self, uids: Uids) -> PodLocations:
         self.asked += 1

@@ -108,9 +108,11 @@ async def test_a_worker_of_a_newer_protocol_is_refused_with_the_versions_and_wha
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await call.read()
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert refused.value.details() == (
-                "register.protocol: 3: the worker speaks a newer protocol than this dispatcher, which knows versions "
-                "1 to 2; upgrade resolvers and dispatchers before workers, or use an older worker"
+            assert (
+                refused.value.details()
+                == "register.protocol: 3: the worker speaks a newer protocol than this dispatcher, which"
+                " knows versions 1 to 2; upgrade resolvers and dispatchers before workers, or use an older"
+                " worker"
             )
             assert not noting.links
     await server.stop(0)

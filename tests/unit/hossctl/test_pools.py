@@ -23,7 +23,8 @@ def written(folder: Path, text: str) -> Path:
 def test_a_pool_becomes_workers_with_numbered_names_and_its_settings(tmp_path):
     path = written(
         tmp_path,
-        "pools: [{name: gpu, count: 2, labels: {tier: gpu, a: b}, node_labels: {zone: z1}, profile: binpack}]",
+        "pools: [{name: gpu, count: 2, labels: {tier: gpu, a: b}, node_labels: {zone: z1}, profile:"
+        " binpack}]",
     )
     labels, flags = (("a", "b"), ("tier", "gpu")), ("--node-label", "zone=z1", "--profile", "binpack")
     assert read_platform(path).workers == (

@@ -42,7 +42,10 @@ def test_the_example_can_be_used():
         ("goals: [{goal: empty-nodes, leastGainPerMove: 2}]", "no move empties more than one node"),
         (
             "goals: [{goal: empty-nodes, leastGainPerMove: 0.1}]\nbudget: {movesPerPass: 5}",
-            "10 moves for one node, and budget.movesPerPass allows 5: raise that to 10, or leastGainPerMove to 0.2",
+            (
+                "10 moves for one node, and budget.movesPerPass allows 5: raise that to 10, or"
+                " leastGainPerMove to 0.2"
+            ),
         ),
         ("budget: {movesPerHour: 5, movesPerPass: 6}", "movesPerPass 6 is more than movesPerHour 5 allows"),
         ("budget: {movesPerHour: 0}", "budget.movesPerHour"),

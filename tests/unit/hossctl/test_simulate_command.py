@@ -71,7 +71,10 @@ def test_omega_goes_on_with_the_runs_that_a_file_does_not_have_yet(hoss, tmp_pat
         ("no JSON", "is there and holds no sweep to go on with; name another file"),
         ("{}", "is there and holds no sweep to go on with; name another file"),
         (
-            '{"nodes": 100, "fill": 0.6, "horizonSeconds": 72.0, "tTaskSeconds": 0.005, "seed": 2, "points": []}',
+            (
+                '{"nodes": 100, "fill": 0.6, "horizonSeconds": 72.0, "tTaskSeconds": 0.005, "seed": 2,'
+                ' "points": []}'
+            ),
             "holds a sweep of other settings; name another file",
         ),
     ],

@@ -66,7 +66,10 @@ def test_invariant_2_finds_a_pod_on_two_shards(shard):
     elsewhere = ShardAccounts(
         1, np.zeros(0, np.uint32), empty, np.zeros(0, np.uint32), shard.cards[:0], shard.uids[:1], other
     )
-    text = "pod 7477656c-7665-2062-7974-657300000000 holds more than one reservation: on node alpha and on node beta"
+    text = (
+        "pod 7477656c-7665-2062-7974-657300000000 holds more than one reservation: on node alpha and on node"
+        " beta"
+    )
     assert (2, text) in findings(shard, elsewhere)
 
 

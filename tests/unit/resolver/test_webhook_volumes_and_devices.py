@@ -269,8 +269,10 @@ async def test_an_extended_resource_that_a_pod_has_as_a_device_is_no_amount_of_t
     assert await cluster.ask(first) == "reserved"
     assert await cluster.held_claims(first) == ["one"]
     assert "device gpu.example.com/n1/gpu-0 is given to claim default/one" in await cluster.ask(second)
-    assert await cluster.ask(third) == (
-        f"conflict_resource node n1 has no room for pod default/third: it asks for 1 of {RESOURCE}, and none is free"
+    assert (
+        await cluster.ask(third)
+        == f"conflict_resource node n1 has no room for pod default/third: it asks for 1 of {RESOURCE}, and"
+        " none is free"
     )
 
 

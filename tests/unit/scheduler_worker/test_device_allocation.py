@@ -193,8 +193,10 @@ def test_a_claim_of_another_pod_or_one_that_goes_away_is_told_before_nodes_are_l
     strange = replace(claim("a"), controller_uid="other")
     pod = PodSpec(claims=PodClaims("pod", "uid", (ClaimUse("a", from_template=True),)))
     found = explain(pod, Cluster(nodes=[NODE], devices=[GPU, SLICE, strange]), preemption=False)
-    assert found["message"] == (
-        "0/1 nodes are available: ResourceClaim default/a was not created for Pod default/pod (Pod is not owner)."
+    assert (
+        found["message"]
+        == "0/1 nodes are available: ResourceClaim default/a was not created for Pod default/pod (Pod is not"
+        " owner)."
     )
     found = explained(GPU, SLICE, claim("a", deleting=True))
     assert found["message"] == '0/1 nodes are available: resourceclaim "a" is being deleted.'
