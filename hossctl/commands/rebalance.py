@@ -288,7 +288,7 @@ def _show(document: Document, output: Format) -> None:
         print_lines([""])
         print_summary(f"Moves for {document['purpose'] or 'a plan'}", running.run_lines(document))
     else:
-        say("no moves were begun since this dispatcher leads")
+        say("there were no moves yet")
     if document["controller"] is not None:
         print_lines([""])
         print_summary("Rebalance controller", running.controller_lines(document["controller"]))

@@ -4,7 +4,7 @@ table.
 The document (camel case):
 
     kind                  "RebalanceRun"
-    state                 Running, Paused, Done; "" if the dispatcher has made no moves since it leads
+    state                 Running, Paused, Done; "" if there were no moves yet
     reason                why it is paused, or what an undo could not take back
     purpose
     moved, refused, waiting, evicted   moves
@@ -52,8 +52,8 @@ def read_plan(file: Path) -> Document:
 
 
 def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds: float) -> Document:
-    """Start the plan's moves, and follow them until they are done or paused, or the time is over. Raises
-    NotFound where the dispatcher that began them leads no more."""
+    """Start the plan's moves, and follow them until they are done or paused, or the time is over, also with
+    the next dispatcher. Raises NotFound where that one knows nothing of them."""
 
     async def follow() -> Document:
         async with dispatcher_of(endpoints) as client:
@@ -64,7 +64,7 @@ def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds
                 status = await _status(client, status)
             if not status.state:
                 raise NotFound(
-                    "another dispatcher leads by now, and nobody goes on with the moves: each pod is on its old "
+                    "another dispatcher leads by now, and its journal has lost the moves: each pod is on its old "
                     "node or on its new one; plan again"
                 )
             return run_document(status)
