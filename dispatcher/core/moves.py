@@ -50,7 +50,7 @@ class PlannedMove:
     source: int
     target: int
     state: MoveState = MoveState.WAITING
-    text: str = ""  # why it was refused, or what it waits for; of a moved one: its successor's name
+    text: str = ""  # why it was refused, or what it waits for; of a moved one: its successor
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,9 @@ class MoveRun:
         if self._undone:
             self._withdraw(move)
 
-    def moved(self, move: PlannedMove, text: str = "") -> None:
-        """The pod, or its successor (`text` names it), is on the target."""
-        move.state, move.text, self._refused_in_a_row = MoveState.MOVED, text, 0
+    def moved(self, move: PlannedMove, successor: str = "") -> None:
+        """The pod, or in Kubernetes mode its successor ("namespace/name"), is on the target."""
+        move.state, move.text, self._refused_in_a_row = MoveState.MOVED, successor, 0
         self._skip_ended()
 
     def refused(self, move: PlannedMove, text: str) -> None:

@@ -98,7 +98,7 @@ class PodMoves:
             (result,) = await self.steps.confirm(pod_move.reserved, decode_uids(pod.uid))
             if result == resolver_pb2.MOVED:
                 placed[pod.uid] = move.target
-                run.moved(move, f"its successor is {name}")
+                run.moved(move, name)
             else:
                 run.refused(move, f"evicted, and its successor {name} is placed anew: {RESULTS[result]}")
             pod_move.taken.set()

@@ -78,12 +78,6 @@ class Mover:
 
     async def hear(self, report: pb.RebalanceController) -> pb.RebalanceStatus:
         """A controller's report. Raises InvalidInput."""
-        if not self._maker.moves_back:
-            raise InvalidInput(
-                "the pods are a Kubernetes cluster's: the controller does not recognise the successors of pods "
-                "that it has moved; `hoss rebalance run` makes the moves of one plan",
-                where="controller",
-            )
         if not report.id:
             raise InvalidInput("is missing", where="id")
         if refusal := self._seat.report(report.id, self._runtime.now(), paused=report.paused):
@@ -119,16 +113,7 @@ class Mover:
             refused=counts[MoveState.REFUSED],
             waiting=counts[MoveState.WAITING],
             evicted=counts[MoveState.EVICTED],
-            moves=[
-                pb.MoveStatus(
-                    pod=pod,
-                    source=source,
-                    target=target,
-                    state=progress.of_move(number).value,
-                    text=progress.texts.get(number, ""),
-                )
-                for number, (_, pod, source, target) in enumerate(begun.moves)
-            ],
+            moves=[_move_status(number, begun, progress) for number in range(len(begun.moves))],
         )
 
     async def follow(self) -> None:
@@ -268,3 +253,12 @@ class Mover:
     def _waiting(self) -> int:
         counts = self._runtime.machine.registry.pods.count_by_phase()
         return sum(int(counts[phase]) for phase in _WAITING)
+
+
+def _move_status(number: int, begun: BegunRun, progress: RunProgress) -> pb.MoveStatus:
+    _, pod, source, target = begun.moves[number]
+    state, text = progress.of_move(number), progress.texts.get(number, "")
+    status = pb.MoveStatus(pod=pod, source=source, target=target, state=state.value, text=text)
+    if state is MoveState.MOVED and text:
+        status.successor, status.text = text, f"its successor is {text}"
+    return status

@@ -257,7 +257,8 @@ def controller(
     """Plan and move by itself, as a RebalancePolicy says, until it is ended. One at a time; it needs the role
     operate. `hoss up --rebalance FILE` starts it with the local platform.
 
-    `hoss rebalance status` shows what it does, and `pause` and `resume` steer it. Not in Kubernetes mode."""
+    `hoss rebalance status` shows what it does, and `pause` and `resume` steer it. In Kubernetes mode a
+    moved pod's successor counts as the pod."""
     from hossctl.rebalance.policy import read_policy
 
     policy, _ = read_policy(file)
