@@ -15,7 +15,7 @@ from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserved, run_hoss
 from e2e.kubernetes.api import Api, node_of, placed, told
 from e2e.kubernetes.guarded import await_guard, install
-from e2e.kubernetes.moves import NO_GRACE, OWNER, begin, create_web, run_status
+from e2e.kubernetes.moves import NO_GRACE, OWNER, REPLICA_SETS, begin, create_web, run_status
 from waiting import wait_until
 
 from hoss.v1 import resolver_pb2
@@ -184,6 +184,20 @@ def test_a_place_for_which_no_successor_comes_is_free_again(
     api.create_pod("bare", cpu="800m", scheduler="hoss")
     assert "no successor has come within 3 s" in await_state(cluster, "Refused")
     assert placed(api, "bare") == "n2"
+    await_agreement(api, cluster)
+
+
+def test_the_place_is_free_at_once_when_the_pod_s_controller_is_deleted(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    _, cluster = make_cluster(control_plane, move_timeout_seconds=3600)
+    web_on_n1(api, cluster)
+    begin(cluster, ("web-a", "n1", "n2"))
+    await_state(cluster, "Evicted")
+    api("DELETE", f"{REPLICA_SETS}/web")
+    assert "its ReplicaSet web was deleted: its place is free again" in await_state(cluster, "Refused")
+    wait_until(lambda: not requested(cluster, "n2").get("cpu"), "nothing is reserved on the target")
+    api.delete_pod("web-a")
     await_agreement(api, cluster)
 
 
