@@ -107,6 +107,9 @@ class MoveRun:
     _refused_in_a_row: int = field(default=0, init=False)
     _allowed_at: float = field(default=0.0, init=False)
 
+    def __post_init__(self) -> None:
+        self._skip_ended()  # moves of pods or nodes that are gone are refused from the start
+
     def due(self, now: float, waiting: int) -> Sequence[PlannedMove]:
         """The moves to make now, of which each gets an outcome by `moved` or `refused` before the next call,
         or waits again, to be tried once more. `waiting`: the pods that wait now."""

@@ -24,14 +24,16 @@ from dispatcher.core.pods.table import Phase
 from dispatcher.ledger.move_steps import MoveSteps
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
-from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
+from hoss.errors import InvalidInput, LedgerUnavailable, Overloaded, TransportError
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U32
+from hoss.wire.uids import UID_BYTES
 
 _PERIOD_SECONDS = 0.1
 _SAVE_SECONDS = 0.5  # between two notes of how far a run is
 _FASTEST = 50.0
+NO_UID = bytes(UID_BYTES)  # of a pod that is gone
 _WAITING = (Phase.UNSCHEDULABLE, Phase.BACKOFF)
 
 
@@ -201,27 +203,38 @@ class Mover:
             await self._begin(back)
 
     def _planned(self, request: pb.RebalanceRequest) -> MoveRun:
-        registry, moves = self._runtime.machine.registry, []
-        for planned in request.moves:
-            namespace, _, name = planned.pod.partition("/")
-            row = registry.directory.row_of_name(namespace, name)
-            if row is None:
-                raise NotFound(f"there is no pod {planned.pod}")
-            source, target = self._nodes.index_of(planned.source), self._nodes.index_of(planned.target)
-            if source is None or target is None:
-                missing = planned.source if source is None else planned.target
-                raise NotFound(f"there is no node {missing}")
-            moves.append(PlannedMove(registry.pods.uid[row].tobytes(), planned.pod, source, target))
         if not 0 < request.moves_per_second <= _FASTEST:
             raise InvalidInput(f"is more than 0 and at most {_FASTEST:g}", where="moves_per_second")
         seen = tuple(request.seen[shard] for shard in sorted(request.seen))
         return MoveRun(
-            moves,
+            [self._planned_move(move) for move in request.moves],
             seen,
             self._waiting(),
             request.moves_per_second,
             purpose=request.purpose,
             controller=request.controller,
+        )
+
+    def _planned_move(self, planned: pb.RebalanceMove) -> PlannedMove:
+        """A plan may be older than the cluster: a move of what is gone is refused, and others are made."""
+        registry = self._runtime.machine.registry
+        namespace, _, name = planned.pod.partition("/")
+        row = registry.directory.row_of_name(namespace, name)
+        source, target = self._nodes.index_of(planned.source), self._nodes.index_of(planned.target)
+        why = ""
+        if row is None:
+            why = "there is no such pod any more"
+        elif source is None or target is None:
+            why = f"there is no node {planned.source if source is None else planned.target} any more"
+        elif source == target:
+            why = "it would move to the node that it is on"
+        return PlannedMove(
+            NO_UID if row is None else registry.pods.uid[row].tobytes(),
+            planned.pod,
+            -1 if source is None else source,
+            -1 if target is None else target,
+            MoveState.REFUSED if why else MoveState.WAITING,
+            why,
         )
 
     def _expect_no_left_over(self) -> None:
@@ -241,8 +254,13 @@ class Mover:
                 where="action",
             )
         async with self._at_work:
-            if len(run.seen) != await self._runtime.ledger.shard_count():
-                raise InvalidInput("does not name each shard of the ledger once", where="seen")
+            shards = await self._runtime.ledger.shard_count()
+            if len(run.seen) != shards:
+                raise InvalidInput(
+                    f"names {len(run.seen)} shards, and the ledger has {shards}: the plan is of another platform; "
+                    "plan again",
+                    where="seen",
+                )
             await self._maker.steps.begin()
             async with self._saving:  # durable before the first move
                 begun, progress = run.begun(self._nodes.name), run.progress()

@@ -114,7 +114,10 @@ def defragment(
     share: Annotated[float, typer.Option(min=0, max=1, help="Of the pods that may be moved.")] = 0.05,
     seeds: Annotated[int, typer.Option(min=1, help="Clusters, with the seeds from 1 on.")] = 10,
     descheduled: Annotated[
-        bool, typer.Option("--descheduler/--no-descheduler", help="Beside the descheduler's strategies.")
+        bool,
+        typer.Option(
+            "--descheduler/--no-descheduler", help="Beside fit-pending and the descheduler's strategies."
+        ),
     ] = True,
     json: JsonFile = None,
     output: Output = Format.TABLE,

@@ -2,7 +2,8 @@
 
 Pods are drawn from the trace as in `hoss bench gpu` until they request 130 % of the cards, and placed one by
 one. Then a third of those that were placed go, at random. At most a share of the others is moved: by the plan
-of `defragment-gpus`, and by strategies of the descheduler (tools/bench/descheduler.py).
+of `defragment-gpus`, by that of `fit-pending` for the large pods below, and by strategies of the descheduler
+(tools/bench/descheduler.py).
 
 Fragments are measured twice. FGD's own sum counts, for pods without cards, all free cards as lost, and no
 move changes that part. The paper's simulator also reports the sum over the classes that request cards: here
@@ -41,12 +42,13 @@ from scheduler_worker.core.plugins.fragmentation import (
     free_on_cards,
 )
 from scheduler_worker.core.plugins.profiles import PRESETS
+from scheduler_worker.core.rebalance.goals import fit_pending
 from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
-from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, PlanState
+from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, PlanState, WaitingPods
 from tools.bench import descheduler
 
 GONE = 1 / 3
-HOSS = "defragment-gpus"
+HOSS, FIT = "defragment-gpus", "fit-pending"
 
 
 class Filling(str, Enum):
@@ -197,11 +199,12 @@ def _growth(
 
 def study(decayed: Decayed, share: float, *, descheduled: bool = True, seed: int = 0) -> Study:
     """What moves of at most this share of the pods bring: those that `defragment-gpus` plans, and where
-    `descheduled` is set those of the descheduler's strategies as well."""
+    `descheduled` is set those of `fit-pending` and of the descheduler's strategies as well."""
     state = decayed.state()
     before, free, least = _measure(decayed, state), _free(state), _least(decayed, state)
     results = [_planned(decayed, share)]
     if descheduled:
+        results.append(_fitted(decayed, share))
         results += [_descheduled(decayed, share, strategy, seed) for strategy in descheduler.STRATEGIES]
     return Study(len(decayed.pods), free, least, before, tuple(results))
 
@@ -214,6 +217,20 @@ def _planned(decayed: Decayed, share: float) -> Result:
     after, moves = _measure(decayed, state), len(plan.moves)
     state.undo_to(0)
     return Result(HOSS, moves, 0, after, seconds)
+
+
+def _fitted(decayed: Decayed, share: float) -> Result:
+    state = decayed.state(share)
+    kinds = Counter(decayed.large)
+    waiting = [WaitingPods(f"kind-{number}", spec, kinds[spec]) for number, spec in enumerate(kinds)]
+    started = time.process_time()
+    plan = fit_pending(state, waiting)
+    seconds, moves = time.process_time() - started, len(plan.moves)
+    while state.placed:  # fragments are those that are there before the large pods come
+        state.displace(*state.placed.pop())
+    after = _measure(decayed, state)._replace(large_bound=len(plan.placements))
+    state.undo_to(0)
+    return Result(FIT, moves, 0, after, seconds)
 
 
 def _descheduled(decayed: Decayed, share: float, strategy: descheduler.Strategy, seed: int) -> Result:

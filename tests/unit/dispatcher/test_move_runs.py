@@ -246,3 +246,8 @@ def test_counts_are_the_same_from_the_journal():
     run.moved(run.moves[0])
     run.refused(run.moves[1], "no room")
     assert run.progress().counts() == run.counts()
+
+
+def test_a_run_whose_moves_are_all_of_what_is_gone_is_done_from_the_start():
+    run = MoveRun([PlannedMove(bytes(16), "default/p", 0, 9, MoveState.REFUSED, "gone")], (7,), 0, 1.0)
+    assert (run.state, run.due(0.0, 0)) == (RunState.DONE, ())
