@@ -332,6 +332,7 @@ def test_the_controller_moves_pods_of_a_cluster_through_a_takeover_and_leaves_th
     wait_until(lambda: "n2" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
     with rebalance_controller(cluster, policy):
+        wait_until(lambda: run_status(cluster)["moves"], "the controller has begun")
         await_state(cluster, "Evicted")
         create_web(api, "web-e", cpu="400m", grace=NO_GRACE)
         await_state(cluster, "Moved")
@@ -353,8 +354,10 @@ def rebalance_controller(cluster: Cluster, policy: Path) -> Iterator[None]:
     where = ("--dispatcher", cluster.endpoints.dispatcher, "--resolver", cluster.endpoints.resolver)
     command = [sys.executable, "-m", "hossctl", "rebalance", "controller", "-f", str(policy), *where]
     with subprocess.Popen(command) as process:
-        yield
-        process.terminate()
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 def test_a_resolver_that_dies_while_the_successor_comes_does_not_cost_it_the_place(
