@@ -33,6 +33,7 @@ from hoss.wire.uids import UID_BYTES
 _PERIOD_SECONDS = 0.1
 _SAVE_SECONDS = 0.5  # between two notes of how far a run is
 _FASTEST = 50.0
+MOST_MOVES = 10_000  # of a run: it is written to the journal in one step
 NO_UID = bytes(UID_BYTES)  # of a pod that is gone
 _WAITING = (Phase.UNSCHEDULABLE, Phase.BACKOFF)
 
@@ -203,6 +204,11 @@ class Mover:
             await self._begin(back)
 
     def _planned(self, request: pb.RebalanceRequest) -> MoveRun:
+        if len(request.moves) > MOST_MOVES:
+            raise InvalidInput(
+                f"are {len(request.moves):,}, and a run has up to {MOST_MOVES:,}; plan fewer with --max-moves",
+                where="moves",
+            )
         if not 0 < request.moves_per_second <= _FASTEST:
             raise InvalidInput(f"is more than 0 and at most {_FASTEST:g}", where="moves_per_second")
         seen = tuple(request.seen[shard] for shard in sorted(request.seen))

@@ -248,6 +248,7 @@ def problem_of(pod: Object, error: InvalidInput) -> str:
 
 
 def controller_of(metadata: Object) -> Object | None:
+    """The owner that makes an object's successors, of those that its metadata name."""
     return next((owner for owner in metadata.get("ownerReferences", ()) if owner.get("controller")), None)
 
 

@@ -6,7 +6,6 @@ same. Names tell nothing. Of several pods whose successors are awaited, the one 
 first."""
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -34,7 +33,7 @@ class Controller(NamedTuple):
     title: str
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any]) -> "Controller | None":
+    def of(cls, metadata: dict[str, Any]) -> "Controller | None":
         """The controller of a pod; None where it has none, or one of an unknown kind."""
         owner = controller_of(metadata)
         if owner is None:
