@@ -6,7 +6,7 @@ renewed again and again, so it ends soon where nobody does that any more."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dispatcher.core.kubernetes.pod_objects import PodReader, SeenPod
 from dispatcher.core.kubernetes.successors import AwaitedSuccessor, AwaitedSuccessors, Controller, unmovable
@@ -126,13 +126,14 @@ class PodMoves:
                 else:
                     pod = self._reader.read(found)
                     grace = found["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
+                    controller = Controller.of(found["metadata"])
                     why = unmovable(pod)
             except (Refused, InvalidInput) as exc:
                 why = str(exc)
         if why:
             run.refused(move, why)
             return None
-        return _Evictable(pod, float(grace), Controller.of(found["metadata"]))
+        return _Evictable(pod, float(grace), controller)
 
     async def _find(self, move: PlannedMove) -> Object | None:
         """The pod as the API server has it; None: it is gone."""
@@ -168,7 +169,7 @@ class PodMoves:
     async def _why_no_successor(self, pod_move: _PodMove) -> str:
         """Why nobody is waited for any more; empty: the successor has come."""
         seconds = pod_move.grace_seconds + self._timeout_seconds
-        waits = [asyncio.ensure_future(pod_move.taken.wait())]
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(pod_move.taken.wait())]
         if pod_move.controller is not None:
             waits.append(asyncio.ensure_future(until_gone(self._api, pod_move.controller)))
         try:
