@@ -234,7 +234,8 @@ class _Dispatcher:
                 await stack.enter_async_context(cluster.following())
             async with rebuilder.during_recovery():
                 await policy.restore()
-                await recover(runtime, None if cluster is None else cluster.informers, term=leadership.term)
+                informers = None if cluster is None else cluster.informers
+                mover.take_over((await recover(runtime, informers, term=leadership.term)).moves)
             if cluster is not None:
                 async with background(rebuilder.run()):  # the ledger may be lost meanwhile
                     await cluster.reserved()
@@ -253,7 +254,7 @@ class _Dispatcher:
             )
             jobs = (
                 *(runtime.serve(), checkpointer.run(), feed.follow(), policy.follow_file(), rebuilder.run()),
-                mover.follow(),
+                *(mover.follow(), mover.keep()),
                 *Reconciler(runtime, every_pod_known=cluster is not None).jobs(),
             )
             cluster_jobs = () if cluster is None else cluster.jobs()

@@ -2,7 +2,7 @@
 (dispatcher.ledger.client).
 
 The journal keeps what must survive a restart: accepted submissions, deletions, removed gates, attempts and
-faults of pods, cluster objects, the policy, and the names of workers. It has one record per submission,
+faults of pods, cluster objects, the policy, the last run of moves, and the names of workers. It has one record per submission,
 whatever its size, and one bitmap of deletions per pod set. It does not record bound pods: the ledger has
 their reservations."""
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.messages import Commits
+from dispatcher.core.moves import BegunRun, RunProgress
 from hoss.v1 import resolver_pb2
 from hoss.wire.columns import Uids
 
@@ -55,6 +56,7 @@ class Recovered:
     attempts: dict[bytes, NDArray[np.uint16]] = field(default_factory=dict)
     faults: list[FaultRecord] = field(default_factory=list)  # by number
     objects: dict[str, bytes] = field(default_factory=dict)  # ClusterObject messages by key
+    moves: tuple[BegunRun, RunProgress] | None = None  # the last run of moves
     gap: str = ""  # why the journal may be incomplete; "" if nothing is known of that
     last_write: tuple[int, int] = (0, 0)  # the last write of an earlier term: its term and number
 
@@ -115,6 +117,12 @@ class Journal(Protocol):
 
     async def save_policy(self, policy: SavedPolicy) -> None:
         """Replace the policy."""
+
+    async def save_moves(self, begun: BegunRun, progress: RunProgress) -> None:
+        """Replace the last run of moves."""
+
+    async def save_progress(self, progress: RunProgress) -> None:
+        """Replace how far that run is."""
 
     async def saved_policy(self) -> SavedPolicy | None:
         """The policy saved last; None if there never was one."""

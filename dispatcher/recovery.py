@@ -34,8 +34,8 @@ _RECORDS_AT_ONCE = 16
 _GRANTS_AT_ONCE = 32
 
 
-async def recover(runtime: Runtime, informers: "Informers | None" = None, *, term: int) -> None:
-    """Fill an empty runtime. Waits for journal and resolver as long as it takes. Raises InvariantViolation
+async def recover(runtime: Runtime, informers: "Informers | None" = None, *, term: int) -> Recovered:
+    """Fill an empty runtime. Returns what the journal had. Waits for journal and resolver as long as it takes. Raises InvariantViolation
     for a journal with a record that cannot have been accepted, and TermFailed where the ledger obeys a higher
     term than this one. In Kubernetes mode the pods come from the API server, through `informers`."""
     journal = await runtime.until_answered(runtime.journal.recover, "journal")
@@ -72,6 +72,7 @@ async def recover(runtime: Runtime, informers: "Informers | None" = None, *, ter
         runtime.handle(event)
     pods = runtime.machine.registry.pods.count_by_phase()
     logger().info("recovered", submissions=len(submissions), bound=bound, queued=int(pods[Phase.QUEUED]))
+    return journal
 
 
 async def _gap_by_ledger(runtime: Runtime, journal: Recovered, term: int) -> str:

@@ -2,10 +2,12 @@
 
 Moves are made in the plan's order, a few at a time, no faster than the rate. Moves of one step do not depend
 on each other: no target is the source of another one. The run pauses when more pods wait than at its start,
-and when several moves in a row are refused: the cluster is not what the plan was made for."""
+and when several moves in a row are refused: the cluster is not what the plan was made for.
+
+A run outlives the dispatcher that began it: `BegunRun` and `RunProgress` are what the journal keeps of it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -27,6 +29,9 @@ class MoveState(str, Enum):
 _ENDED = (MoveState.MOVED, MoveState.REFUSED)
 
 
+_BY_LETTER = {state.value[0]: state for state in MoveState}
+
+
 class RunState(str, Enum):
     """Of a run. Paused ones can be resumed or undone, and done ones can be undone."""
 
@@ -37,14 +42,51 @@ class RunState(str, Enum):
 
 @dataclass(slots=True)
 class PlannedMove:
-    """A move of a plan, and what became of it. Nodes are indexes."""
+    """A move of a plan, and what became of it. Nodes are indexes; -1: a node that was gone when this
+    dispatcher took over."""
 
     uid: bytes
     pod: str  # "namespace/name"
     source: int
     target: int
     state: MoveState = MoveState.WAITING
-    text: str = ""  # why it was refused, or what it waits for; of a moved one: its successor's name
+    text: str = ""  # why it was refused, or what it waits for; of a moved one: its successor
+
+
+@dataclass(frozen=True, slots=True)
+class BegunRun:
+    """A run as it was begun. Nodes are names here: an index may be another node's in the next term."""
+
+    moves: tuple[tuple[bytes, str, str, str], ...]  # UID, pod, source, target
+    seen: tuple[int, ...]
+    waiting_before: int
+    moves_per_second: float
+    purpose: str
+    controller: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """How far a run is. `states`: the first letter of each move's state; `texts`: by number of the move."""
+
+    state: str
+    reason: str
+    undone: bool
+    states: str
+    texts: Mapping[int, str]
+
+    def of_move(self, number: int) -> MoveState:
+        """The state of one move."""
+        return _BY_LETTER[self.states[number]]
+
+    def counts(self) -> Counter[MoveState]:
+        """The number of moves by state."""
+        return Counter({_BY_LETTER[letter]: n for letter, n in Counter(self.states).items()})
+
+    @staticmethod
+    def known(states: str) -> bool:
+        """Whether these are letters of states."""
+        return all(letter in _BY_LETTER for letter in states)
 
 
 @dataclass(slots=True)
@@ -64,6 +106,9 @@ class MoveRun:
     _next: int = field(default=0, init=False)
     _refused_in_a_row: int = field(default=0, init=False)
     _allowed_at: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._skip_ended()  # moves of pods or nodes that are gone are refused from the start
 
     def due(self, now: float, waiting: int) -> Sequence[PlannedMove]:
         """The moves to make now, of which each gets an outcome by `moved` or `refused` before the next call,
@@ -99,9 +144,9 @@ class MoveRun:
         if self._undone:
             self._withdraw(move)
 
-    def moved(self, move: PlannedMove, text: str = "") -> None:
-        """The pod, or its successor (`text` names it), is on the target."""
-        move.state, move.text, self._refused_in_a_row = MoveState.MOVED, text, 0
+    def moved(self, move: PlannedMove, successor: str = "") -> None:
+        """The pod, or in Kubernetes mode its successor ("namespace/name"), is on the target."""
+        move.state, move.text, self._refused_in_a_row = MoveState.MOVED, successor, 0
         self._skip_ended()
 
     def refused(self, move: PlannedMove, text: str) -> None:
@@ -128,10 +173,77 @@ class MoveRun:
         back = [
             PlannedMove(move.uid, move.pod, move.target, move.source)
             for move in reversed(self.moves)
-            if move.state is MoveState.MOVED
+            if move.state is MoveState.MOVED and move.source >= 0  # else its node is gone
         ]
         purpose = f"undo: {self.purpose}" if self.purpose else "undo"
         return MoveRun(back, seen, waiting, self.moves_per_second, purpose)
+
+    def begun(self, name: Callable[[int], str]) -> BegunRun:
+        """What does not change of the run. `name`: of a node."""
+        return BegunRun(
+            tuple((move.uid, move.pod, name(move.source), name(move.target)) for move in self.moves),
+            self.seen,
+            self.waiting_before,
+            self.moves_per_second,
+            self.purpose,
+            self.controller,
+        )
+
+    def progress(self) -> RunProgress:
+        """What changes of it."""
+        return RunProgress(
+            self.state.value,
+            self.reason,
+            self._undone,
+            "".join([move.state.value[0] for move in self.moves]),
+            {number: move.text for number, move in enumerate(self.moves) if move.text},
+        )
+
+    @classmethod
+    def continued(
+        cls,
+        begun: BegunRun,
+        progress: RunProgress,
+        *,
+        index_of: Callable[[str], int | None],
+        node_of: Callable[[bytes], int | None],
+    ) -> "MoveRun":
+        """The run in the next dispatcher's term. `index_of`: of a node by name; `node_of`: where a pod is
+        bound, by UID, if it is.
+
+        The journal may be older than the end of the former term, so where a pod is decides. Moves that are
+        still to come are judged anew when they are due, as always."""
+        moves = []
+        for number, (uid, pod, source, target) in enumerate(begun.moves):
+            state, text = progress.of_move(number), progress.texts.get(number, "")
+            at, to, now = index_of(source), index_of(target), node_of(uid)
+            if state not in _ENDED and now is not None and now == to:
+                state, text = MoveState.MOVED, ""
+            elif state not in _ENDED and (at is None or to is None):
+                state, text = MoveState.REFUSED, f"the node {source if at is None else target} is gone"
+            elif state is MoveState.EVICTED and now != at:
+                state, text = (
+                    MoveState.REFUSED,
+                    "evicted, and then another dispatcher took over: its successor is placed as any pod",
+                )
+            elif state is MoveState.EVICTED:
+                state, text = MoveState.WAITING, ""
+            moves.append(
+                PlannedMove(uid, pod, -1 if at is None else at, -1 if to is None else to, state, text)
+            )
+        run = cls(
+            moves,
+            begun.seen,
+            begun.waiting_before,
+            begun.moves_per_second,
+            begun.purpose,
+            begun.controller,
+            RunState(progress.state),
+            progress.reason,
+        )
+        run._undone = progress.undone
+        run._skip_ended()
+        return run
 
     def take_back(self) -> None:
         """Kubernetes mode: make no more moves, and end those whose pods are not evicted yet. What is evicted

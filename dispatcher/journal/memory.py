@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.moves import BegunRun, RunProgress
 from dispatcher.ports import FaultRecord, GateRemovals, Journal, Record, Recovered, SavedPolicy
 
 
@@ -22,6 +23,7 @@ class MemoryJournal:
         self._faults: dict[int, FaultRecord] = {}
         self._objects: dict[str, bytes] = {}
         self._policy: SavedPolicy | None = None
+        self._moves: tuple[BegunRun, RunProgress] | None = None
 
     async def record(self, record: Record) -> int:
         self._order += 1
@@ -76,6 +78,13 @@ class MemoryJournal:
     async def save_policy(self, policy: SavedPolicy) -> None:
         self._policy = policy
 
+    async def save_moves(self, begun: BegunRun, progress: RunProgress) -> None:
+        self._moves = begun, progress
+
+    async def save_progress(self, progress: RunProgress) -> None:
+        if self._moves is not None:
+            self._moves = self._moves[0], progress
+
     async def saved_policy(self) -> SavedPolicy | None:
         return self._policy
 
@@ -88,6 +97,7 @@ class MemoryJournal:
             dict(self._attempts),
             sorted(self._faults.values(), key=lambda record: record.number),
             dict(self._objects),
+            self._moves,
         )
 
     async def check(self) -> bool:
@@ -115,6 +125,8 @@ class PodlessJournal:
         self.drop_objects = inner.drop_objects
         self.save_policy = inner.save_policy
         self.saved_policy = inner.saved_policy
+        self.save_moves = inner.save_moves
+        self.save_progress = inner.save_progress
         self.recover = inner.recover
         self.raise_term = inner.raise_term
         self.check = inner.check

@@ -8,13 +8,14 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any, TypeVar
 
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.moves import BegunRun, RunProgress, RunState
 from dispatcher.ports import FaultRecord, GateRemovals, Record, SavedPolicy
 from hoss.errors import InvalidInput, InvariantViolation, clipped
 from hoss.wire.columns import decode_uids
@@ -134,6 +135,42 @@ def unpack_fault(number: bytes, value: bytes) -> FaultRecord:
     at_ms, worker, text, final, uids = msgpack.unpackb(value)
     _of_types((at_ms, int), (worker, str), (text, str), (final, bool), (uids, bytes))
     return FaultRecord(_NUMBER.unpack(number)[0], at_ms, worker, text, final, decode_uids(uids))
+
+
+def pack_run(run: BegunRun) -> bytes:
+    packed: bytes = msgpack.packb(astuple(run))
+    return compress(packed)
+
+
+def unpack_run(value: bytes) -> BegunRun:
+    moves, seen, waiting, rate, purpose, controller = msgpack.unpackb(decompress(value))
+    for uid, *names in moves:
+        decode_uids(uid)
+        _of_types(*((name, str) for name in names))
+        if len(names) != 3:
+            raise ValueError(f"a move with {len(names)} names")
+    _of_types(*((seq, int) for seq in seen), (waiting, int), (rate, float), (purpose, str), (controller, str))
+    if not rate > 0:
+        raise ValueError(f"a rate of {rate}")
+    return BegunRun(tuple(map(tuple, moves)), tuple(seen), waiting, rate, purpose, controller)
+
+
+def pack_progress(progress: RunProgress) -> bytes:
+    packed: bytes = msgpack.packb(
+        [progress.state, progress.reason, progress.undone, progress.states, dict(progress.texts)]
+    )
+    return compress(packed)
+
+
+def unpack_progress(moves: int, value: bytes) -> RunProgress:
+    """Of a run with so many moves."""
+    state, reason, undone, states, texts = msgpack.unpackb(decompress(value), strict_map_key=False)
+    _of_types((reason, str), (undone, bool), (states, str), (texts, dict))
+    _of_types(*((number, int) for number in texts), *((text, str) for text in texts.values()))
+    RunState(state)
+    if len(states) != moves or not RunProgress.known(states):
+        raise ValueError(f"the states {states!r} of {moves} moves")
+    return RunProgress(state, reason, undone, states, texts)
 
 
 def pack_policy(policy: SavedPolicy) -> str:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.moves import BegunRun, RunProgress
 from dispatcher.journal import records
 from dispatcher.journal.fenced_redis import Command, FencedRedis, JournalKeys, hdel, hset
 from dispatcher.journal.records import read_field
@@ -28,11 +29,13 @@ GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each r
 OBJECTS = "{hoss}:journal:objects"  # key -> ClusterObject
 ATTEMPTS = "{hoss}:journal:attempts"  # UID prefix -> u16 for each pod of the set
 FAULTS = "{hoss}:journal:faults"  # u32 number -> MessagePack of the other fields of FaultRecord
+MOVES = "{hoss}:journal:moves"  # "begun" and "progress" -> MessagePack of BegunRun, RunProgress
 POLICY = "{hoss}:journal:policy"  # SavedPolicy as JSON
 
 _OF_SETS = (DELETIONS, GATES, ATTEMPTS)  # by UID prefix
-_KEYS = JournalKeys((SUBMISSIONS, *_OF_SETS, OBJECTS, FAULTS), (WORKERS,), (POLICY,))
+_KEYS = JournalKeys((SUBMISSIONS, *_OF_SETS, OBJECTS, FAULTS, MOVES), (WORKERS,), (POLICY,))
 
+_BEGUN, _PROGRESS = b"begun", b"progress"  # fields of MOVES
 _TIMEOUT_SECONDS = 2.0
 
 
@@ -127,6 +130,15 @@ class RedisJournal:
         async with self._server() as redis:
             await redis.write(("SET", POLICY, records.pack_policy(policy)))
 
+    async def save_moves(self, begun: BegunRun, progress: RunProgress) -> None:
+        fields = {_BEGUN: records.pack_run(begun), _PROGRESS: records.pack_progress(progress)}
+        async with self._server() as redis:
+            await redis.write(*hset(MOVES, fields))
+
+    async def save_progress(self, progress: RunProgress) -> None:
+        async with self._server() as redis:
+            await redis.write(*hset(MOVES, {_PROGRESS: records.pack_progress(progress)}))
+
     async def saved_policy(self) -> SavedPolicy | None:
         async with self._server(reads=True) as redis:
             saved = await redis.get(POLICY)
@@ -160,6 +172,7 @@ class RedisJournal:
                 key: read_field(FAULTS, key, partial(records.unpack_fault, key), value)
                 async for key, value in redis.fields(FAULTS)
             }
+            moves = {name: value async for name, value in redis.fields(MOVES)}
             workers = {read_field(WORKERS, name, bytes.decode, name) for name in await redis.members(WORKERS)}
             await redis.end_reading()
             gap, last_write = redis.gap, redis.last_write
@@ -173,6 +186,7 @@ class RedisJournal:
             attempts,
             sorted(faults.values(), key=lambda fault: fault.number),
             objects,
+            _run_of(moves),
             gap,
             last_write,
         )
@@ -227,6 +241,14 @@ class RedisJournal:
             prefixes = [prefix for entry in batch for prefix in entry.prefixes]
             values = {entry.key: entry.value for entry in batch}
             await redis.write(*_without_sets(redis, prefixes), *hset(SUBMISSIONS, values))
+
+
+def _run_of(fields: Mapping[bytes, bytes]) -> tuple[BegunRun, RunProgress] | None:
+    if not fields:
+        return None
+    begun = read_field(MOVES, _BEGUN, records.unpack_run, fields.get(_BEGUN, b""))
+    unpack = partial(records.unpack_progress, len(begun.moves))
+    return begun, read_field(MOVES, _PROGRESS, unpack, fields.get(_PROGRESS, b""))
 
 
 def _without_sets(redis: FencedRedis, prefixes: Collection[bytes]) -> Iterator[Command]:

@@ -6,9 +6,10 @@ renewed again and again, so it ends soon where nobody does that any more."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dispatcher.core.kubernetes.pod_objects import PodReader, SeenPod
-from dispatcher.core.kubernetes.successors import AwaitedSuccessor, AwaitedSuccessors, unmovable
+from dispatcher.core.kubernetes.successors import AwaitedSuccessor, AwaitedSuccessors, Controller, unmovable
 from dispatcher.core.moves import MoveRun, MoveState, PlannedMove, RunState
 from dispatcher.ledger.move_steps import RESULTS, MoveSteps, ReservedTargets
 from dispatcher.ledger.nodes import ClusterNodes
@@ -24,6 +25,7 @@ from hoss.wire.uids import uid_text
 
 _RENEW_SECONDS = 1.0  # a lease is 30 s, where nobody has configured another
 _AGAIN_SECONDS = 1.0  # between two attempts to evict a pod
+_OWNER_SECONDS = 2.0  # between two looks whether the controller of an evicted pod is still there
 _DEFAULT_GRACE_SECONDS = 30.0  # the API server's own
 _GONE = (404, 409)  # the pod is gone, or the name is another pod's
 _PASSING = (LedgerUnavailable, Overloaded, TransportError)
@@ -32,14 +34,23 @@ _PASSING = (LedgerUnavailable, Overloaded, TransportError)
 class _PodMove:
     """One move from its reservation to its end."""
 
-    def __init__(self, run: MoveRun, reserved: ReservedTargets, pod: SeenPod, grace_seconds: float) -> None:
+    def __init__(self, run: MoveRun, reserved: ReservedTargets, pod: "_Evictable") -> None:
         self.run = run
         self.reserved = reserved
         self.move: PlannedMove = reserved.moves[0]
-        self.pod = pod
-        self.grace_seconds = grace_seconds
+        self.pod = pod.seen
+        self.grace_seconds = pod.grace_seconds
+        self.controller = pod.controller
         self.awaited: AwaitedSuccessor[_PodMove] | None = None  # since the eviction was asked for
         self.taken = asyncio.Event()  # a successor has come, and its place is decided
+
+
+class _Evictable(NamedTuple):
+    """A pod that may be evicted."""
+
+    seen: SeenPod
+    grace_seconds: float
+    controller: Controller | None  # None: of a kind that is not asked for
 
 
 class PodMoves:
@@ -70,7 +81,7 @@ class PodMoves:
         """Return once each of these moves has ended, or waits again. Raises what ledger and API server
         raise while nothing is evicted."""
         judged: list[PlannedMove] = []
-        pods: dict[bytes, tuple[SeenPod, float]] = {}
+        pods: dict[bytes, _Evictable] = {}
         for move in step:
             found = await self._judged(run, move)
             if found is not None:
@@ -80,7 +91,7 @@ class PodMoves:
             return
         reserved = await self.steps.reserve(run, judged)
         moves = [
-            _PodMove(run, reserved.of([position]), *pods[move.uid])
+            _PodMove(run, reserved.of([position]), pods[move.uid])
             for position, move in enumerate(reserved.moves)
         ]
         if moves:
@@ -98,14 +109,14 @@ class PodMoves:
             (result,) = await self.steps.confirm(pod_move.reserved, decode_uids(pod.uid))
             if result == resolver_pb2.MOVED:
                 placed[pod.uid] = move.target
-                run.moved(move, f"its successor is {name}")
+                run.moved(move, name)
             else:
                 run.refused(move, f"evicted, and its successor {name} is placed anew: {RESULTS[result]}")
             pod_move.taken.set()
         return placed
 
-    async def _judged(self, run: MoveRun, move: PlannedMove) -> tuple[SeenPod, float] | None:
-        """The pod, and its grace period, if it may be evicted. Otherwise the move is refused."""
+    async def _judged(self, run: MoveRun, move: PlannedMove) -> _Evictable | None:
+        """The pod, if it may be evicted. Otherwise the move is refused."""
         why = not_at_source(self._runtime, self._nodes, move)
         if not why:
             try:
@@ -115,13 +126,14 @@ class PodMoves:
                 else:
                     pod = self._reader.read(found)
                     grace = found["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
+                    controller = Controller.of(found["metadata"])
                     why = unmovable(pod)
             except (Refused, InvalidInput) as exc:
                 why = str(exc)
         if why:
             run.refused(move, why)
             return None
-        return pod, float(grace)
+        return _Evictable(pod, float(grace), controller)
 
     async def _find(self, move: PlannedMove) -> Object | None:
         """The pod as the API server has it; None: it is gone."""
@@ -147,20 +159,30 @@ class PodMoves:
             if not pod_move.taken.is_set():
                 await self.steps.undo(pod_move.reserved)
             return
-        seconds = pod_move.grace_seconds + self._timeout_seconds
-        try:
-            await asyncio.wait_for(pod_move.taken.wait(), seconds)
-        except asyncio.TimeoutError:
-            if not await self._withdrawn(pod_move):
-                return
+        why = await self._why_no_successor(pod_move)
+        if why and await self._withdrawn(pod_move):
             await self.steps.undo(pod_move.reserved)
-            there = (
-                "" if not_at_source(self._runtime, self._nodes, pod_move.move) else "; the pod has not ended"
-            )
-            pod_move.run.refused(
-                pod_move.move,
-                f"evicted, and no successor has come within {seconds:g} s: its place is free again{there}",
-            )
+            stays = not not_at_source(self._runtime, self._nodes, pod_move.move)
+            there = "; the pod has not ended" if stays else ""
+            pod_move.run.refused(pod_move.move, f"evicted, and {why}: its place is free again{there}")
+
+    async def _why_no_successor(self, pod_move: _PodMove) -> str:
+        """Why nobody is waited for any more; empty: the successor has come."""
+        seconds = pod_move.grace_seconds + self._timeout_seconds
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(pod_move.taken.wait())]
+        if pod_move.controller is not None:
+            waits.append(asyncio.ensure_future(until_gone(self._api, pod_move.controller)))
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if pod_move.taken.is_set():
+                return ""
+            if pod_move.controller is not None and waits[-1].done():
+                return f"its {pod_move.controller.title} was deleted"
+            return f"no successor has come within {seconds:g} s"
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def _evicted(self, pod_move: _PodMove) -> bool:
         """Evict the pod as soon as the API server allows it. False: it stays, and the run knows why."""
@@ -220,6 +242,23 @@ class PodMoves:
             await pod_move.taken.wait()
             return False
         return True
+
+
+async def until_gone(api: KubeApi, controller: Controller, *, seconds: float = _OWNER_SECONDS) -> None:
+    """Return once this controller makes no more pods, because it is deleted or being deleted. One that may
+    not be read is there for ever."""
+    while True:
+        try:
+            found = await api.find(controller.path, patience_seconds=0)
+        except Refused as exc:
+            logger().warning("controller_not_read", controller=controller.title, error=str(exc))
+            await asyncio.Event().wait()
+        except TransportError as exc:
+            logger().debug("controller_not_read", controller=controller.title, error=str(exc))
+        else:
+            if found is None or "deletionTimestamp" in found["metadata"]:
+                return
+        await asyncio.sleep(seconds)
 
 
 def _path(move: PlannedMove) -> str:

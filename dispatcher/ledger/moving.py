@@ -1,25 +1,40 @@
 """Carries out runs of moves (dispatcher/core/moves.py): begins, steers and reports them. How a move is made
 depends on the mode: dispatcher/ledger/rebinding.py, dispatcher/kubernetes/pod_moves.py.
 
-A run ends with the dispatcher's term: nobody goes on with it, and what it had reserved ends by its lease. The
-next term fences the epoch of moves before it reads the reservations, so no move of the former term comes
-late."""
+A run is in the journal, so the next leader goes on with it. It judges each move that is left anew, as this
+one would. The next term fences the epoch of moves before it reads the reservations, so no move of the former
+term comes late, and where a pod is then says whether its move was made."""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from dispatcher.core.moves import ControllerSeat, MoveRun, MoveState, PlannedMove, RunState
+import numpy as np
+
+from dispatcher.core.moves import (
+    BegunRun,
+    ControllerSeat,
+    MoveRun,
+    MoveState,
+    PlannedMove,
+    RunProgress,
+    RunState,
+)
 from dispatcher.core.pods.table import Phase
 from dispatcher.ledger.move_steps import MoveSteps
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
-from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
+from hoss.errors import InvalidInput, LedgerUnavailable, Overloaded, TransportError
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.columns import NONE_U32
+from hoss.wire.uids import UID_BYTES
 
 _PERIOD_SECONDS = 0.1
+_SAVE_SECONDS = 0.5  # between two notes of how far a run is
 _FASTEST = 50.0
+MOST_MOVES = 10_000  # of a run: it is written to the journal in one step
+NO_UID = bytes(UID_BYTES)  # of a pod that is gone
 _WAITING = (Phase.UNSCHEDULABLE, Phase.BACKOFF)
 
 
@@ -42,9 +57,17 @@ class Mover:
         self._nodes = nodes
         self._maker = maker
         self._run: MoveRun | None = None
+        # What the former term left of its run, until the nodes are known; and what the journal has of ours.
+        self._left: tuple[BegunRun, RunProgress] | None = None
+        self._saved: RunProgress | None = None
+        self._saving = asyncio.Lock()
         self._seat = ControllerSeat()
         self._report: pb.RebalanceController | None = None  # the last one
         self._at_work = asyncio.Lock()
+
+    def take_over(self, left: tuple[BegunRun, RunProgress] | None) -> None:
+        """Go on with the run that the journal has."""
+        self._left = left
 
     async def serve(self, request: pb.RebalanceRequest) -> pb.RebalanceStatus:
         """Raises InvalidInput, NotFound, or what the ledger raises."""
@@ -58,12 +81,6 @@ class Mover:
 
     async def hear(self, report: pb.RebalanceController) -> pb.RebalanceStatus:
         """A controller's report. Raises InvalidInput."""
-        if not self._maker.moves_back:
-            raise InvalidInput(
-                "the pods are a Kubernetes cluster's: the controller does not recognise the successors of"
-                " pods that it has moved; `hoss rebalance run` makes the moves of one plan",
-                where="controller",
-            )
         if not report.id:
             raise InvalidInput("is missing", where="id")
         if refusal := self._seat.report(report.id, self._runtime.now(), paused=report.paused):
@@ -77,34 +94,29 @@ class Mover:
 
     def status(self) -> pb.RebalanceStatus:
         """The present run, or the last one of this term; and the controller."""
-        run, controller = self._run, None
+        controller = None
         if self._report is not None:
             controller = pb.RebalanceController()
             controller.CopyFrom(self._report)
             controller.paused = bool(self._seat.paused)
-        if run is None:
+        known = self._left
+        if known is None and self._run is not None:
+            known = self._run.begun(self._nodes.name), self._run.progress()
+        if known is None:
             return pb.RebalanceStatus(controller=controller)
-        counts = run.counts()
+        begun, progress = known
+        counts = progress.counts()
         return pb.RebalanceStatus(
-            state=run.state.value,
-            reason=run.reason,
-            purpose=run.purpose,
-            begun_by=run.controller,
+            state=progress.state,
+            reason=progress.reason,
+            purpose=begun.purpose,
+            begun_by=begun.controller,
             controller=controller,
             moved=counts[MoveState.MOVED],
             refused=counts[MoveState.REFUSED],
             waiting=counts[MoveState.WAITING],
             evicted=counts[MoveState.EVICTED],
-            moves=[
-                pb.MoveStatus(
-                    pod=move.pod,
-                    source=self._nodes.name(move.source),
-                    target=self._nodes.name(move.target),
-                    state=move.state.value,
-                    text=move.text,
-                )
-                for move in run.moves
-            ],
+            moves=[_move_status(number, begun, progress) for number in range(len(begun.moves))],
         )
 
     async def follow(self) -> None:
@@ -112,6 +124,7 @@ class Mover:
         while True:
             await asyncio.sleep(_PERIOD_SECONDS)
             async with self._at_work:
+                await self._go_on()
                 step = self._run.due(self._runtime.now(), self._waiting()) if self._run is not None else ()
                 if self._run is not None and step:
                     try:
@@ -119,12 +132,55 @@ class Mover:
                     except (LedgerUnavailable, Overloaded, TransportError) as exc:
                         logger().debug("not_moved", error=str(exc))  # they are due again
 
+    async def keep(self) -> None:
+        """Note in the journal how far the present run is, until cancelled."""
+        while True:
+            await asyncio.sleep(_SAVE_SECONDS)
+            try:
+                await self._save()
+            except LedgerUnavailable as exc:
+                logger().debug("moves_not_saved", error=str(exc))
+
+    async def _save(self) -> None:
+        """Raises what the journal raises."""
+        async with self._saving:
+            progress = None if self._run is None else self._run.progress()
+            if progress is not None and progress != self._saved:
+                await self._runtime.journal.save_progress(progress)
+                self._saved = progress
+
+    async def _go_on(self) -> None:
+        """Take over what the former term left, once the names of nodes are known."""
+        if self._left is None or not self._nodes.complete:
+            return
+        left, index_of = self._left, self._nodes.index_of
+        run = MoveRun.continued(*left, index_of=index_of, node_of=self._node_of)
+        try:
+            if run.state is not RunState.DONE:
+                await self._maker.steps.begin()
+        except (LedgerUnavailable, Overloaded, TransportError) as exc:
+            logger().debug("moves_not_continued", error=str(exc))
+            return
+        self._run, self._saved, self._left = run, left[1], None
+        if run.state is not RunState.DONE:
+            counts = run.counts()
+            logger().info("moves_continued", purpose=run.purpose, **{k.value: n for k, n in counts.items()})
+
+    def _node_of(self, uid: bytes) -> int | None:
+        """Where the pod is bound, if it is."""
+        registry = self._runtime.machine.registry
+        row = int(registry.directory.rows_of_uids(np.frombuffer(uid, np.uint8).reshape(1, -1))[0])
+        if row == NONE_U32 or registry.pods.phase[row] != Phase.BOUND:
+            return None
+        return int(registry.pods.node[row])
+
     async def _steered(self, action: pb.RebalanceAction) -> None:
         """Pause, resume or undo. An undo pauses the controller, which would plan the same again."""
+        self._expect_no_left_over()
         run = self._run
         if run is None and (self._report is None or action == pb.REBALANCE_UNDO):
             raise InvalidInput(
-                "no moves were begun since this dispatcher leads, and no controller has reported",
+                "there are no moves, and no controller has reported since this dispatcher leads",
                 where="action",
             )
         self._seat.paused = action != pb.REBALANCE_RESUME
@@ -132,10 +188,13 @@ class Mover:
             return
         if action == pb.REBALANCE_PAUSE:
             run.pause("paused by hand")
+            await self._save()
         elif action == pb.REBALANCE_RESUME:
             run.resume(self._waiting())
+            await self._save()
         elif action == pb.REBALANCE_UNDO and not self._maker.moves_back:
             run.take_back()
+            await self._save()
         elif action == pb.REBALANCE_UNDO:
             run.pause("undone by hand")
             async with self._at_work:  # what is on its way is moved, and so undone
@@ -145,22 +204,16 @@ class Mover:
             await self._begin(back)
 
     def _planned(self, request: pb.RebalanceRequest) -> MoveRun:
-        registry, moves = self._runtime.machine.registry, []
-        for planned in request.moves:
-            namespace, _, name = planned.pod.partition("/")
-            row = registry.directory.row_of_name(namespace, name)
-            if row is None:
-                raise NotFound(f"there is no pod {planned.pod}")
-            source, target = self._nodes.index_of(planned.source), self._nodes.index_of(planned.target)
-            if source is None or target is None:
-                missing = planned.source if source is None else planned.target
-                raise NotFound(f"there is no node {missing}")
-            moves.append(PlannedMove(registry.pods.uid[row].tobytes(), planned.pod, source, target))
+        if len(request.moves) > MOST_MOVES:
+            raise InvalidInput(
+                f"are {len(request.moves):,}, and a run has up to {MOST_MOVES:,}; plan fewer with --max-moves",
+                where="moves",
+            )
         if not 0 < request.moves_per_second <= _FASTEST:
             raise InvalidInput(f"is more than 0 and at most {_FASTEST:g}", where="moves_per_second")
         seen = tuple(request.seen[shard] for shard in sorted(request.seen))
         return MoveRun(
-            moves,
+            [self._planned_move(move) for move in request.moves],
             seen,
             self._waiting(),
             request.moves_per_second,
@@ -168,7 +221,37 @@ class Mover:
             controller=request.controller,
         )
 
+    def _planned_move(self, planned: pb.RebalanceMove) -> PlannedMove:
+        """A plan may be older than the cluster: a move of what is gone is refused, and others are made."""
+        registry = self._runtime.machine.registry
+        namespace, _, name = planned.pod.partition("/")
+        row = registry.directory.row_of_name(namespace, name)
+        source, target = self._nodes.index_of(planned.source), self._nodes.index_of(planned.target)
+        why = ""
+        if row is None:
+            why = "there is no such pod any more"
+        elif source is None or target is None:
+            why = f"there is no node {planned.source if source is None else planned.target} any more"
+        elif source == target:
+            why = "it would move to the node that it is on"
+        return PlannedMove(
+            NO_UID if row is None else registry.pods.uid[row].tobytes(),
+            planned.pod,
+            -1 if source is None else source,
+            -1 if target is None else target,
+            MoveState.REFUSED if why else MoveState.WAITING,
+            why,
+        )
+
+    def _expect_no_left_over(self) -> None:
+        if self._left is not None:
+            raise LedgerUnavailable(
+                "this dispatcher goes on with moves of an earlier one as soon as it knows the ledger's nodes; "
+                "try again"
+            )
+
     async def _begin(self, run: MoveRun) -> None:
+        self._expect_no_left_over()
         if self._run is not None and self._run.state is RunState.RUNNING:
             raise InvalidInput("moves are under way; pause or undo them first", where="action")
         if self._run is not None and (evicted := self._run.counts()[MoveState.EVICTED]):
@@ -178,12 +261,29 @@ class Mover:
                 where="action",
             )
         async with self._at_work:
-            if len(run.seen) != await self._runtime.ledger.shard_count():
-                raise InvalidInput("does not name each shard of the ledger once", where="seen")
+            shards = await self._runtime.ledger.shard_count()
+            if len(run.seen) != shards:
+                raise InvalidInput(
+                    f"names {len(run.seen)} shards, and the ledger has {shards}: the plan is of another platform; "
+                    "plan again",
+                    where="seen",
+                )
             await self._maker.steps.begin()
-            self._run = run
+            async with self._saving:  # durable before the first move
+                begun, progress = run.begun(self._nodes.name), run.progress()
+                await self._runtime.journal.save_moves(begun, progress)
+                self._run, self._saved = run, progress
         logger().info("moves_begun", moves=len(run.moves), purpose=run.purpose)
 
     def _waiting(self) -> int:
         counts = self._runtime.machine.registry.pods.count_by_phase()
         return sum(int(counts[phase]) for phase in _WAITING)
+
+
+def _move_status(number: int, begun: BegunRun, progress: RunProgress) -> pb.MoveStatus:
+    _, pod, source, target = begun.moves[number]
+    state, text = progress.of_move(number), progress.texts.get(number, "")
+    status = pb.MoveStatus(pod=pod, source=source, target=target, state=state.value, text=text)
+    if state is MoveState.MOVED and text:
+        status.successor, status.text = text, f"its successor is {text}"
+    return status

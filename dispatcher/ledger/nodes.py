@@ -49,6 +49,13 @@ class ClusterNodes:
         self._indexes: dict[str, int] = {}
         self._totals: Counter[str] = Counter()  # allocatable of all nodes, by resource
         self._quarantined: set[int] = set()
+        self._shards_read: set[int] = set()  # of which a snapshot has come
+        self._shards = 0  # 0: not known yet
+
+    @property
+    def complete(self) -> bool:
+        """Whether all nodes of the ledger have been told of."""
+        return 0 < self._shards <= len(self._shards_read)
 
     def name(self, index: int) -> str:
         """The node's name; "" for an index without a node."""
@@ -110,6 +117,8 @@ class ClusterNodes:
         if not message.snapshot:
             return set()
         shards, shard = max(1, message.shards), message.shard
+        self._shards = shards
+        self._shards_read.add(shard)
         self._quarantined = {index for index in self._quarantined if index % shards != shard}
         unlisted = {index for index in self._nodes if index % shards == shard}
         unlisted -= {entry.index for entry in message.nodes}

@@ -1042,18 +1042,20 @@ class RebalanceRequest(_message.Message):
     def __init__(self, action: _Optional[_Union[RebalanceAction, str]] = ..., moves: _Optional[_Iterable[_Union[RebalanceMove, _Mapping]]] = ..., seen: _Optional[_Mapping[int, int]] = ..., moves_per_second: _Optional[float] = ..., purpose: _Optional[str] = ..., controller: _Optional[str] = ...) -> None: ...
 
 class MoveStatus(_message.Message):
-    __slots__ = ("pod", "source", "target", "state", "text")
+    __slots__ = ("pod", "source", "target", "state", "text", "successor")
     POD_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
     pod: str
     source: str
     target: str
     state: str
     text: str
-    def __init__(self, pod: _Optional[str] = ..., source: _Optional[str] = ..., target: _Optional[str] = ..., state: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+    successor: str
+    def __init__(self, pod: _Optional[str] = ..., source: _Optional[str] = ..., target: _Optional[str] = ..., state: _Optional[str] = ..., text: _Optional[str] = ..., successor: _Optional[str] = ...) -> None: ...
 
 class RebalanceStatus(_message.Message):
     __slots__ = ("state", "reason", "purpose", "moved", "refused", "waiting", "moves", "begun_by", "controller", "evicted")

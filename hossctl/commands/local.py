@@ -161,7 +161,7 @@ def up(
         dispatchers=dispatchers,
         redis_url=redis_url,
         policy=policy,
-        rebalance=_checked_rebalancing(rebalance, kubeconfig),
+        rebalance=_checked_rebalancing(rebalance),
         kubeconfig=kubeconfig,
         port=port,
         webhook_port=free_ports(1)[0] if guard else 0,
@@ -264,18 +264,12 @@ def _read_config(
     return document.workers, policy or document.policy, rebalance or document.rebalance
 
 
-def _checked_rebalancing(file: Path | None, kubeconfig: Path | None) -> str:
+def _checked_rebalancing(file: Path | None) -> str:
     """The text of a RebalancePolicy; "" without one."""
     if file is None:
         return ""
     from hossctl.rebalance.policy import read_policy
 
-    if kubeconfig is not None:
-        raise InvalidInput(
-            "was given beside --kubeconfig; pods of a Kubernetes cluster are not moved, because their "
-            "controllers would have to make them anew: `hoss rebalance plan` says which to evict",
-            where="--rebalance",
-        )
     return read_policy(file)[1]
 
 

@@ -194,18 +194,21 @@ def run(
     used = _usage_for(goal, usage, usage_max_age)
     rounds = running.PLANS if plan_file is None else 1
     document: Document = {}
-    for number in range(rounds):
+    for _ in range(rounds):
         if plan_file is None:
             profile = preset(DEFAULT_PROFILE)
             planned = plans.plan_document(_gathered(endpoints), profile, goal, limits, usage=used)
         else:
             planned = running.read_plan(plan_file)
-        if number and not planned["moves"]:
+        if not planned["moves"]:
+            document = document or running.nothing_to_do(planned)
             break
         document = running.carry_out(endpoints, planned, rate, timeout)
         if document["state"] != "Done" or not document["refused"]:
             break
     _show(document, output)
+    if document["refused"] and plan_file is not None:
+        say("what was refused does not fit the cluster as it is now; plan again with `hoss rebalance plan`")
     if document["refused"] or document["state"] == "Paused":
         raise typer.Exit(1)
 
@@ -257,7 +260,8 @@ def controller(
     """Plan and move by itself, as a RebalancePolicy says, until it is ended. One at a time; it needs the role
     operate. `hoss up --rebalance FILE` starts it with the local platform.
 
-    `hoss rebalance status` shows what it does, and `pause` and `resume` steer it. Not in Kubernetes mode."""
+    `hoss rebalance status` shows what it does, and `pause` and `resume` steer it. In Kubernetes mode a
+    moved pod's successor counts as the pod."""
     from hossctl.rebalance.policy import read_policy
 
     policy, _ = read_policy(file)
@@ -284,11 +288,12 @@ def _show(document: Document, output: Format) -> None:
         print_document(document, output)
         return
     if document["state"]:
-        print_rows(document["moves"], running.MOVE_COLUMNS)
-        print_lines([""])
+        if document["moves"]:
+            print_rows(document["moves"], running.MOVE_COLUMNS)
+            print_lines([""])
         print_summary(f"Moves for {document['purpose'] or 'a plan'}", running.run_lines(document))
     else:
-        say("no moves were begun since this dispatcher leads")
+        say("there were no moves yet")
     if document["controller"] is not None:
         print_lines([""])
         print_summary("Rebalance controller", running.controller_lines(document["controller"]))

@@ -141,7 +141,7 @@ class RebalanceController:
         reasons = (
             *pods.reasons,
             "the policy leaves its namespace alone",
-            "it was moved not long ago",
+            "it was moved, or its move was refused, not long ago",
             "the hour's moves of its workload are made",
         )
         return replace(pods, fixed=fixed, reasons=reasons)
@@ -224,6 +224,11 @@ class RebalanceController:
             self._watched[chosen.goal] = _Watched(
                 dict(chosen.relieved or {}), at + _WATCHED_SECONDS, last.stand_off_seconds if last else 0.0
             )
+
+    def refused(self, pods: Iterable[str], now: datetime) -> None:
+        """These pods were not moved, and would be planned again at once: others get their turn first."""
+        until = now.timestamp() + self.policy.alarmSeconds
+        self._rests |= {pod: max(until, self._rests.get(pod, 0.0)) for pod in pods}
 
     # Within
 

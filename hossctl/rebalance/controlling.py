@@ -3,8 +3,9 @@ gives the dispatcher a few moves at a time, as hossctl/rebalance/controller.py d
 
 It reports to the dispatcher every few seconds, so that `hoss rebalance status` shows it, and so that
 `hoss rebalance pause` reaches it. A dispatcher that does not answer is asked again. One that refuses the
-reports, because it follows a Kubernetes cluster or because another controller is at work, ends the
-process."""
+reports, because another controller is at work, ends the process.
+
+In Kubernetes mode a moved pod is another one with another name: its successor. That is what rests."""
 
 import asyncio
 import contextlib
@@ -178,7 +179,8 @@ class ControllerProcess:
             raise
         status = await self._followed(status)
         if status.begun_by == self._id:
-            moved = [move.pod for move in status.moves if move.state == "Moved"]
+            moved = moved_pods(status)
+            self._controller.refused([m.pod for m in status.moves if m.state == "Refused"], _now())
         else:
             moved = [move.pod for move in moves]  # what became of them is not known, so each may have been
         self._controller.made(chosen, moved, _now())
@@ -217,6 +219,11 @@ class ControllerProcess:
         status = await self._clients.dispatcher.report_rebalancing(report)
         self._paused = status.controller.paused
         return status
+
+
+def moved_pods(status: pb.RebalanceStatus) -> list[str]:
+    """The pods that a run has moved, by the names that they have now."""
+    return [move.successor or move.pod for move in status.moves if move.state == "Moved"]
 
 
 async def serve(

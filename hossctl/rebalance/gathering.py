@@ -63,7 +63,7 @@ class KnownPod:
 
     uid: bytes
     name: str  # "namespace/name"
-    workload: str  # "namespace/job"; of a pod without a job its own name
+    workload: str  # "namespace/job"; of a pod without a job its own name, or that of one like it
     template: PodTemplate
     gang: bool
 
@@ -84,6 +84,7 @@ async def gather(clients: Clients) -> Gathered:
     bound: list[KnownPod] = []
     waiting: dict[tuple[str, PodTemplate], int] = {}
     minimum: dict[str, int] = {}
+    alike: dict[tuple[str, bytes], str] = {}
     phases = (pb.BOUND, *_WAITING)
     async for pod in clients.dispatcher.list_pods(phases=phases, page_pods=_PODS_A_PAGE, templates=True):
         written = pod.template.SerializeToString(deterministic=True)
@@ -94,6 +95,10 @@ async def gather(clients: Clients) -> Gathered:
         workload = f"{pod.namespace}/{pod.job or pod.name}"
         if pod.phase == pb.BOUND:
             gang = job is not None and bool(job.gang)
+            if (
+                not pod.job and template.owner_kind
+            ):  # a Kubernetes cluster's, whose controllers make them alike
+                workload = alike.setdefault((pod.namespace, written), workload)
             bound.append(KnownPod(pod.uid, f"{pod.namespace}/{pod.name}", workload, template, gang))
         else:
             waiting[workload, template] = waiting.get((workload, template), 0) + 1

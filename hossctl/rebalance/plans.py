@@ -186,11 +186,12 @@ MOVE_COLUMNS: Sequence[Column] = (
 def plan_lines(document: Document) -> list[tuple[str, object]]:
     """A plan in short: what it brings, what it costs, what remains."""
     cost = document["cost"]
+    asked = _requested(cost)
     lines: list[tuple[str, object]] = [
         (document["unit"], f"{document['before']:g} before, {document['after']:g} after"),
         (
             "cost",
-            f"{cost['pods']} pods of {cost['workloads']} workloads are started again: {_requested(cost)}",
+            f"{_counted(cost['pods'], 'pod')} of {_counted(cost['workloads'], 'workload')} to start again: {asked}",
         ),
     ]
     by_waiting: Counter[tuple[str, str, int]] = Counter(
@@ -202,6 +203,10 @@ def plan_lines(document: Document) -> list[tuple[str, object]]:
     ]
     lines += [("impossible", f"{entry['subject']}: {entry['why']}") for entry in document["impossible"]]
     return lines
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _after(moves: int) -> str:

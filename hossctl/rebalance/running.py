@@ -4,7 +4,7 @@ table.
 The document (camel case):
 
     kind                  "RebalanceRun"
-    state                 Running, Paused, Done; "" if the dispatcher has made no moves since it leads
+    state                 Running, Paused, Done; "" if there were no moves yet
     reason                why it is paused, or what an undo could not take back
     purpose
     moved, refused, waiting, evicted   moves
@@ -12,6 +12,7 @@ The document (camel case):
     or
                           what it waits for; in Kubernetes mode also which pod is the successor of a moved
                           one)
+    impossible[]          subject, why: what the plan found no moves for; [] where no plan was made
     byController          whether the rebalance controller began it
     controller            null, or text (what it does or waits for), paused, goals, movesLastHour,
                           movesPerHour, movesLastDay, ended, silentSeconds (since its last report)
@@ -52,8 +53,8 @@ def read_plan(file: Path) -> Document:
 
 
 def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds: float) -> Document:
-    """Start the plan's moves, and follow them until they are done or paused, or the time is over. Raises
-    NotFound where the dispatcher that began them leads no more."""
+    """Start the plan's moves, and follow them until they are done or paused, or the time is over, also with
+    the next dispatcher. Raises NotFound where that one knows nothing of them."""
 
     async def follow() -> Document:
         async with dispatcher_of(endpoints) as client:
@@ -64,10 +65,10 @@ def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds
                 status = await _status(client, status)
             if not status.state:
                 raise NotFound(
-                    "another dispatcher leads by now, and nobody goes on with the moves: each pod is on its"
-                    " old node or on its new one; plan again"
+                    "another dispatcher leads by now, and its journal has lost the moves: each pod is on its old "
+                    "node or on its new one; plan again"
                 )
-            return run_document(status)
+            return run_document(status, plan)
 
     return run_async(follow())
 
@@ -77,6 +78,11 @@ async def _status(client: DispatcherClient, last: pb.RebalanceStatus) -> pb.Reba
         return await client.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))
     except TransportError:
         return last  # it may be back, or another one leads
+
+
+def nothing_to_do(plan: Document) -> Document:
+    """The document of a plan without moves. The dispatcher is not asked: what it moved last can be undone still."""
+    return run_document(pb.RebalanceStatus(state="Done", purpose=plan["goal"]), plan)
 
 
 def asked(endpoints: Endpoints, action: str) -> Document:
@@ -100,7 +106,7 @@ def _start(plan: Document, rate: float) -> pb.RebalanceRequest:
     )
 
 
-def run_document(status: pb.RebalanceStatus) -> Document:
+def run_document(status: pb.RebalanceStatus, plan: Document | None = None) -> Document:
     """The run as the module's docstring says."""
     return {
         "kind": "RebalanceRun",
@@ -121,6 +127,7 @@ def run_document(status: pb.RebalanceStatus) -> Document:
             }
             for move in status.moves
         ],
+        "impossible": [] if plan is None else plan.get("impossible", []),
         "byController": bool(status.begun_by),
         "controller": _controller_document(status.controller, time.time())
         if status.HasField("controller")
@@ -156,6 +163,7 @@ def run_lines(document: Document) -> list[tuple[str, object]]:
     if document["evicted"]:
         counts += f", {document['evicted']} evicted whose successors are awaited"
     lines: list[tuple[str, object]] = [("state", document["state"]), ("moves", counts)]
+    lines += [("impossible", f"{entry['subject']}: {entry['why']}") for entry in document["impossible"]]
     if not document["reason"]:
         return lines
     return [*lines, ("why" if document["state"] == "Done" else "paused", document["reason"])]

@@ -90,7 +90,12 @@ class Moving:
             part = await self._ledger.reservations_of(shard, uids)
             part = part if part.prepared is None else part.of(~part.prepared)
             parts.append(part)
-            definitions += await self._ledger.definitions(shard, part.uids)
+            texts, grouped = [b""] * len(part.uids), np.flatnonzero(part.records["group"])
+            if len(grouped):
+                found = await self._ledger.definitions(shard, part.uids[grouped])
+                for row, text in zip(grouped.tolist(), found, strict=True):
+                    texts[row] = text
+            definitions += texts
         width = max(part.records["requests"].shape[1] for part in parts)
         if any(part.records["requests"].shape[1] < width for part in parts):
             raise LedgerUnavailable("the schema has just become longer; try again")

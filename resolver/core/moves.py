@@ -125,20 +125,22 @@ def target_proposal(
     nodes are refused if their specs changed since then, and so are pods if rules concern them that did not
     hold then."""
     records = held.records
-    counts = np.array([mask.bit_count() for mask in records["card_mask"].tolist()], np.uint16)
-    keys = [
+    masks = np.ascontiguousarray(records["card_mask"]).view(np.uint8).reshape(len(records), -1)
+    counts = np.unpackbits(masks, axis=1).sum(axis=1)
+    numbers: dict[Group | None, int] = {}
+    alike = np.column_stack(
         (
-            records["requests"][row].tobytes(),
-            int(records["priority"][row]),
-            int(records["attempt"][row]),
-            int(counts[row]),
-            int(records["card_milli"][row]),
-            groups[row],
+            records["requests"],
+            records["priority"],
+            records["attempt"],
+            counts,
+            records["card_milli"],
+            np.array([numbers.setdefault(group, len(numbers)) for group in groups], np.int64),
         )
-        for row in range(len(records))
-    ]
-    slot_of = {key: slot for slot, key in enumerate(dict.fromkeys(keys))}
-    first = np.array([keys.index(key) for key in slot_of], np.intp)
+    ).astype(np.int64)
+    # Rows as bytes: pods that are alike share a slot.
+    rows = alike.view(np.dtype((np.void, alike.itemsize * alike.shape[1]))).reshape(-1)
+    _, first, slots = np.unique(rows, return_index=True, return_inverse=True)
     devices = np.stack([counts[first], records["card_milli"][first]], axis=1).astype(np.uint16)
     of_slots = tuple(groups[row] for row in first.tolist())
     return Proposal(
@@ -146,7 +148,7 @@ def target_proposal(
         epoch=writer.epoch or 0,
         snapshot_seq=seen[int(nodes[0]) % len(seen)],
         uids=target_uids(held.uids),
-        slots=np.array([slot_of[key] for key in keys], np.uint16),
+        slots=slots.reshape(-1).astype(np.uint16),
         nodes=nodes.reshape(-1, 1),
         requests=np.ascontiguousarray(records["requests"][first]),
         priorities=records["priority"][first].astype(np.int32),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from redis_topologies import SENTINEL_AND_CLUSTER, servers
 
+from dispatcher.core.moves import BegunRun, RunProgress
 from dispatcher.journal.memory import MemoryJournal
 from dispatcher.journal.redis_store import RedisJournal
 from dispatcher.ports import FaultRecord, Journal, Record, SavedPolicy
@@ -225,3 +226,22 @@ async def test_the_last_policy_is_kept_whole(journal):
         await journal.save_policy(policy)
     assert await journal.saved_policy() == last
     assert (await journal.recover()).records == []
+
+
+def a_run(*pods, purpose="spread"):
+    moves = tuple((bytes([i]) * 16, f"default/{pod}", "n0", "n1") for i, pod in enumerate(pods))
+    return BegunRun(moves, (7, 2**60), 3, 2.5, purpose, "")
+
+
+async def test_the_last_run_of_moves_comes_back_with_how_far_it_is(journal):
+    assert (await journal.recover()).moves is None
+    first, last = a_run("a", "b"), a_run("c", "d", "e", purpose="é")
+    await journal.save_moves(first, RunProgress("Running", "", False, "WW", {}))
+    await journal.save_progress(RunProgress("Paused", "by hand", True, "MR", {1: "no room"}))
+    assert (await journal.recover()).moves == (
+        first,
+        RunProgress("Paused", "by hand", True, "MR", {1: "no room"}),
+    )
+    begun = RunProgress("Running", "", False, "WWW", {})
+    await journal.save_moves(last, begun)
+    assert (await journal.recover()).moves == (last, begun)

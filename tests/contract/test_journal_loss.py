@@ -13,15 +13,17 @@ import redis
 from redis_topologies import RunningRedis
 from waiting import until
 
+from dispatcher.core.moves import BegunRun, RunProgress
 from dispatcher.journal.fenced_redis import FORMAT, STATE, TERM, Superseded
-from dispatcher.journal.redis_store import OBJECTS, POLICY, SUBMISSIONS, WORKERS, RedisJournal
+from dispatcher.journal.redis_store import MOVES, OBJECTS, POLICY, SUBMISSIONS, WORKERS, RedisJournal
 from dispatcher.ports import Record, SavedPolicy
-from hoss.errors import ConfigError, LedgerUnavailable, OutcomeUnknown
+from hoss.errors import ConfigError, InvariantViolation, LedgerUnavailable, OutcomeUnknown
 from hoss.wire.columns import numbered_uids
 from hossctl.local.redis_server import RedisServer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "journal-0.2.json"
 PREFIX = b"p" * 12
+RUN = BegunRun(((b"u" * 16, "default/web-0", "n0", "n1"),), (7,), 0, 5.0, "spread", "")
 
 
 def record(number: int, content: bytes = b"message") -> Record:
@@ -71,9 +73,10 @@ async def fill(journal: RedisJournal) -> None:
     await journal.add_worker("w1")
     await journal.put_objects({"Namespace a": b"1"})
     await journal.save_policy(SavedPolicy(1, "rules: []\n", "command", 1, ""))
+    await journal.save_moves(RUN, RunProgress("Running", "", False, "W", {}))
 
 
-@pytest.mark.parametrize("lost", [SUBMISSIONS, WORKERS, OBJECTS, POLICY, STATE])
+@pytest.mark.parametrize("lost", [SUBMISSIONS, WORKERS, OBJECTS, MOVES, POLICY, STATE])
 async def test_the_loss_of_any_one_key_is_noticed_and_everything_is_written_again(
     journal, client, redis_server, lost
 ):
@@ -85,6 +88,7 @@ async def test_the_loss_of_any_one_key_is_noticed_and_everything_is_written_agai
     assert not await journal.check()
     after = await read(redis_server.url)
     assert (after.records, after.workers, after.objects) == (before.records, before.workers, before.objects)
+    assert after.moves == before.moves is not None
     assert client.exists(POLICY)
 
 
@@ -195,6 +199,7 @@ async def test_what_got_no_answer_is_unknown_and_undone_before_anything_else_is_
         lambda: journal.put_objects({"Namespace a": b"2", "Namespace b": b"1"}),
         lambda: journal.drop_objects(["Namespace a"]),
         lambda: journal.save_policy(SavedPolicy(1, "rules: []\n", "command", 1, "")),
+        lambda: journal.save_moves(RUN, RunProgress("Running", "", False, "W", {})),
         lambda: journal.add_worker("w1"),
     ]
     with Deaf(journal, monkeypatch):
@@ -206,6 +211,7 @@ async def test_what_got_no_answer_is_unknown_and_undone_before_anything_else_is_
     assert numbers(recovered) == [1]
     assert {prefix: bits.tolist() for prefix, bits in recovered.deletions.items()} == {PREFIX: [True, False]}
     assert (recovered.ungated, recovered.objects, recovered.workers) == ({}, {"Namespace a": b"1"}, set())
+    assert recovered.moves is None
     assert await journal.saved_policy() is None
 
 
@@ -317,3 +323,14 @@ async def test_a_rolled_back_master_of_a_cluster_is_noticed_too(empty_redis, run
     assert await until(journal.check, "the loss to be noticed")
     assert numbers(await journal.recover()) == [1]
     await journal.close()
+
+
+@pytest.mark.parametrize("field", [b"begun", b"progress"])
+@pytest.mark.parametrize(
+    "value", [b"", b"\0\x01", b"\1damaged", b"\0\x96" + b"\x90" * 6, b"\0\x95\x01\x01\x01\x01\x80"]
+)
+async def test_a_damaged_run_of_moves_is_named(journal, client, redis_server, field, value):
+    await fill(journal)
+    client.hset(MOVES, field, value)
+    with pytest.raises(InvariantViolation, match=f"field {field.hex()} of {MOVES}"):
+        await read(redis_server.url)

@@ -99,11 +99,19 @@ def test_moves_are_carried_out_undone_and_refused_where_the_cluster_has_changed(
     """In order, on one platform: an old plan is refused; the goal makes room for the waiting pod; undone."""
     old = platform.json("rebalance", "plan")
     written = tmp_path / "plan.json"
-    written.write_text(json.dumps(old | {"moves": [old["moves"][0] | {"to": old["moves"][0]["from"]}]}))
+    [planned] = old["moves"]
+    changed = [{"to": planned["from"]}, {"pod": "default/gone"}, {"to": "n9"}]
+    written.write_text(json.dumps(old | {"moves": [planned | change for change in changed]}))
     refused = platform.json("rebalance", "run", "--plan", str(written), code=1)
     assert [(move["state"], move["text"]) for move in refused["moves"]] == [
-        ("Refused", "the pod holds no reservation that could be moved")
+        ("Refused", "it would move to the node that it is on"),
+        ("Refused", "there is no such pod any more"),
+        ("Refused", "there is no node n9 any more"),
     ]
+    assert "plan again" in platform("rebalance", "run", "--plan", str(written), code=1).stderr
+    written.write_text(json.dumps(old | {"seen": {}}))
+    other = platform("rebalance", "run", "--plan", str(written), code=2).stderr
+    assert "the plan is of another platform; plan again" in other
     done = platform.json("rebalance", "run", "--goal", "fit-pending")
     assert (done["state"], done["moved"], done["refused"]) == ("Done", 1, 0)
     [move] = done["moves"]
@@ -112,6 +120,12 @@ def test_moves_are_carried_out_undone_and_refused_where_the_cluster_has_changed(
     wait_until(lambda: not platform.json("get", "pods", "--waiting")["items"], "the large pod is bound")
     platform("audit")
     platform("delete", "job", "big")
+    idle = platform.json("rebalance", "run", "--goal", "empty-nodes", "--max-moves", "0")
+    assert (idle["state"], idle["moves"]) == ("Done", [])
+    assert idle["impossible"][0]["why"]
+    assert (
+        platform.json("rebalance", "status")["purpose"] == "fit-pending"
+    )  # what was moved can be undone still
     back = platform.json("rebalance", "undo")
     assert back["purpose"] == "undo: fit-pending"
     wait_until(lambda: platform.json("rebalance", "status")["state"] == "Done", "the pod is back")

@@ -110,10 +110,3 @@ def test_a_controller_that_is_started_anew_counts_the_moves_of_the_one_before(pl
     assert "rebalance-controller" in platform.processes()
     assert told(platform)["movesLastHour"] == 1
     assert platform("apply", "-f", str(document)).stderr.startswith("nothing changes")
-
-
-def test_in_kubernetes_mode_it_is_refused_in_words(hoss, files, tmp_path):
-    refused = hoss(
-        "up", "--kubeconfig", str(tmp_path / "none"), "--rebalance", str(files / "policy.yaml"), code=2
-    )
-    assert "pods of a Kubernetes cluster are not moved" in refused.stderr

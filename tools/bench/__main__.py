@@ -73,19 +73,34 @@ def access(
 
 
 _DEFRAGMENT_COLUMNS = (
-    Column("SEED", lambda row: row["seed"]),
-    Column("PODS", lambda row: row["pods"]),
-    Column("MOVES", lambda row: row["moves"]),
+    Column("MOVED BY", lambda row: row["by"]),
+    Column("PODS", lambda row: f"{row['pods']:.0f}"),
+    Column("MOVES", lambda row: f"{row['moves']:.0f}"),
+    Column("UNPLACED", lambda row: f"{row['unplaced']:.1f}"),
     Column("CARDS FREE", lambda row: f"{row['freeMilli'] / 1000:.0f}"),
-    Column("FIXED", lambda row: f"{row['fixedFragments'] / 1000:.1f}"),
-    Column("FRAGMENTS", lambda row: f"{row['fragmentsBefore'] / 1000:.1f}"),
-    Column("AFTER", lambda row: f"{row['fragmentsAfter'] / 1000:.1f}"),
-    Column("LESS", lambda row: f"{row['fallPercent']:.0f}%"),
-    Column("LESS OF OTHERS", lambda row: f"{row['fallOfOthersPercent']:.0f}%"),
-    Column("OF 8, 4, 2 CARDS", lambda row: ", ".join(map(str, row["largeBefore"]))),
-    Column("AFTER", lambda row: ", ".join(map(str, row["largeAfter"]))),
-    Column("SECONDS", lambda row: f"{row['seconds']:.1f}"),
+    Column("FRAGMENTS", lambda row: _before_and_after(row, "fragments")),
+    Column("LESS", lambda row: f"{row['fallPercent']:.1f}%"),
+    Column("LEAST", lambda row: f"{row['leastFragments'] / 1000:.0f}"),
+    Column("OF CARD CLASSES", lambda row: _before_and_after(row, "fragmentsOfCards")),
+    Column(
+        "LESS",
+        lambda row: (
+            f"{row['fallOfCardsPercent']:.1f}% ({row['fallOfCardsRange'][0]:.1f} to "
+            f"{row['fallOfCardsRange'][1]:.1f})"
+        ),
+    ),
+    Column(
+        "LARGE PODS BOUND",
+        lambda row: (
+            f"{row['largeBoundBefore']:.0f} to {row['largeBoundAfter']:.0f} of {row['largePending']:.0f}"
+        ),
+    ),
+    Column("CPU SECONDS", lambda row: f"{row['cpuSeconds']:.1f}"),
 )
+
+
+def _before_and_after(row: Document, field: str) -> str:
+    return f"{row[f'{field}Before'] / 1000:.0f} to {row[f'{field}After'] / 1000:.0f}"
 
 
 @app.command()
@@ -93,26 +108,39 @@ def defragment(
     *,
     nodes: Annotated[Path, typer.Option(metavar="FILE", help="The openb trace's list of nodes.")],
     pods: Annotated[Path, typer.Option(metavar="FILE", help="One of its lists of pods.")],
-    by_fragments: Annotated[
-        bool, typer.Option("--by-fragments", help="Fill the cluster as FGD does; else at random.")
-    ] = False,
+    filling: Annotated[
+        str, typer.Option(help="random, spread, best-fit or fgd: how it was filled.")
+    ] = "random",
     share: Annotated[float, typer.Option(min=0, max=1, help="Of the pods that may be moved.")] = 0.05,
     seeds: Annotated[int, typer.Option(min=1, help="Clusters, with the seeds from 1 on.")] = 10,
+    descheduled: Annotated[
+        bool,
+        typer.Option(
+            "--descheduler/--no-descheduler", help="Beside fit-pending and the descheduler's strategies."
+        ),
+    ] = True,
     json: JsonFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """What planned moves win back of a GPU cluster of which a third of the pods has gone at random."""
+    """What moves win back of a GPU cluster of which a third of the pods has gone at random."""
     from hossctl.traces import openb
     from tools.bench import defragment as part
 
     check(output, json)
+    try:
+        filled = part.Filling(filling)
+    except ValueError:
+        names = ", ".join(known.value for known in part.Filling)
+        raise InvalidInput(f"is {filling!r}; it must be one of {names}", where="--filling") from None
     specs, workloads = openb.read_nodes(nodes), openb.read_pods(pods)
     rows = []
     for seed in range(1, seeds + 1):
-        decayed = part.decay(specs, workloads, seed, by_fragments=by_fragments)
-        rows.append(part.as_json(seed, part.study(decayed, share)))
-    document: Document = {"share": share, "byFragments": by_fragments, "results": rows}
-    publish(document, output, json, table=(rows, _DEFRAGMENT_COLUMNS))
+        decayed = part.decay(specs, workloads, seed, filled)
+        found = part.study(decayed, share, descheduled=descheduled, seed=seed)
+        rows += part.as_json(seed, found, len(decayed.large))
+    means = part.summary(rows)
+    document: Document = {"share": share, "filling": filled.value, "results": rows, "means": means}
+    publish(document, output, json, table=(means, _DEFRAGMENT_COLUMNS))
 
 
 @app.command()

@@ -138,7 +138,7 @@ class PodReader:
         )
 
     def _template(self, metadata: Object, spec: Object, status: Object) -> PodTemplate:
-        controller = _controller(metadata)
+        controller = controller_of(metadata)
         owner = "" if controller is None else controller["kind"]
         labels = metadata.get("labels") or {}
         parts = _parts(spec)
@@ -231,7 +231,7 @@ def gang_of(metadata: Object, spec: Object, group: GroupRef | None) -> NewGang |
         raise InvalidInput("Workloads of Kubernetes 1.35 are not supported", where="spec.workloadRef")
     if minimum <= 1:
         return None
-    owner = _controller(metadata)
+    owner = controller_of(metadata)
     if owner is None:
         raise InvalidInput(
             f"is {minimum}, and the pod has neither a controller nor a PodGroup by which the others of its "
@@ -247,12 +247,13 @@ def problem_of(pod: Object, error: InvalidInput) -> str:
     return f"pod {metadata.get('namespace')}/{metadata.get('name')} cannot be accounted for: {error}"
 
 
-def _controller(metadata: Object) -> Object | None:
+def controller_of(metadata: Object) -> Object | None:
+    """The owner that makes an object's successors, of those that its metadata name."""
     return next((owner for owner in metadata.get("ownerReferences", ()) if owner.get("controller")), None)
 
 
 def _owner(metadata: Object) -> OwnerReference | None:
-    owner = _controller(metadata)
+    owner = controller_of(metadata)
     if owner is None:
         return None
     return OwnerReference(owner["kind"], owner["apiVersion"].rpartition("/")[0], owner["name"])

@@ -7,14 +7,44 @@ first."""
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from dispatcher.core.kubernetes.pod_objects import SeenPod
+from dispatcher.core.kubernetes.pod_objects import SeenPod, controller_of
 from hoss.model.pod import Movable
 
 _UNMOVABLE_OWNERS = ("DaemonSet", "Node")  # their pods belong to one node
 
+# What the API server calls the controllers that it has itself, by group and kind. Of others the name in paths is
+# not known, and hardly anybody has the right to read them.
+_PLURALS = {
+    ("", "ReplicationController"): "replicationcontrollers",
+    ("apps", "ReplicaSet"): "replicasets",
+    ("apps", "StatefulSet"): "statefulsets",
+    ("batch", "Job"): "jobs",
+}
+
 PlaceT = TypeVar("PlaceT")
+
+
+class Controller(NamedTuple):
+    """What makes a pod's successor: its path at the API server, and how people name it."""
+
+    path: str
+    title: str
+
+    @classmethod
+    def of(cls, metadata: dict[str, Any]) -> "Controller | None":
+        """The controller of a pod; None where it has none, or one of an unknown kind."""
+        owner = controller_of(metadata)
+        if owner is None:
+            return None
+        group, _, version = owner["apiVersion"].rpartition("/")
+        plural = _PLURALS.get((group, owner["kind"]))
+        if plural is None:
+            return None
+        api = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        path = f"{api}/namespaces/{metadata['namespace']}/{plural}/{owner['name']}"
+        return cls(path, f"{owner['kind']} {owner['name']}")
 
 
 def unmovable(pod: SeenPod) -> str:

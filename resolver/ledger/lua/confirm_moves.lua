@@ -22,7 +22,7 @@ local function is_of(record, node, of_seq)
   return record and record:sub(1, 4) == node and record:sub(9, 16) == of_seq and not is_prepared(record)
 end
 
-local results, moved, sources = {}, {}, {}
+local results, moved, sources, source_records = {}, {}, {}, {}
 for i = 1, #uids do
   local own, target, node, at = own_records[i], target_records[i], nodes[i], 8 * i - 7
   local here, source_seq = args.here:byte(i) == 49, args.source_seqs:sub(at, at + 7)
@@ -36,7 +36,8 @@ for i = 1, #uids do
     results[i] = RESULT_MOVED
     moved[#moved + 1] = i
     if here then
-      sources[#sources + 1] = uids[i]
+      local at = #sources + 1
+      sources[at], source_records[at] = uids[i], own
     elseif args.here:byte(i) == 48 then
       call('HSET', MOVED, uids[i], args.sources[i] .. source_seq)
     end
@@ -44,20 +45,27 @@ for i = 1, #uids do
 end
 if #moved > 0 then
   if #sources > 0 then
-    release_pods(sources)
+    release_pods(sources, nil, nil, false, source_records)
   else
     publish(seq, {'n', '', 'R', 0, 'a', ''})
   end
   local changes, former, commits, seq_bytes = {}, {}, {}, pack_values('<I8', seq)
-  for _, i in ipairs(moved) do
+  local middles, fields = {}, {}  -- what follows the seq, and the commit, by the old bytes
+  for at = 1, #moved do
+    local i = moved[at]
     local record = target_records[i]
-    local flags = unpack_values('<I2', record, 31)
-    changes[#changes + 1], former[#former + 1] = uids[i], targets[i]
-    changes[#changes + 1] = record:sub(1, 8) .. seq_bytes .. record:sub(17, 30)
-      .. pack_values('<I2', flags - MOVE_TARGET) .. record:sub(33)
-    local field = commit_field(record)
-    commits[field] = (commits[field] or 0) + 1
-    if flags % 2 == HOLDS_PORTS then
+    local old = record:sub(9, -SPREAD_BYTES - 1)
+    local middle = middles[old]
+    if not middle then
+      local flags = unpack_values('<I2', record, 31)
+      middle = seq_bytes .. record:sub(17, 30) .. pack_values('<I2', flags - MOVE_TARGET)
+        .. record:sub(33, -SPREAD_BYTES - 1)
+      middles[old], fields[old] = middle, commit_field(record)
+    end
+    former[at] = targets[i]
+    changes[2 * at - 1], changes[2 * at] = uids[i], record:sub(1, 8) .. middle .. record:sub(-SPREAD_BYTES)
+    commits[fields[old]] = (commits[fields[old]] or 0) + 1
+    if record:byte(31) % 2 == HOLDS_PORTS then
       local held = read_ports(nodes[i])
       for j = 1, #held do
         if held[j]:sub(1, UID_BYTES) == targets[i] then

@@ -2,7 +2,8 @@
 --
 -- `seqs`: nil, or 8 bytes for each UID; then only a reservation of that very commit is released. `as_of`: nil,
 -- or a seq; then only reservations that are not newer are released. `unconfirmed`: only those that are prepared or
--- assumed. UIDs without a reservation are skipped, so the function may run twice. Returns the released UIDs.
+-- assumed. `rewritten`: nil, or the records of these UIDs, which the caller has read; it writes others in their
+-- place, so these are not deleted. UIDs without a reservation are skipped, so the function may run twice. Returns the released UIDs.
 
 -- The records of the accounts of these reservations' nodes, by node; false: the node is forgotten. One read for all.
 local function accounts_of(reservations)
@@ -73,8 +74,8 @@ local function settle_evictions(released, accounts)
   end
 end
 
-local function release_pods(uids, seqs, as_of, unconfirmed)
-  local records, nodes, seen = read_fields(RESERVATIONS, uids), {}, {}
+local function release_pods(uids, seqs, as_of, unconfirmed, rewritten)
+  local records, nodes, seen = rewritten or read_fields(RESERVATIONS, uids), {}, {}
   local accounts, cards, touched_cards, released = {}, {}, {}, {}
   local stored = accounts_of(records)
   local groups, leaving, ports = {}, {}, {}
@@ -89,19 +90,19 @@ local function release_pods(uids, seqs, as_of, unconfirmed)
       seen[uids[i]] = true
       released[#released + 1] = uids[i]
       local node = record:sub(1, 4)
-      local resources, amounts = reserved_amounts(record)
       local account = accounts[node]
       if account == nil then
+        local resources = (#record - RESERVATION_BYTES - SPREAD_BYTES) / 8
         account = stored[node] and read_account(stored[node], resources)  -- false: the node is forgotten
         accounts[node], nodes[#nodes + 1] = account, account and node or nil
       end
-      for r = 1, account and resources or 0 do
-        if amounts[r] > 0 then
-          account[4 + 2 * r] = account[4 + 2 * r] - amounts[r]
-        end
+      local amounts = account and listed_amounts(record) or {}
+      for at = 1, #amounts, 2 do
+        local requested = 4 + 2 * amounts[at]
+        account[requested] = account[requested] - amounts[at + 1]
       end
-      local mask, milli = unpack_values('<I2I2', record, 5)
-      if mask > 0 and account then
+      if account and record:sub(5, 6) ~= '\0\0' then
+        local mask, milli = unpack_values('<I2I2', record, 5)
         cards[node] = cards[node] or {unpack_values(CARDS_FORMAT, call('HGET', CARDS, node))}
         touched_cards[node] = true
         give_cards(cards[node], mask, milli)
@@ -111,7 +112,7 @@ local function release_pods(uids, seqs, as_of, unconfirmed)
       if is_prepared then
         prepared_pods[field] = (prepared_pods[field] or 0) + 1
       end
-      local flags, group = unpack_values('<I2c8', record, 31)
+      local group = record:sub(33, 40)
       if group ~= NO_GROUP then
         local keys, on = is_prepared and prepared_groups or groups, is_prepared and prepared or leaving
         if not on[group] then
@@ -119,7 +120,7 @@ local function release_pods(uids, seqs, as_of, unconfirmed)
         end
         on[group][#on[group] + 1] = node
       end
-      if flags % 2 == HOLDS_PORTS then
+      if record:byte(31) % 2 == HOLDS_PORTS then
         ports[node] = without(ports[node] or read_ports(node), uids[i])
       end
     end
@@ -127,7 +128,7 @@ local function release_pods(uids, seqs, as_of, unconfirmed)
   if #released == 0 then
     return released
   end
-  for from = 1, #released, STEP do
+  for from = 1, rewritten and 0 or #released, STEP do
     call('HDEL', RESERVATIONS, unpack(released, from, math.min(from + STEP - 1, #released)))
   end
   if call('HLEN', TERMINATING) > 0 then

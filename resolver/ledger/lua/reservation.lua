@@ -8,6 +8,29 @@ local function reserved_amounts(record)
   return resources, {unpack_values('<' .. rep('i8', resources), record, RESERVATION_BYTES + 1)}
 end
 
+-- The same as a flat list of resources that are not 0 and their amounts, resources counted from 1. Pods of a batch
+-- are mostly equal, so what was unpacked once is remembered: the lists must not be changed.
+local listed_amounts
+do
+  local known = {}
+
+  function listed_amounts(record)
+    local packed = record:sub(RESERVATION_BYTES + 1, -SPREAD_BYTES - 1)
+    local found = known[packed]
+    if not found then
+      local resources, amounts = reserved_amounts(record)
+      found = {}
+      for r = 1, resources do
+        if amounts[r] > 0 then
+          found[#found + 1], found[#found + 2] = r, amounts[r]
+        end
+      end
+      known[packed] = found
+    end
+    return found
+  end
+end
+
 -- Pods that were evicted and are on their nodes until they have ended. One table, for Lua allows 200 local names.
 local terminating = {}
 do

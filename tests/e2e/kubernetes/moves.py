@@ -13,10 +13,23 @@ from hossctl.endpoints import clients_of
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web-uid", "controller": True}
 LONG_GRACE, NO_GRACE = 3600, 0
+REPLICA_SETS = "/apis/apps/v1/namespaces/default/replicasets"
+# With the label of those that Deployments make: HOSS does not mirror them.
+REPLICA_SET = {
+    "metadata": {"name": "web", "labels": {"pod-template-hash": "1"}},
+    "spec": {
+        "selector": {"matchLabels": {"app": "web"}},
+        "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "main", "image": "none"}]},
+        },
+    },
+}
 
 
 def create_web(api: Api, name: str, *, grace: int = LONG_GRACE, cpu: str = "800m", **metadata: Any) -> None:
-    """A pod of the ReplicaSet `web`."""
+    """A pod of the ReplicaSet `web`, which is there as well."""
+    api.request("POST", REPLICA_SETS, REPLICA_SET)  # it may be there already
     labels = {"app": "web"}
     api.create_pod(
         name,

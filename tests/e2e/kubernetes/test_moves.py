@@ -2,7 +2,10 @@
 gets it, whoever else asks. The tests play the controllers: they make the successors."""
 
 import asyncio
+import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserved, run_hoss
 from e2e.kubernetes.api import Api, node_of, placed, told
 from e2e.kubernetes.guarded import await_guard, install
-from e2e.kubernetes.moves import NO_GRACE, OWNER, begin, create_web, run_status
+from e2e.kubernetes.moves import NO_GRACE, OWNER, REPLICA_SETS, begin, create_web, run_status
 from waiting import wait_until
 
 from hoss.v1 import resolver_pb2
@@ -184,6 +187,20 @@ def test_a_place_for_which_no_successor_comes_is_free_again(
     await_agreement(api, cluster)
 
 
+def test_the_place_is_free_at_once_when_the_pod_s_controller_is_deleted(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    _, cluster = make_cluster(control_plane, move_timeout_seconds=3600)
+    web_on_n1(api, cluster)
+    begin(cluster, ("web-a", "n1", "n2"))
+    await_state(cluster, "Evicted")
+    api("DELETE", f"{REPLICA_SETS}/web")
+    assert "its ReplicaSet web was deleted: its place is free again" in await_state(cluster, "Refused")
+    wait_until(lambda: not requested(cluster, "n2").get("cpu"), "nothing is reserved on the target")
+    api.delete_pod("web-a")
+    await_agreement(api, cluster)
+
+
 def test_a_budget_that_never_allows_it_leaves_the_pod_where_it_is(
     control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
 ) -> None:
@@ -256,7 +273,7 @@ def test_an_undo_takes_back_what_is_not_evicted_yet_and_says_what_is(
 
 
 @pytest.mark.parametrize("moment", ["before the eviction", "after the eviction"])
-def test_a_dispatcher_that_dies_amid_a_move_leaves_one_place_for_each_pod(
+def test_a_dispatcher_that_dies_amid_a_move_leaves_one_place_for_each_pod_and_the_next_one_goes_on(
     control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]], moment: str
 ) -> None:
     lease = ("--reservation-lease-seconds", "8")
@@ -274,12 +291,73 @@ def test_a_dispatcher_that_dies_amid_a_move_leaves_one_place_for_each_pod(
     if moment == "after the eviction":
         create_web(api, "web-b")
     cluster.start_dispatcher()
-    assert not run_status(cluster)["state"]
     if moment == "after the eviction":
+        assert any(why in await_state(cluster, "Refused") for why in ("took over", "is leaving"))
         assert placed(api, "web-b") == "n2"
     else:
+        await_forbidden(cluster)
         assert not leaving(api, "web-a")
+        set_budget(api, 1)
+        await_state(cluster, "Evicted")
+        create_web(api, "web-b")
+        assert await_state(cluster, "Moved") == "its successor is default/web-b"
+        assert placed(api, "web-b") == "n2"
+    assert run_status(cluster)["state"] == "Done"
     await_agreement(api, cluster)
+
+
+POLICY = """\
+apiVersion: hoss.dev/v1alpha1
+kind: RebalancePolicy
+goals: [{goal: spread}]
+passSeconds: 1
+budget: {movesPerHour: 2, movesPerPass: 2, movesPerSecond: 0.1, movesPerWorkload: 2}
+"""
+
+
+def test_the_controller_moves_pods_of_a_cluster_through_a_takeover_and_leaves_their_successors_alone(
+    control_plane: ControlPlane,
+    api: Api,
+    make_cluster: Callable[..., tuple[Api, Cluster]],
+    tmp_path: Path,
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    _, cluster = make_cluster(control_plane)
+    api.create_node("n1", cpu="2")
+    for name in "abcd":
+        create_web(api, f"web-{name}", cpu="400m", grace=NO_GRACE)
+        assert placed(api, f"web-{name}") == "n1"
+    api.create_node("n2", cpu="2")
+    wait_until(lambda: "n2" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    with rebalance_controller(cluster, policy):
+        wait_until(lambda: run_status(cluster)["moves"], "the controller has begun")
+        await_state(cluster, "Evicted")
+        create_web(api, "web-e", cpu="400m", grace=NO_GRACE)
+        await_state(cluster, "Moved")
+        assert run_status(cluster)["moves"][1]["state"] == "Waiting"  # by the rate
+        cluster.kill("dispatcher")
+        cluster.start_dispatcher()
+        wait_until(lambda: run_status(cluster)["moves"][1]["state"] == "Evicted", "the next one goes on")
+        assert run_status(cluster)["byController"]
+        create_web(api, "web-f", cpu="400m", grace=NO_GRACE)
+        said = "the hour's 2 moves are made"
+        wait_until(lambda: said in run_hoss(cluster, "rebalance", "status"), "both moves count")
+    assert [placed(api, name) for name in ("web-e", "web-f")] == ["n2", "n2"]
+    await_agreement(api, cluster)
+
+
+@contextlib.contextmanager
+def rebalance_controller(cluster: Cluster, policy: Path) -> Iterator[None]:
+    """`hoss rebalance controller` beside the platform."""
+    where = ("--dispatcher", cluster.endpoints.dispatcher, "--resolver", cluster.endpoints.resolver)
+    command = [sys.executable, "-m", "hossctl", "rebalance", "controller", "-f", str(policy), *where]
+    with subprocess.Popen(command) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 def test_a_resolver_that_dies_while_the_successor_comes_does_not_cost_it_the_place(

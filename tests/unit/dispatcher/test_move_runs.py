@@ -2,7 +2,13 @@
 
 import pytest
 
-from dispatcher.core.moves import ControllerSeat, MoveRun, MoveState, PlannedMove, RunState
+from dispatcher.core.moves import (
+    ControllerSeat,
+    MoveRun,
+    MoveState,
+    PlannedMove,
+    RunState,
+)
 
 
 def run_of(*places, rate=10.0, waiting=0):
@@ -164,3 +170,84 @@ def test_a_pause_outlives_the_controller_here_and_the_term_in_the_controller():
     next_term.paused = False
     next_term.report("two", 1.0, paused=True)
     assert next_term.refusal("two") == ""
+
+
+# --- the next dispatcher's term ---
+
+
+def name(index):
+    return "" if index < 0 else f"n{index}"
+
+
+def next_term(run, *, places, nodes=range(10)):
+    """The run as the next dispatcher goes on with it. `places`: where pods are bound, by number."""
+    return MoveRun.continued(
+        run.begun(name),
+        run.progress(),
+        index_of=lambda node: int(node[1:]) if int(node[1:]) in nodes else None,
+        node_of=lambda uid: places.get(uid[0]),
+    )
+
+
+def test_the_next_term_goes_on_with_what_is_left():
+    run = run_of((0, 9), (1, 9), (2, 9), (3, 9))
+    run.moved(run.moves[0])
+    run.refused(run.moves[1], "no room")
+    after = next_term(run, places={0: 9, 1: 1, 2: 2, 3: 3})
+    assert pods(after.due(0.0, 0)) == ["default/p2", "default/p3"]
+    assert (after.begun(name), after.moves[1].text) == (run.begun(name), "no room")
+
+
+def test_where_a_pod_is_says_whether_its_move_was_made():
+    after = next_term(run_of((0, 9), (1, 9)), places={0: 9, 1: 1})
+    assert [move.state for move in after.moves] == [MoveState.MOVED, MoveState.WAITING]
+    assert [move.pod for move in after.undone((8,), 0).moves] == ["default/p0"]
+    assert next_term(run_of((0, 9)), places={0: 9}).state is RunState.DONE
+
+
+def test_a_pause_and_an_undo_outlive_the_term():
+    paused, undone = run_of((0, 9), (1, 9)), run_of((0, 9), (1, 9))
+    paused.pause("paused by hand")
+    after = next_term(paused, places={0: 0, 1: 1})
+    assert (after.state, after.reason, after.due(0.0, 0)) == (RunState.PAUSED, "paused by hand", ())
+    after.resume(0)
+    assert len(after.due(1.0, 0)) == 2
+    undone.evicted(undone.moves[0])
+    undone.take_back()
+    assert next_term(undone, places={1: 1}).state is RunState.DONE
+    assert "undone by hand" in next_term(undone, places={1: 1}).reason
+
+
+@pytest.mark.parametrize(
+    ("place", "state", "says"),
+    [(None, MoveState.REFUSED, "its successor is placed as any pod"), (0, MoveState.WAITING, "")],
+)
+def test_an_evicted_pod_s_successor_gets_no_place_any_more_but_a_pod_that_stayed_is_tried_again(
+    place, state, says
+):
+    run = run_of((0, 9))
+    run.evicted(run.moves[0])
+    after = next_term(run, places={0: place})
+    assert after.moves[0].state is state
+    assert says in after.moves[0].text
+
+
+def test_a_node_that_is_gone_ends_its_moves_and_nothing_is_moved_back_there():
+    run = run_of((0, 9), (1, 8), (2, 7))
+    run.moved(run.moves[2])
+    after = next_term(run, places={0: 0, 1: 1, 2: 7}, nodes=(0, 1, 7, 8))
+    assert [move.state for move in after.moves] == [MoveState.REFUSED, MoveState.WAITING, MoveState.MOVED]
+    assert after.moves[0].text == "the node n9 is gone"
+    assert after.undone((8,), 0).moves == []
+
+
+def test_counts_are_the_same_from_the_journal():
+    run = run_of((0, 9), (1, 9), (2, 9))
+    run.moved(run.moves[0])
+    run.refused(run.moves[1], "no room")
+    assert run.progress().counts() == run.counts()
+
+
+def test_a_run_whose_moves_are_all_of_what_is_gone_is_done_from_the_start():
+    run = MoveRun([PlannedMove(bytes(16), "default/p", 0, 9, MoveState.REFUSED, "gone")], (7,), 0, 1.0)
+    assert (run.state, run.due(0.0, 0)) == (RunState.DONE, ())

@@ -8,8 +8,10 @@ import numpy as np
 from hoss.model.cluster import BoundPod, Cluster
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
+from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.choices import RebalanceGoal
 from hossctl.rebalance.controller import Chosen, RebalanceController, groups
+from hossctl.rebalance.controlling import moved_pods
 from hossctl.rebalance.policy import RebalancePolicy
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.plugins import default_profile
@@ -138,11 +140,30 @@ def test_a_moved_pod_rests_and_other_namespaces_are_left_alone():
     decider.made(Chosen(EMPTY), ["default/a"], NOW)
     resting = decider.movable(pods, after(7199))
     assert [resting.reasons[why] for why in resting.fixed.tolist()] == [
-        "it was moved not long ago",
+        "it was moved, or its move was refused, not long ago",
         "",
         "the policy leaves its namespace alone",
     ]
     assert decider.movable(pods, after(7200)).fixed.astype(bool).tolist() == [False, False, True]
+
+
+def test_a_pod_whose_move_was_refused_lets_others_go_first_but_for_no_longer_than_an_alarm_lasts():
+    decider = controller(restSeconds=7200, alarmSeconds=60)
+    pods = placed(("default/a", 0, 100), ("default/b", 1, 100))
+    decider.made(Chosen(EMPTY), ["default/a"], NOW)
+    decider.refused(["default/a", "default/b"], NOW)
+    assert decider.movable(pods, after(59)).fixed.astype(bool).tolist() == [True, True]
+    assert decider.movable(pods, after(61)).fixed.astype(bool).tolist() == [True, False]
+    assert decider.limits(after(1)).moves == decider.limits(NOW).moves  # nothing of the budget is spent
+
+
+def test_a_moved_pod_of_a_cluster_is_known_by_its_successor_s_name():
+    moves = [
+        pb.MoveStatus(pod="default/a", state="Moved", successor="default/a2"),
+        pb.MoveStatus(pod="default/b", state="Moved"),
+        pb.MoveStatus(pod="default/c", state="Refused"),
+    ]
+    assert moved_pods(pb.RebalanceStatus(moves=moves)) == ["default/a2", "default/b"]
 
 
 def test_what_a_controller_before_this_one_has_moved_counts():
