@@ -241,13 +241,12 @@ class ClaimedDevices(FilterState):
         self._parts.append(_Part(nodes, fits, claims, mappings))
         for reason, refused in fits.refused.items():
             self._refuse(reason, refused & nodes)
-        failing = [node for node in sorted(fits.failing) if nodes[node]]
-        if failing and self.failure is None:
-            mask = np.zeros(self._cache.size, np.bool_)
-            mask[failing] = True
-            error = fits.failing[failing[0]].error
-            words = "" if error is None else error.words([claim.title for claim in claims])
-            self.failure = Failure(DynamicResources.name, mask, words)
+        texts = dict[int, str]() if self.failure is None else dict(self.failure.texts)
+        titles = [claim.title for claim in claims]
+        for node, found in fits.failing.items():
+            if nodes[node] and found.error is not None:
+                texts[node] = found.error.words(titles)
+        self.failure = Failure(DynamicResources.name, texts) if texts else None
 
     def _refuse(self, reason: str, nodes: Mask) -> None:
         refused = nodes & self.passed
