@@ -160,7 +160,9 @@ class _Search:
         self._usable = [pool for pool in offer.pools if not pool.incomplete and not pool.invalid]
         self._taken: list[list[_Taken]] = [[] for _ in shapes]
         self._conditions = [[_Condition(c) for c in shape.constraints] for shape in shapes]
-        self._exclusive: dict[DeviceId, set[int]] = {}  # taken alone -> by which claims; more than one: for admins
+        self._exclusive: dict[
+            DeviceId, set[int]
+        ] = {}  # taken alone -> by which claims; more than one: for admins
         self._shared: dict[DeviceId, dict[str, int]] = {}  # what this search has taken of it, billionths
         self._sharers: dict[DeviceId, int] = {}
         self._counters: dict[PoolId, dict[tuple[str, str], int]] = {}  # what is left
