@@ -69,26 +69,38 @@ def as_bound(resources: PodResources, status: Object) -> PodResources:
     """The resources of a pod that runs on a node, by the pod's status.
 
     A container whose status reports resources takes the largest of its requested, allocated and actual
-    requests. The requested amount does not count while a resize is infeasible (KEP-1287)."""
+    requests, and so does the pod as a whole for its pod-level requests. The requested amount does not count
+    while a resize is infeasible (KEP-1287, KEP-5419)."""
     pending = [c for c in mappings(status, "conditions", "status") if c.get("type") == "PodResizePending"]
     infeasible = bool(pending) and pending[0].get("reason") == "Infeasible"
 
-    def in_use(container: Container, reports: dict[str, Object], place: str) -> Container:
-        report = reports.get(container.name)
-        if report is None or report.get("resources") is None:
-            return container
-        largest = {} if infeasible else dict(container.requests)
+    def largest_of(requests: Resources, report: Object, place: str) -> Resources:
+        largest = {} if infeasible else dict(requests)
         actual = read_amounts(mapping(report, "resources", place), "requests", f"{place}.resources")
         for reported in (actual, read_amounts(report, "allocatedResources", place)):
             for name, quantity in reported.items():
                 if name not in largest or quantity.nano > largest[name].nano:
                     largest[name] = quantity
-        return container._replace(requests=largest)
+        return largest
+
+    def in_use(container: Container, reports: dict[str, Object], place: str) -> Container:
+        report = reports.get(container.name)
+        if report is None or report.get("resources") is None:
+            return container
+        return container._replace(requests=largest_of(container.requests, report, place))
+
+    pod_level = resources.pod_level
+    if pod_level is not None and status.get("resources") is not None:
+        largest = largest_of(pod_level.requests, status, "status")
+        pod_level = pod_level._replace(
+            requests={name: largest.get(name, Quantity(0)) for name in pod_level.requests}
+        )
 
     reports = _by_name(status, "containerStatuses")
     init_reports = _by_name(status, "initContainerStatuses")
     return replace(
         resources,
+        pod_level=pod_level,
         containers=tuple(
             in_use(c, reports, f"status.containerStatuses[{c.name}]") for c in resources.containers
         ),

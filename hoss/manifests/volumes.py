@@ -131,14 +131,15 @@ def _read_volume(item: Object) -> PersistentVolume:
 
 
 def _affinity_by_labels(selector: NodeSelector) -> NodeSelector:
-    # Kubernetes matches a volume's affinity with a node that has labels but no name.
-    terms = []
-    for term in selector.terms:
-        if any(r.matches({"metadata.name": ""}) is False for r in term.match_fields):
-            continue
-        expressions = term.match_expressions or (Requirement("", "DoesNotExist"),)
-        terms.append(NodeSelectorTerm(expressions) if term.match_fields else term)
-    return NodeSelector(tuple(terms))
+    # Kubernetes matches a volume's affinity with a node that has labels and nothing else, so it passes over
+    # matchFields. A term that has only these matches all nodes.
+    everywhere = (Requirement("", "DoesNotExist"),)
+    return NodeSelector(
+        tuple(
+            NodeSelectorTerm(term.match_expressions or everywhere) if term.match_fields else term
+            for term in selector.terms
+        )
+    )
 
 
 def _read_claim(item: Object) -> PersistentVolumeClaim:

@@ -196,11 +196,11 @@ class Allocation:
 
     def usable(self, now: float) -> bool:
         """Whether no device failed to become ready or took too long, as far as they have conditions."""
+        states = (r.binding for r in self.results if r.binding is not BindingState.READY)
+        # The first device that is not ready decides: kube-scheduler looks no further.
+        first = next(states, BindingState.READY)
         late = now - self.allocated_at > BINDING_SECONDS
-        return not any(
-            result.binding is BindingState.FAILED or (late and result.binding is BindingState.WAITING)
-            for result in self.results
-        )
+        return first is not BindingState.FAILED and not (late and first is BindingState.WAITING)
 
 
 @dataclass(frozen=True, slots=True)

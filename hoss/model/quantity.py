@@ -31,6 +31,8 @@ class Notation(Enum):
 
 _DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY_SUFFIXES = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+# Missing digits mean zero, but apimachinery reads numbers with these suffixes in another way.
+_NEEDS_DIGITS = re.compile(r"[PE]i|[eE]-0*[1-9][0-9]+")
 _DECIMAL_NAMES = {exponent: suffix for suffix, exponent in _DECIMAL_SUFFIXES.items()}
 _BINARY_NAMES = ("", *_BINARY_SUFFIXES)
 
@@ -97,6 +99,8 @@ def parse_quantity(text: str) -> Quantity:
         shown = f"{text[:20]!r}... ({len(text)} characters)" if text else "''"
         raise InvalidInput(f"{shown} {_NO_QUANTITY}")
     sign, digits, fraction, suffix = _split(text)
+    if not digits + fraction and _NEEDS_DIGITS.fullmatch(suffix):
+        raise InvalidInput(f"{text!r} {_NO_QUANTITY}")
     unscaled = int(digits + fraction) if digits or fraction else 0
     shift = _BINARY_SUFFIXES.get(suffix)
     if shift is not None:

@@ -40,8 +40,10 @@ from scheduler_worker.core.offline.scheduler import (
 from scheduler_worker.core.plugins import REGISTRY, default_profile
 from scheduler_worker.core.plugins.profiles import PRESETS
 
-# The message of kube-scheduler's first PostFilter plugin where the second, preemption, finds nothing.
-_BEFORE_PREEMPTION = "no new claims to deallocate, preemption: "
+# The messages of kube-scheduler's first PostFilter plugin, DynamicResources, where the second, preemption,
+# finds nothing.
+_WITHOUT_CLAIMS = "no new claims to deallocate"
+_WITH_CLAIMS = "still not schedulable"
 
 
 def explain(spec: PodSpec, cluster: Cluster, *, preemption: bool, profile: Profile | None = None) -> Document:
@@ -54,8 +56,18 @@ def explain(spec: PodSpec, cluster: Cluster, *, preemption: bool, profile: Profi
     document = explanation_document(explanation)
     if preemption and not explanation.feasible and explanation.failure is None:
         found = preempt(spec, subject, snapshot, profile)
-        document["preemption"] = _preemption_document(found, explanation.message)
+        first = _WITH_CLAIMS if _claims_devices(spec, snapshot) else _WITHOUT_CLAIMS
+        document["preemption"] = _preemption_document(found, explanation.message, first)
     return document
+
+
+def _claims_devices(spec: PodSpec, snapshot: ClusterSnapshot) -> bool:
+    """Whether the pod has a claim, its own or one for extended resources."""
+    if spec.claims is None:
+        return False
+    asked = (name for container in spec.claims.containers for _, name, _ in container.requests)
+    by_class = snapshot.cache.devices.extended_resources
+    return any(use.needed for use in spec.claims.uses) or any(name in by_class for name in asked)
 
 
 def answer_case(case: Object) -> Document:
@@ -193,8 +205,8 @@ def _result_document(result: DeviceResult) -> Document:
     return document
 
 
-def _preemption_document(found: PreemptionResult, fit_error: str) -> Document:
-    message = "" if found.node else _BEFORE_PREEMPTION + found.message
+def _preemption_document(found: PreemptionResult, fit_error: str, first: str) -> Document:
+    message = "" if found.node else f"{first}, preemption: {found.message}"
     return {
         "node": found.node,
         "victims": sorted(victim.name for victim in found.victims),

@@ -24,6 +24,7 @@ from hoss.manifests.volumes import CLAIM_SOURCES, DISK_SOURCES, read_pod_volumes
 from hoss.model.devices import ClaimUse, PodClaims, ResourceClaim
 from hoss.model.pod import PodGroup, PodSpec
 from hoss.model.pod import group_of as group_of_spec
+from hoss.model.resources import DEVICE_RESOURCE
 from hoss.wire.convert_rules import definition_of
 from hoss.wire.uids import uid_from_text
 from resolver.core.values import Group
@@ -54,7 +55,8 @@ class PodDemand:
         if self.extended is None or made is None or made.allocation is None:
             return self
         requests = tuple(amount for amount in self.spec.requests if amount[0] not in self.extended.resources)
-        return replace(self, spec=replace(self.spec, requests=requests))
+        cards = None if DEVICE_RESOURCE in self.extended.resources else self.spec.devices
+        return replace(self, spec=replace(self.spec, requests=requests, devices=cards))
 
     @property
     def group_model(self) -> PodGroup:

@@ -34,8 +34,9 @@ class Demand:
     nonzero: NDArray[np.int64]  # (2, 1): cpu and memory, for scoring
     excess: NDArray[np.int64] | None  # (2, 1): what scores add to `request` of placed pods; None: nothing
     unknown: tuple[str, ...]  # resources requested that no node ever offered, sorted
-    # Rows among `rows` of resources that a device class stands for: nodes that have none of them may have
-    # devices instead.
+    # Resources requested that a device class stands for: nodes that have none of them may have devices
+    # instead. `delegated` are those among `rows`.
+    claimed: frozenset[str]
     delegated: tuple[int, ...]
     static_key: Hashable  # equal for demands that differ only in amounts
 
@@ -250,6 +251,7 @@ def compile_demand(
         )[:, None],
         excess=np.array(excess, np.int64)[:, None] if any(excess) else None,
         unknown=tuple(sorted(unknown)),
+        claimed=claimed,
         delegated=tuple(row for row in rows.tolist() if claimed and schema.names[row] in claimed),
         static_key=(
             spec.node_name,

@@ -26,6 +26,7 @@ from hoss.manifests.volumes import read_pod_volumes
 from hoss.model.cluster import Controller, OwnerReference
 from hoss.model.devices import CLASS_RESOURCE_PREFIX, PodClaims
 from hoss.model.pod import DuringExecution, Movable, PodTemplate
+from hoss.model.resources import DEVICE_RESOURCE
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.volumes import PodVolumes
 from hoss.wire.uids import uid_from_text
@@ -169,7 +170,8 @@ class PodReader:
                 found = replace(found, spec=replace(found.spec, claims=claims))
             if by_devices:
                 kept = tuple(amount for amount in found.spec.requests if amount[0] not in by_devices)
-                found = replace(found, spec=replace(found.spec, requests=kept))
+                cards = None if DEVICE_RESOURCE in by_devices else found.spec.devices
+                found = replace(found, spec=replace(found.spec, requests=kept, devices=cards))
             self._templates[key] = found
         return found
 

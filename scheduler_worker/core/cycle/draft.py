@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.pod import PodGroup, PodSpec
+from hoss.model.resources import DEVICE_RESOURCE
 from hoss.wire.columns import NONE_U32
 from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
@@ -245,12 +246,11 @@ def _shared_columns(runs: tuple[Run, ...], resources: int) -> _SharedColumns:
     for slot, run in enumerate(runs):
         demand = run.pod_class.demand
         requests[slot, : len(demand.request)] = demand.request
-        for held in run.pod_class.group.held_claims:
-            # The node has devices for these resources, and none of the resources itself.
-            by_devices = {mapping.resource for mapping in held.mappings}
-            for row, name in zip(demand.rows.tolist(), demand.names, strict=True):
-                requests[slot, row] *= name not in by_devices
-        if demand.devices is not None:
+        # The node has devices for these resources, and none of the resources itself.
+        by_devices = {m.resource for held in run.pod_class.group.held_claims for m in held.mappings}
+        for row, name in zip(demand.rows.tolist(), demand.names, strict=True) if by_devices else ():
+            requests[slot, row] *= name not in by_devices
+        if demand.devices is not None and DEVICE_RESOURCE not in by_devices:
             devices[slot] = demand.devices.count, demand.devices.milli
     priorities = np.array([run.pod_class.priority for run in runs], np.int32)
     return _SharedColumns(requests, priorities, np.array([run.attempt for run in runs], np.uint16), devices)

@@ -16,12 +16,13 @@ from hoss.model.devices import (
     ClaimRequest,
     DeviceCapacity,
     DeviceClass,
+    DeviceId,
     DeviceResult,
     ExactRequest,
     ResourceClaim,
 )
 from hoss.model.node import NO_EXECUTE, NO_SCHEDULE
-from hoss.model.quantity import Quantity, parse_quantity
+from hoss.model.quantity import NANO, Notation, Quantity, parse_quantity
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from scheduler_worker.core.devices.cel_values import CelError
 from scheduler_worker.core.devices.pools import (
@@ -127,7 +128,8 @@ class _Taken:
     alternative: ExactRequest
     offered: OfferedDevice
     pool: DevicePool
-    consumed: dict[str, int]  # billionths by capacity; empty: the whole device
+    consumed: dict[str, Quantity]  # by capacity; empty: the whole device
+    counted: bool  # whether it uses counters of the pool, for which no share before it does
 
 
 @dataclass(slots=True)
@@ -158,9 +160,11 @@ class _Search:
         self._usable = [pool for pool in offer.pools if not pool.incomplete and not pool.invalid]
         self._taken: list[list[_Taken]] = [[] for _ in shapes]
         self._conditions = [[_Condition(c) for c in shape.constraints] for shape in shapes]
-        self._exclusive: set[object] = set()  # ids that this search has taken alone
-        self._shared: dict[object, dict[str, int]] = {}  # id -> what this search has taken of it
-        self._sharers: dict[object, int] = {}
+        self._exclusive: dict[
+            DeviceId, set[int]
+        ] = {}  # taken alone -> by which claims; more than one: for admins
+        self._shared: dict[DeviceId, dict[str, int]] = {}  # what this search has taken of it, billionths
+        self._sharers: dict[DeviceId, int] = {}
         self._counters: dict[PoolId, dict[tuple[str, str], int]] = {}  # what is left
         self._all: dict[tuple[int, int, int], list[tuple[DevicePool, OfferedDevice]]] = {}
 
@@ -193,9 +197,8 @@ class _Search:
                 request=taken.request.result_name(taken.alternative),
                 id=taken.offered.id,
                 shared=taken.offered.device.shareable,
-                consumed=tuple((name, _quantity(nano, taken, name)) for name, nano in taken.consumed.items())
-                if taken.offered.device.shareable
-                else (),
+                # As it is read from where it is written.
+                consumed=tuple((name, parse_quantity(q.canonical)) for name, q in taken.consumed.items()),
                 admin_access=taken.alternative.admin_access,
             )
             for taken in self._taken[c]
@@ -212,7 +215,7 @@ class _Search:
             found += [
                 (pool, offered)
                 for offered in pool.devices
-                if self._selected(c, request, offered) and _amounts(request, offered) is not None
+                if self._selected(c, request, offered) and self._has_room(request, offered)
             ]
         return found
 
@@ -252,7 +255,7 @@ class _Search:
             pool = self._usable[p]
             for d in range(start[1] if p == start[0] else 0, len(pool.devices)):
                 offered = pool.devices[d]
-                if not alternative.admin_access and self._in_use(offered):
+                if self._in_use(c, alternative, offered):
                     continue
                 if not self._selected(c, alternative, offered):
                     continue
@@ -263,12 +266,15 @@ class _Search:
                 self._give_back(c)
         return False
 
-    def _in_use(self, offered: OfferedDevice) -> bool:
-        if offered.id in self._offer.usage.exclusive or offered.id in self._exclusive:
+    def _in_use(self, c: int, request: ExactRequest, offered: OfferedDevice) -> bool:
+        """Whether the device has an owner that excludes this request. Administrators share all devices, but
+        no claim has a device twice."""
+        takers = self._exclusive.get(offered.id, set())
+        if request.admin_access:
+            return c in takers
+        if takers or offered.id in self._offer.usage.exclusive:
             return True
-        return not offered.device.shareable and (
-            offered.id in self._offer.usage or offered.id in self._sharers
-        )
+        return not offered.device.shareable and offered.id in self._offer.usage
 
     def _selected(self, c: int, request: ExactRequest, offered: OfferedDevice) -> bool:
         self.tries += 1
@@ -299,14 +305,13 @@ class _Search:
     def _take(self, c: int, request: ClaimRequest, a: int, pool: DevicePool, offered: OfferedDevice) -> bool:
         """Take the device, if the request can have it."""
         alternative, device = request.alternatives[a], offered.device
-        amounts = _amounts(alternative, offered)
-        if amounts is None or not self._tolerated(alternative, offered):
+        if self._in_use(c, alternative, offered):
             return False
-        if not alternative.admin_access:
-            if self._in_use(offered) or not self._with_room(offered, amounts):
-                return False
-            if offered.use and not self._counters_suffice(pool, offered):
-                return False
+        counted = bool(offered.use) and not (device.shareable and self._is_shared(offered))
+        if counted and not self._counters_suffice(pool, offered):
+            return False
+        if not self._tolerated(alternative, offered):
+            return False
         conditions = [
             (condition, offered.attribute(condition.constraint.attribute))
             for condition in self._conditions[c]
@@ -317,13 +322,15 @@ class _Search:
                 problem = f"cannot add device {offered.id} because a claim constraint would not be satisfied"
                 raise _StopError(c, f", request {alternative.name}: {problem}")
             return False
+        if not self._has_room(alternative, offered):
+            return False
         for condition, value in conditions:
             if value is not None:
                 condition.values.append(value)
-        taken = _Taken(request, alternative, offered, pool, amounts if device.shareable else {})
+        consumed = (_amounts(alternative, offered) or {}) if device.shareable else {}
+        taken = _Taken(request, alternative, offered, pool, consumed, counted)
         self._taken[c].append(taken)
-        if not alternative.admin_access:
-            self._count(taken, 1)
+        self._count(c, taken, 1)
         return True
 
     def _give_back(self, c: int) -> None:
@@ -333,42 +340,45 @@ class _Search:
                 taken.request.name, taken.request.result_name(taken.alternative)
             ):
                 condition.values.pop()
-        if not taken.alternative.admin_access:
-            self._count(taken, -1)
+        self._count(c, taken, -1)
 
-    def _count(self, taken: _Taken, sign: int) -> None:
+    def _count(self, c: int, taken: _Taken, sign: int) -> None:
         device = taken.offered.id
-        first = device not in self._offer.usage and device not in self._sharers
         if not taken.offered.device.shareable:
-            (self._exclusive.add if sign > 0 else self._exclusive.remove)(device)
+            takers = self._exclusive.setdefault(device, set())
+            (takers.add if sign > 0 else takers.remove)(c)
         else:
             self._sharers[device] = self._sharers.get(device, 0) + sign
             amounts = self._shared.setdefault(device, {})
-            for name, nano in taken.consumed.items():
-                amounts[name] = amounts.get(name, 0) + sign * nano
+            for name, amount in taken.consumed.items():
+                amounts[name] = amounts.get(name, 0) + sign * amount.nano
             if not self._sharers[device]:
                 del self._sharers[device], self._shared[device]
-                first = device not in self._offer.usage
-        if first:  # a device that others share uses its counters once
+        if taken.counted:
             left = self._left(taken.pool)
             for key, nano in taken.offered.use.items():
                 left[key] -= sign * nano
 
-    def _with_room(self, offered: OfferedDevice, amounts: dict[str, int]) -> bool:
-        if not offered.device.shareable:
-            return True
+    def _is_shared(self, offered: OfferedDevice) -> bool:
+        """Whether others have a share. A device that is shared uses its counters once."""
+        return offered.id in self._sharers or bool(self._offer.usage.consumed.get(offered.id))
+
+    def _has_room(self, request: ExactRequest, offered: OfferedDevice) -> bool:
+        """Whether the device has the amounts that the request takes."""
+        amounts = _amounts(request, offered)
+        if amounts is None:
+            return False
         used = self._offer.usage.consumed.get(offered.id, {})
         chosen = self._shared.get(offered.id, {})
         return all(
-            used.get(name, 0) + chosen.get(name, 0) + amounts[name] <= capacity.value.nano
+            used.get(name, 0) + chosen.get(name, 0) + amounts[name].nano <= capacity.value.nano
             for name, capacity in offered.device.capacity
         )
 
     def _counters_suffice(self, pool: DevicePool, offered: OfferedDevice) -> bool:
-        if offered.id in self._offer.usage or offered.id in self._sharers:
-            return True
-        left = self._left(pool)
-        return all(nano <= left[key] for key, nano in offered.use.items())
+        """Whether all counters of the pool have what is used of them. One that has too little already, since
+        its set became smaller, stops all devices that use counters."""
+        return all(nano >= offered.use.get(key, 0) for key, nano in self._left(pool).items())
 
     def _left(self, pool: DevicePool) -> dict[tuple[str, str], int]:
         left = self._counters.get(pool.id)
@@ -388,51 +398,37 @@ class _Search:
         )
 
 
-def _amounts(request: ExactRequest, offered: OfferedDevice) -> dict[str, int] | None:
-    """What the request takes of each capacity, in billionths; None: the device cannot give it."""
+def _amounts(request: ExactRequest, offered: OfferedDevice) -> dict[str, Quantity] | None:
+    """What the request takes of each capacity; None: the device cannot give it to anyone."""
     requested = dict(request.capacity)
     if not requested.keys() <= {name for name, _ in offered.device.capacity}:
         return None
     found = {}
     for name, capacity in offered.device.capacity:
-        nano = _amount(requested.get(name), capacity)
-        if nano is None or nano > capacity.value.nano:
+        amount = _amount(requested.get(name), capacity)
+        if amount is None:
             return None
-        found[name] = nano
+        found[name] = amount
     return found
 
 
-def _amount(requested: Quantity | None, capacity: DeviceCapacity) -> int | None:
+def _amount(requested: Quantity | None, capacity: DeviceCapacity) -> Quantity | None:
     """The requested amount as the policy rounds it; None: the policy has no such amount."""
     policy = capacity.policy
     if policy is None:
-        return capacity.value.nano if requested is None else requested.nano
+        return capacity.value if requested is None else requested
     if requested is None:
-        return capacity.value.nano if policy.default is None else policy.default.nano
-    nano = requested.nano
-    if policy.least is not None:
-        nano = max(nano, policy.least.nano)
-        if policy.step is not None and policy.step.nano > 0:
-            steps = -(-(nano - policy.least.nano) // policy.step.nano)
-            nano = policy.least.nano + steps * policy.step.nano
+        return capacity.value if policy.default is None else policy.default
     if policy.values:
-        nano = next((value.nano for value in policy.values if value.nano >= nano), -1)
-    too_much = policy.most is not None and nano > policy.most.nano
-    return None if nano < 0 or too_much else nano
-
-
-def _quantity(nano: int, taken: _Taken, name: str) -> Quantity:
-    """The amount in the notation that it was given in."""
-    capacity = dict(taken.offered.device.capacity)[name]
-    given = [quantity for n, quantity in taken.alternative.capacity if n == name]
-    policy = capacity.policy
-    if policy is not None:
-        given += [q for q in (policy.default, policy.least, policy.step) if q is not None] + list(
-            policy.values
-        )
-    exact = next((quantity for quantity in [*given, capacity.value] if quantity.nano == nano), None)
-    found = exact or Quantity(nano, (given[0] if given else capacity.value).notation)
-    return parse_quantity(found.canonical)  # as it is read from where it is written
+        return next((value for value in policy.values if value.nano >= requested.nano), None)
+    if policy.least is None:
+        return requested
+    amount = policy.least if requested.nano < policy.least.nano else requested
+    if policy.step is not None and amount is requested:
+        # Steps are counted in whole units, each number rounded up.
+        steps = -(-(requested.value - policy.least.value) // policy.step.value)
+        amount = Quantity((policy.least.value + steps * policy.step.value) * NANO, Notation.BINARY)
+    return None if policy.most is not None and amount.nano > policy.most.nano else amount
 
 
 def _node_selector(taken: Sequence[_Taken], node: str) -> NodeSelector | None:

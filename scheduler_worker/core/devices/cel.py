@@ -70,6 +70,8 @@ def _literal(node: Literal, _names: frozenset[str]) -> _Evaluate:
 
 def _identifier(node: Identifier, names: frozenset[str]) -> _Evaluate:
     name = node.name
+    if name not in names and name in cel_values.TYPES:
+        return lambda _scope: cel_values.TYPES[name]
     if name not in names:
         raise CelSyntaxError(f"undeclared reference to '{name}' (in container '')")
     return lambda scope: scope[name]
@@ -111,8 +113,10 @@ def _selection(of: _Evaluate, key: _Evaluate, *, optional: bool) -> _Evaluate:
         if optional:
             return _found(container, wanted)
         try:
-            if isinstance(container, Mapping) or type(wanted) is int:
+            if isinstance(container, Mapping):
                 return container[wanted]
+            if type(wanted) is int:  # Python would count from the end
+                return container[wanted if wanted >= 0 else len(container)]
         except KeyError:
             raise cel_values.key_missing(wanted) from None
         except IndexError:

@@ -234,10 +234,9 @@ class _Parser:
         if sign == "-" and signs % 2 and isinstance(found, Literal) and type(found.value) in (int, float):
             value = found.value
             return Literal(-value)  # type: ignore[operator]  # the type was looked at
-        if signs == 0 or (sign == "-" and signs % 2 == 0):
+        if signs % 2 == 0:
             return found
-        negated = Call("!" if sign == "!" else "-_", (found,))
-        return negated if signs % 2 else Call("!", (negated,))
+        return Call("!" if sign == "!" else "-_", (found,))
 
     def _member(self) -> Node:
         found, steps = self._primary(), 0

@@ -7,6 +7,8 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cmp_to_key, lru_cache
+from itertools import pairwise
 from typing import Any
 
 from hoss.errors import InvalidInput
@@ -16,7 +18,7 @@ from scheduler_worker.core.devices.cel_syntax import UnsignedInteger
 Value = Any  # bool, int, UnsignedInteger, float, str, bytes, None, list, dict, or one of the types below
 
 NO_OVERLOAD = "no such overload"
-_OVERFLOW = "return error for overflow"
+_OVERFLOW = "integer overflow"
 
 
 class CelError(Exception):
@@ -80,6 +82,17 @@ def kind_of(value: Value) -> str:
         return "map" if isinstance(value, Mapping) else "type"
     return kind
 
+
+class TypeName(str):
+    """A type as a value of CEL."""
+
+    __slots__ = ()
+
+
+TYPES = {
+    name: TypeName(name)
+    for name in ("bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "type")
+}
 
 _NUMBERS = ("int", "uint", "double")
 _SIMPLE = (int, str, bool)  # most values, and quicker by their type
@@ -145,7 +158,7 @@ def whole(number: int, *, unsigned: bool = False) -> int:
     """A result of integer arithmetic, if 64 bits hold it."""
     if unsigned:
         if not 0 <= number < 2**64:
-            raise CelError(_OVERFLOW)
+            raise CelError(f"unsigned {_OVERFLOW}")
         return UnsignedInteger(number)
     if not -(2**63) <= number < 2**63:
         raise CelError(_OVERFLOW)
@@ -238,6 +251,23 @@ def _version(text: str, *, normalize: bool = False) -> SemanticVersion | None:
     return parse_version(text)
 
 
+def _no_version(text: str) -> str:
+    """Kubernetes' words for a text that is no version, as far as its parts go."""
+    if not text:
+        return "Version string empty"
+    if text.count(".") < 2:
+        return "No Major.Minor.Patch elements found"
+    for name, number in zip(("major", "minor"), text.split(".", 2), strict=False):
+        if not re.fullmatch("[0-9]+", number, re.ASCII):
+            return f'Invalid character(s) found in {name} number "{number}"'
+        if len(number) > 1 and number[0] == "0":
+            return f'{name.title()} number must not contain leading zeroes "{number}"'
+    return f"{text!r} is no semantic version"
+
+
+_NO_QUANTITY = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+
+
 def _quantity(text: str) -> Quantity | None:
     try:
         return parse_quantity(text)
@@ -268,13 +298,13 @@ def _integer(value: Value, *, unsigned: bool = False) -> int:
         case "int" | "uint":
             return whole(int(value), unsigned=unsigned)
         case "double":
-            if not math.isfinite(value):
+            if not math.isfinite(value) or value == -(2.0**63):  # the least integer is no result of this
                 raise CelError(_OVERFLOW)
             return whole(int(value), unsigned=unsigned)
         case "string":
             if re.fullmatch(r"[+-]?[0-9]{1,20}", value, re.ASCII):
                 return whole(int(value), unsigned=unsigned)
-            raise CelError(f'strconv.ParseInt: parsing "{value}": invalid syntax')
+            raise CelError(f"type conversion error from 'string' to '{'uint' if unsigned else 'int'}'")
     raise CelError(NO_OVERLOAD)
 
 
@@ -285,7 +315,7 @@ def _double(value: Value) -> float:
         try:
             return float(value)
         except ValueError:
-            raise CelError(f'strconv.ParseFloat: parsing "{value}": invalid syntax') from None
+            raise CelError("type conversion error from 'string' to 'double'") from None
     raise CelError(NO_OVERLOAD)
 
 
@@ -314,27 +344,84 @@ def _size(value: Value) -> int:
 # Python tries the parts of a repeated group in all ways, which may take for ever; RE2, which Kubernetes uses,
 # does not. RE2 has no (?=...), (?<...) and backreferences either.
 _BEYOND = re.compile(r"\)[*+{]|\(\?[=!<]|\\[1-9]")
+_POSIX = {  # names of sets in brackets, which Python does not know
+    "[:alnum:]": "0-9A-Za-z",
+    "[:alpha:]": "A-Za-z",
+    "[:digit:]": "0-9",
+    "[:lower:]": "a-z",
+    "[:punct:]": r"!-/:-@\[-`{-~",
+    "[:space:]": r"\t\n\v\f\r ",
+    "[:upper:]": "A-Z",
+    "[:xdigit:]": "0-9A-Fa-f",
+}
 
 
-def _matches(text: str, pattern: str) -> bool:
+@lru_cache(maxsize=256)
+def _expression(pattern: str) -> re.Pattern[str]:
     if _BEYOND.search(pattern):
         raise CelError(f"regexp `{pattern}`: repeated groups and looking around are not supported")
+    python = re.sub(r"\[:[a-z]+:\]", lambda match: _POSIX.get(match[0], match[0]), pattern)
     try:
-        return re.search(pattern, text) is not None
+        return re.compile(python, re.ASCII)
     except re.error:
         raise CelError(f"error parsing regexp: `{pattern}`") from None
 
 
+def _matches(text: str, pattern: str) -> bool:
+    return _expression(pattern).search(text) is not None
+
+
+def _find(text: str, pattern: str) -> str:
+    found = _expression(pattern).search(text)
+    return found[0] if found else ""
+
+
+def _find_all(text: str, pattern: str, most: int = -1) -> list[Value]:
+    found = [match[0] for match in _expression(pattern).finditer(text)]
+    return found if most < 0 else found[:most]
+
+
 def _substring(text: str, start: int, end: int | None = None) -> str:
+    if end is not None and start > end:
+        raise CelError(f"invalid substring range. start: {start}, end: {end}")
     end = len(text) if end is None else end
     if not 0 <= start <= end <= len(text):
         raise CelError(f"index out of range: {start if not 0 <= start <= len(text) else end}")
     return text[start:end]
 
 
-def _extreme(values: Value, choose: Callable[[int], bool]) -> Value:
+def _split(text: str, by: str, most: int) -> list[Value]:
+    """At most so many parts, the last with all that is left; below 0: all."""
+    if most == 0:
+        return []
+    if not by:
+        characters = list(text)
+        rest = "".join(characters[most - 1 :]) if 0 < most < len(characters) else None
+        return characters if rest is None else [*characters[: most - 1], rest]
+    return [*text.split(by, most - 1)] if most > 0 else [*text.split(by)]
+
+
+def _in_order(values: Value) -> bool:
+    return all(compare(a, b) <= 0 for a, b in pairwise(values))
+
+
+def _distinct(values: Value) -> Value:
+    found: list[Value] = []
+    for value in values:
+        if not contains(found, value):
+            found.append(value)
+    return found
+
+
+def _slice(values: Value, start: int, end: int) -> Value:
+    if not 0 <= start <= end <= len(values):
+        raise CelError(f"cannot slice({start}, {end}), list is length {len(values)}")
+    return values[start:end]
+
+
+def _extreme(values: Value, name: str, choose: Callable[[int], bool]) -> Value:
     if not values:
-        raise CelError("min/max called on empty list")
+        raise CelError(f"{name} called on empty list")
     found = values[0]
     for value in values[1:]:
         if choose(compare(value, found)):
@@ -386,13 +473,13 @@ FUNCTIONS: dict[str, list[Overload]] = {
     "bool": [((_ANY,), _boolean)],
     "bytes": [((_STR,), str.encode)],
     "dyn": [((_ANY,), lambda v: v)],
-    "type": [((_ANY,), kind_of)],
+    "type": [((_ANY,), lambda v: TypeName(kind_of(v)))],
     "matches": [((_STR, _STR), _matches)],
-    "quantity": [((_STR,), lambda t: _need(_quantity(t), f"quantity {t!r} cannot be parsed"))],
+    "quantity": [((_STR,), lambda t: _need(_quantity(t), _NO_QUANTITY))],
     "isQuantity": [((_STR,), lambda t: _quantity(t) is not None)],
     "semver": [
-        ((_STR,), lambda t: _need(_version(t), f"{t!r} is no semantic version")),
-        ((_STR, _BOOL), lambda t, n: _need(_version(t, normalize=n), f"{t!r} is no semantic version")),
+        ((_STR,), lambda t: _need(_version(t), _no_version(t))),
+        ((_STR, _BOOL), lambda t, n: _need(_version(t, normalize=n), _no_version(t))),
     ],
     "isSemver": [
         ((_STR,), lambda t: _version(t) is not None),
@@ -416,21 +503,34 @@ METHODS: dict[str, list[Overload]] = {
     "lowerAscii": [((_STR,), lambda t: re.sub("[A-Z]", lambda m: m[0].lower(), t))],
     "upperAscii": [((_STR,), lambda t: re.sub("[a-z]", lambda m: m[0].upper(), t))],
     "trim": [((_STR,), str.strip)],
-    "charAt": [((_STR, _INT), lambda t, i: _substring(t, i, min(i + 1, len(t))))],
+    "charAt": [((_STR, _INT), lambda t, i: _substring(t, i)[:1])],
     "substring": [((_STR, _INT), _substring), ((_STR, _INT, _INT), _substring)],
     "replace": [
         ((_STR, _STR, _STR), str.replace),
         ((_STR, _STR, _STR, _INT), lambda t, a, b, n: t.replace(a, b, int(n))),
     ],
-    "split": [((_STR, _STR), lambda t, by: t.split(by) if by else list(t))],
+    "split": [
+        ((_STR, _STR), lambda t, by: t.split(by) if by else list(t)),
+        ((_STR, _STR, _INT), lambda t, by, most: _split(t, by, int(most))),
+    ],
+    "find": [((_STR, _STR), _find)],
+    "findAll": [
+        ((_STR, _STR), _find_all),
+        ((_STR, _STR, _INT), lambda t, p, most: _find_all(t, p, int(most))),
+    ],
     "join": [((_LIST,), "".join), ((_LIST, _STR), lambda parts, by: by.join(parts))],
     "indexOf": [
         ((_STR, _STR), str.find),
         ((_LIST, _ANY), lambda items, v: next((i for i, x in enumerate(items) if equal(x, v)), -1)),
     ],
     "lastIndexOf": [((_STR, _STR), str.rfind)],
-    "min": [((_LIST,), lambda v: _extreme(v, lambda order: order < 0))],
-    "max": [((_LIST,), lambda v: _extreme(v, lambda order: order > 0))],
+    "isSorted": [((_LIST,), _in_order)],
+    "distinct": [((_LIST,), _distinct)],
+    "reverse": [((_LIST,), lambda v: v[::-1])],
+    "slice": [((_LIST, _INT, _INT), _slice)],
+    "sort": [((_LIST,), lambda v: sorted(v, key=cmp_to_key(compare)))],
+    "min": [((_LIST,), lambda v: _extreme(v, "min", lambda order: order < 0))],
+    "max": [((_LIST,), lambda v: _extreme(v, "max", lambda order: order > 0))],
     "sum": [((_LIST,), lambda v: sum(v) if v and isinstance(v[0], float) else whole(sum(v)))],
     "major": [((_V,), lambda v: v.major)],
     "minor": [((_V,), lambda v: v.minor)],

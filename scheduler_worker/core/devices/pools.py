@@ -154,6 +154,8 @@ class PoolTable:
         self._by_node: dict[str, list[list[_Slice]]] = {}  # node -> pools of that node alone
         self._general: list[list[_Slice]] = []  # pools that may concern any node
         self._node_of: dict[PoolId, str] = {}  # of pools of one node alone
+        # Slices with counters concern all nodes. These pools of one node alone trouble the others.
+        self._troubling: list[DevicePool] = []
         self._pools: dict[str, tuple[DevicePool, ...]] = {}  # by node, as far as asked for
 
     def __len__(self) -> int:
@@ -172,12 +174,16 @@ class PoolTable:
             part = self._slices[name]
             by_pool.setdefault((part.spec.driver, part.spec.pool), []).append(part)
         self._by_node, self._general, self._node_of, self._pools = {}, [], {}, {}
+        self._troubling = []
         for pool, parts in sorted(by_pool.items()):
             names = {part.spec.reach.node_name if part.spec.reach else "" for part in parts}
             if len(names) == 1 and "" not in names:
                 [node] = names
                 self._by_node.setdefault(node, []).append(parts)
                 self._node_of[pool] = node
+                elsewhere = _gather(parts, "", {}) if any(p.spec.counter_sets for p in parts) else None
+                if elsewhere is not None and (elsewhere.incomplete or elsewhere.invalid):
+                    self._troubling.append(elsewhere)
             else:
                 self._general.append(parts)
 
@@ -192,6 +198,7 @@ class PoolTable:
         if found is None:
             gathered = (_gather(p, node, labels) for p in (*self._by_node.get(node, ()), *self._general))
             pools = [pool for pool in gathered if pool is not None]
+            pools += [pool for pool in self._troubling if self._node_of[pool.id] != node]
             pools.sort(key=lambda p: (any(d.device.has_binding_conditions for d in p.devices), p.id))
             found = self._pools[node] = tuple(pools)
         return found
@@ -214,22 +221,26 @@ def _gather(parts: Sequence[_Slice], node: str, labels: Mapping[str, str]) -> De
             return None
         members = [part for part in parts if part.spec.generation == generation]
         incomplete = len(members) != newest[0].spec.slices
-    counters: CounterUse = {}
-    for part in members:
-        for counter_set in part.spec.counter_sets:
-            for name, amount in counter_set.counters:
-                counters[counter_set.name, name] = amount.nano
+    devices = tuple(device for part in newest for device in part.devices)
+    pool_id = newest[0].spec.driver, newest[0].spec.pool
+    if incomplete:
+        return DevicePool(pool_id, incomplete=True)
     everywhere = tuple(device for part in members for device in part.devices)
-    names = {device.id.device for device in everywhere}
-    known = all(key in counters for device in everywhere for key in device.use)
-    return DevicePool(
-        id=(newest[0].spec.driver, newest[0].spec.pool),
-        devices=tuple(device for part in newest for device in part.devices),
-        everywhere=everywhere,
-        counters=counters,
-        incomplete=incomplete,
-        invalid=len(names) < len(everywhere) or not known,
-    )
+    counter_sets = [counter_set for part in members for counter_set in part.spec.counter_sets]
+    counters = {
+        (counter_set.name, name): amount.nano
+        for counter_set in counter_sets
+        for name, amount in counter_set.counters
+    }
+    unique = _distinct(device.id.device for device in devices) and _distinct(c.name for c in counter_sets)
+    if not unique or any(key not in counters for device in everywhere for key in device.use):
+        return DevicePool(pool_id, invalid=True)
+    return DevicePool(pool_id, devices, everywhere, counters)
+
+
+def _distinct(names: Iterable[str]) -> bool:
+    known = list(names)
+    return len(set(known)) == len(known)
 
 
 def _concerns(part: _Slice, node: str, labels: Mapping[str, str]) -> bool:

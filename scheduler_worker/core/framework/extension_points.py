@@ -118,8 +118,17 @@ class Failure:
     is not placed at all (as in kube-scheduler)."""
 
     plugin: str
-    nodes: Mask  # (size,)
-    text: str
+    texts: Mapping[int, str]  # why, by node; not empty
+
+    @property
+    def text(self) -> str:
+        """Why, on the first of the nodes."""
+        return self.texts[min(self.texts)]
+
+    def among(self, nodes: Mask) -> "Failure | None":
+        """The failure on these nodes alone, (size,); None: the filter can judge them."""
+        texts = {node: text for node, text in self.texts.items() if nodes[node]}
+        return Failure(self.plugin, texts) if texts else None
 
     def __str__(self) -> str:
         return f'running "{self.plugin}" filter plugin: {self.text}'

@@ -70,7 +70,7 @@ class PluginState:
         if self.rejection is not None:
             feasible[:] = False
         for _, state in self.filters:
-            if state.failure is not None and (feasible & state.failure.nodes).any():
+            if state.failure is not None and state.failure.among(feasible) is not None:
                 feasible[:] = False
             feasible &= state.passed
         return feasible

@@ -116,11 +116,12 @@ def failure_of(of: ExaminedClass, profile: Profile, cache: NodeInfoCache) -> Fai
     if not failures:
         return None
     nodes = np.flatnonzero(cache.present)
-    left = np.ones(len(nodes), np.bool_)
+    left = cache.present.copy()
     for plugin, refusals in _refusals(of, profile, cache, nodes, None):
-        if plugin in failures and (left & failures[plugin].nodes[nodes]).any():
-            return failures[plugin]
-        left &= ~np.logical_or.reduce([mask for _, mask in refusals.reasons])
+        failure = failures[plugin].among(left) if plugin in failures else None
+        if failure is not None:
+            return failure
+        left[nodes] &= ~np.logical_or.reduce([mask for _, mask in refusals.reasons])
     return None
 
 

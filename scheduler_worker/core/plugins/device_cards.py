@@ -1,8 +1,11 @@
 """DeviceCards: a share of an accelerator must fit on one card, whole cards must be free."""
 
+import numpy as np
+
 from hoss.model.fit import cards_fit
 from hoss.model.pod import PodSpec
 from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE, WHOLE_CARD_MILLI
+from hoss.wire.columns import NO_CARD
 from scheduler_worker.core.cache.assumptions import pods_that_fit
 from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.classes import Demand
@@ -23,8 +26,13 @@ class DeviceCards(FilterPlugin):
         if pod.devices is None or nodes.cards_used is None:
             return None
         if nodes.ahead is not None:
-            return pods_that_fit(nodes.cards_used, pod.devices) > nodes.ahead
-        return cards_fit(nodes.cards_used, pod.devices.count, pod.devices.milli)
+            passed = pods_that_fit(nodes.cards_used, pod.devices) > nodes.ahead
+        else:
+            passed = cards_fit(nodes.cards_used, pod.devices.count, pod.devices.milli)
+        if DEVICE_RESOURCE in pod.claimed:
+            # A device class stands for cards: on nodes without cards DynamicResources allocates devices.
+            passed |= np.logical_and.reduce(nodes.cards_used == NO_CARD, axis=1)
+        return passed
 
     def reason_for(self, spec: PodSpec) -> str:
         """The resource of which a card has too little."""
@@ -34,6 +42,8 @@ class DeviceCards(FilterPlugin):
     def _passes_one(self, demand: Demand, node: OneNode) -> bool:
         devices = demand.devices
         if devices is None or node.cards_used is None:
+            return True
+        if DEVICE_RESOURCE in demand.claimed and all(used == NO_CARD for used in node.cards_used):
             return True
         most = WHOLE_CARD_MILLI - devices.milli
         return sum([used <= most for used in node.cards_used]) >= devices.count

@@ -217,11 +217,11 @@ class ClaimedDevices(FilterState):
             else:
                 self.allocated.append((claim, allocation))
         self.passed[:] = True
+        if self._has_left_over():
+            self._refuse(_LEFT_OVER, np.ones(cache.size, np.bool_))
+            return
         for nodes, resources in self._by_resources():
             extra, mappings = _extended_claim(self._namespace, self._pod.containers, resources)
-            if extra is not None and self._has_left_over():
-                self._refuse(_LEFT_OVER, nodes)
-                continue
             to_allocate = tuple(waiting) if extra is None else (*waiting, extra)
             if to_allocate:
                 self._allocate(nodes, to_allocate, mappings)
@@ -241,13 +241,12 @@ class ClaimedDevices(FilterState):
         self._parts.append(_Part(nodes, fits, claims, mappings))
         for reason, refused in fits.refused.items():
             self._refuse(reason, refused & nodes)
-        failing = [node for node in sorted(fits.failing) if nodes[node]]
-        if failing and self.failure is None:
-            mask = np.zeros(self._cache.size, np.bool_)
-            mask[failing] = True
-            error = fits.failing[failing[0]].error
-            words = "" if error is None else error.words([claim.title for claim in claims])
-            self.failure = Failure(DynamicResources.name, mask, words)
+        texts = dict[int, str]() if self.failure is None else dict(self.failure.texts)
+        titles = [claim.title for claim in claims]
+        for node, found in fits.failing.items():
+            if nodes[node] and found.error is not None:
+                texts[node] = found.error.words(titles)
+        self.failure = Failure(DynamicResources.name, texts) if texts else None
 
     def _refuse(self, reason: str, nodes: Mask) -> None:
         refused = nodes & self.passed
@@ -258,8 +257,7 @@ class ClaimedDevices(FilterState):
     def _by_resources(self) -> list[tuple[Mask, dict[str, str]]]:
         """Sets of nodes, each with the extended resources that are devices there: name of the class by that
         of the resource."""
-        cache, by_class = self._cache, self._cache.devices.extended_resources
-        wanted = sorted({name for c in self._pod.containers for _, name, _ in c.requests if name in by_class})
+        cache, by_class, wanted = self._cache, self._cache.devices.extended_resources, self._extended_names()
         numbers: NDArray[np.int64] = np.zeros(cache.size, np.int64)
         for bit, name in enumerate(wanted):
             row = cache.schema.get(name)
@@ -275,8 +273,14 @@ class ClaimedDevices(FilterState):
             for number in np.unique(numbers).tolist()
         ]
 
+    def _extended_names(self) -> list[str]:
+        """The pod's extended resources that a class stands for."""
+        by_class = self._cache.devices.extended_resources
+        return sorted({name for c in self._pod.containers for _, name, _ in c.requests if name in by_class})
+
     def _has_left_over(self) -> bool:
-        return any(
+        """Whether an attempt before has left its claim for the pod's extended resources."""
+        return bool(self._extended_names()) and any(
             claim.for_extended_resources and claim.controller_uid == self._pod.uid
             for claim in self._cache.devices.claims.values()
             if claim.namespace == self._namespace
@@ -315,6 +319,7 @@ def _extended_claim(
         mappings += users
     if not requests:
         return None, ()
+    requests.sort(key=lambda request: request.name)
     claim = ResourceClaim(namespace, EXTENDED_CLAIM, tuple(requests))
     return claim, tuple(mappings)
 

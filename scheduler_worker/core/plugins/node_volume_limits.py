@@ -47,7 +47,8 @@ class _FreeAttachments(FilterState):
         if as_of == self._as_of and len(self.passed) == size:
             return False
         self.passed = ~attached.over_limit(self._own, size)
-        self.failure = self._failure(size) if self._own and attached.failing else None
+        failing = attached.failing if self._own else {}
+        self.failure = Failure(NodeVolumeLimits.name, dict(failing)) if failing else None
         self._as_of = as_of
         return True
 
@@ -62,9 +63,3 @@ class _FreeAttachments(FilterState):
         name, drivers = self._cache.catalogue.name(node), {volume.driver for volume in self._own}
         limits = self._cache.attached_volumes.limits_of(node)
         return Reserved(tuple(attachments(name, driver) for driver, _ in limits if driver in drivers))
-
-    def _failure(self, size: int) -> Failure:
-        failing = self._cache.attached_volumes.failing
-        nodes = np.zeros(size, np.bool_)
-        nodes[list(failing)] = True
-        return Failure(NodeVolumeLimits.name, nodes, failing[min(failing)])

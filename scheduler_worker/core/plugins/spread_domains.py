@@ -91,6 +91,16 @@ class SpreadDomains:
         empty = column.numbers.get("")
         return int(reached.sum()) - (empty is not None and bool(reached[empty] and reached[-1]))
 
+    def counts_with_unlabelled(self, index: int) -> NDArray[np.int32]:
+        """`counts` where nodes without the label are in the domain of the empty value."""
+        counts, empty = self.counts(index), self._columns[index].numbers.get("")
+        if empty is None or not self._keyless[index]:
+            return counts
+        counts = counts.copy()
+        unlabelled = (self.codes(index) < 0) & self._eligible[index][: self._cache.size]
+        counts[empty] += self.counts_of_nodes(index)[unlabelled].sum()
+        return counts
+
     def _select_nodes(self, size: int) -> None:
         cache = self._cache
         nodes = cache.specs(np.arange(size))

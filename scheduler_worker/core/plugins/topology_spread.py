@@ -181,7 +181,7 @@ class _Evenness(ScoreState):
             hosts=self._domains.counts_of_nodes(0)[feasible],
             has_host=self._domains.codes(0)[feasible] >= 0,
             zones=self._domains.codes(1)[feasible],
-            in_zones=self._domains.counts(1)[:-1].tolist(),
+            in_zones=self._domains.counts_with_unlabelled(1)[:-1].tolist(),
             host_least=host.max_skew - 1,
             zone_weight=float(np.log(self._sizes[1] + 2)),
             zone_least=zone.max_skew - 1,
@@ -204,7 +204,9 @@ class _Evenness(ScoreState):
             if self._domains.keyless(index):
                 points[codes < 0] = 0.0
             return points
-        of_domains: NDArray[np.float64] = self._domains.counts(index) * weight
+        domains = self._domains
+        counts = domains.counts_with_unlabelled(index) if self._by_default else domains.counts(index)
+        of_domains: NDArray[np.float64] = counts * weight
         of_domains += least
         of_domains[-1] = 0.0
         return of_domains.take(codes)

@@ -85,7 +85,7 @@ def test_and_is_false_whatever_fails_beside_what_is_false(text):
         (f"{A}.model && true", "no such overload"),
         ("1 / 0 == 1", "division by zero"),
         ("1 % 0 == 1", "modulus by zero"),
-        ("9223372036854775807 + 1 == 0", "return error for overflow"),
+        ("9223372036854775807 + 1 == 0", "integer overflow"),
         ("[1][1] == 1", "index out of bounds: 1"),
         ("optional.none().value() == 1", "optional.none() dereference"),
         (f"{A}.cores.matches('a')", "no such overload"),
