@@ -425,7 +425,7 @@ class CustomScheduler:
         started, problem, nodes = self._thread_clock(), "", np.zeros(0, np.intp)
         try:
             nodes = checked_placements(batch, snapshot, self._algorithm.place(batch, snapshot, self._budget))
-        except Exception as exc:  # noqa: BLE001 - code of others may raise anything
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - code of others may raise anything
             problem = f"{type(exc).__name__}: {exc}"
         return nodes, problem, self._thread_clock() - started
 

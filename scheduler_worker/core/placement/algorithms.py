@@ -59,7 +59,7 @@ def answer_of(
     started, nodes, failure = clock(), np.empty(0, np.intp), None
     try:
         nodes = checked_placements(batch, snapshot, algorithm.place(batch, snapshot, BUDGET_SECONDS))
-    except Exception as exc:  # noqa: BLE001 - code of others may raise anything
+    except (Exception, SystemExit) as exc:  # noqa: BLE001 - code of others may raise anything
         failure = PluginFailed(name, exc, kind="algorithm")
         failure.__cause__ = exc
     return PlacementAnswer(nodes, failure, clock() - started)

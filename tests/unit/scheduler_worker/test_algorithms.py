@@ -2,6 +2,7 @@
 of pods whose algorithm is wrong, late or stuck."""
 
 import asyncio
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -267,6 +268,18 @@ def test_algorithms_are_named_in_the_configuration():
     assert isinstance(chosen_algorithm("best-fit"), BestFitPlacement)
     name = "scheduler_worker.core.placement.algorithms:RandomPlacement"
     assert isinstance(chosen_algorithm(name), RandomPlacement)
+
+
+def test_an_algorithm_that_exits_is_named_and_its_worker_goes_on(harness_with, make_pod):
+    def leave(_batch, _snapshot):
+        sys.exit("no licence")
+
+    harness = harness_with(Answering(leave))
+    harness.submit((make_pod(cpu=100), 2))
+    assert harness.place() == []
+    assert {reason for _, _, reason in harness.outcomes()} == {
+        "algorithm mine failed: SystemExit: no licence"
+    }
 
 
 @pytest.mark.parametrize(
