@@ -65,6 +65,39 @@ class PlacementAlgorithm(Protocol):
         and queues again."""
 
 
+class FailureStreak:
+    """Whether code of others fails at everything it is asked. Then pods had better go to other workers: this
+    one answers the quickest, and would get most of them.
+
+    After `MOST` failures without a success in between it counts as failing, for a time that doubles with each
+    further failure. When that is over, pods show whether it still fails."""
+
+    MOST = 2
+    FIRST_SECONDS, LONGEST_SECONDS = 30.0, 300.0  # longer than pods back off, or the same ones come back
+
+    def __init__(self) -> None:
+        self._failures = 0  # since the last success
+        self._pause_seconds = self.FIRST_SECONDS  # the next one
+        self._until = 0.0
+        self._reason = ""
+
+    def failed(self, reason: str, now: float) -> None:
+        """It failed at what it was asked."""
+        self._failures += 1
+        self._reason = reason
+        if self._failures >= self.MOST and now >= self._until:
+            self._until = now + self._pause_seconds
+            self._pause_seconds = min(2 * self._pause_seconds, self.LONGEST_SECONDS)
+
+    def succeeded(self) -> None:
+        """It answered, if only that a pod fits nowhere."""
+        self._failures, self._pause_seconds, self._until = 0, self.FIRST_SECONDS, 0.0
+
+    def failing(self, now: float) -> str:
+        """The latest reason while it counts as failing; else empty."""
+        return self._reason if now < self._until else ""
+
+
 def checked_placements(batch: PlacementBatch, snapshot: NodeSnapshot, answer: Any) -> NDArray[np.intp]:
     """The answer of an algorithm as a column. Raises ValueError, which says what is wrong, unless it names a
     node for each pod that admits the pod, and all of them together fit."""

@@ -19,6 +19,7 @@ from hoss.errors import HossError
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.model.placing import (
     NO_NODE,
+    FailureStreak,
     NodeSnapshot,
     PlacementAlgorithm,
     PlacementBatch,
@@ -134,6 +135,7 @@ class CustomScheduler:
         self._wake, self._settled = asyncio.Event(), asyncio.Event()
         self._busy_seconds = self._micros_per_pod = 0.0
         self._failures: set[str] = set()
+        self._streak = FailureStreak()
 
     def connect(self, link: DispatcherLink, proposals: ProposalStream) -> None:
         """Give it the streams that it sends on."""
@@ -187,6 +189,7 @@ class CustomScheduler:
             conflicts=self.conflicts,
             proposed=self.proposed,
             synchronisation="push",
+            failing=self._streak.failing(self._clock()),
         )
 
     @property
@@ -374,8 +377,12 @@ class CustomScheduler:
                 logger().error("scheduler_failed", scheduler=self._name, error=problem)
             # Not unschedulable: no change of a node would wake the pods, and others may place them.
             reason = f"scheduler {self._name} failed: {problem}"
+            self._streak.failed(reason, self._clock())
+            self._link.send(pb.WorkerMessage(heartbeat=self.heartbeat()))  # before the pods queue again
             self._answer(work, rows, pb.OUTCOME_CONFLICT, reason=reason)
-        elif self._leaving:
+            return
+        self._streak.succeeded()
+        if self._leaving:
             self._answer(work, rows, pb.OUTCOME_RETURNED)
         else:
             self._propose(work, rows, batch, nodes, seqs=seqs, seen=seen)

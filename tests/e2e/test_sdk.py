@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from e2e.cluster import Cluster
-from e2e.loads import all_bound, audited, prepare, submit
+from e2e.loads import all_bound, audited, prepare, submit, until_agreed
 from waiting import DEADLINE_SECONDS, until
 
 from hoss import sdk
@@ -119,6 +119,24 @@ async def test_pods_of_a_scheduler_that_answers_nonsense_say_so_and_wait_for_a_b
         async with running(cluster, EmptiestFirst(), "better"):
             await until(lambda: all_bound(clients, 500))
             assert (await audited(clients)).exit_code == 0
+
+
+async def test_a_scheduler_that_fails_at_everything_is_named_and_others_get_its_pods(
+    cluster: Cluster,
+) -> None:
+    async def failing(clients: Clients) -> str:
+        return {worker.name: worker.failing for worker in await clients.dispatcher.list_workers()}["mine"]
+
+    async with clients_of(cluster.endpoints) as clients, running(cluster, Raising(), window=20):
+        await prepare(clients, workers=1, nodes=40)
+        await submit(clients, jobs=1, replicas=100)
+        assert await until(lambda: failing(clients)) == "scheduler mine failed: KeyError: 'zone'"
+        async with running(cluster, EmptiestFirst(), "better"):
+            await until_agreed(clients, workers=2)
+            await submit(clients, jobs=4, replicas=500, name="more")
+            await until(lambda: all_bound(clients, 2100))
+            given = {worker.name: worker.bound for worker in await clients.dispatcher.list_workers()}
+        assert given["better"] == 2100
 
 
 async def test_a_scheduler_that_never_answers_ends_and_others_place_its_pods(cluster: Cluster) -> None:

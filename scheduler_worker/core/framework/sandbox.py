@@ -402,16 +402,20 @@ class PluginFailures:
     """Failures of plugins from outside until they are logged, each kind once."""
 
     def __init__(self) -> None:
+        self.noted = 0  # ever
+        self.latest = ""
         self.stuck = ""  # the first failure by a call that did not end, in words; empty: there was none
         self._by_text: dict[str, PluginFailed | None] = {}  # None: taken
 
     def note(self, failure: PluginFailed) -> Diagnosis:
-        """Remember a failure; returns the diagnosis of the pods that it kept from being placed."""
+        """Remember a failure; returns the diagnosis of the pods that it kept from being placed. They are not
+        unschedulable: no change of a node would wake them, and another worker may place them."""
+        self.noted += 1
+        self.latest = str(failure)
         self._by_text.setdefault(str(failure), failure)
-        stuck = isinstance(failure, PluginStuck)
-        if stuck and not self.stuck:
+        if isinstance(failure, PluginStuck) and not self.stuck:
             self.stuck = str(failure)
-        return Diagnosis(str(failure), frozenset(), elsewhere=stuck)
+        return Diagnosis(str(failure), frozenset(), elsewhere=True)
 
     def take(self) -> list[PluginFailed]:
         """Failures since the last call that are new."""

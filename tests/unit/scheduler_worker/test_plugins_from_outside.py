@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from hoss.errors import ConfigError
+from hoss.model.placing import FailureStreak
 from hoss.wire.columns import numbered_uids
 from scheduler_worker.config import factories
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.framework.extension_points import (
     FilterPlugin,
+    PermitPlugin,
     Reads,
     ReservedBatch,
     ScoreFastPaths,
@@ -241,7 +243,7 @@ def test_a_failing_plugin_is_the_pods_reason_and_is_told_once(harness_with, make
         harness.submit((make_pod(), 3))
         assert harness.place() == []
         outcomes = harness.outcomes()
-        assert {code for code, _, _ in outcomes} == {Outcome.UNSCHEDULABLE}
+        assert {code for code, _, _ in outcomes} == {Outcome.CONFLICT}, "another worker may place them"
         assert re.match(f"plugin Outside failed: {problem}", outcomes[0][2])
     (failure,) = harness.scheduler.take_failures()
     assert failure.__cause__ is not None
@@ -420,3 +422,71 @@ def test_what_a_plugin_does_to_a_single_node_does_not_reach_the_next_plugin(make
     before = deepcopy(node)
     assert points(None, node) == 0
     assert node == before
+
+
+def test_a_worker_whose_plugin_always_fails_says_so_until_it_answers(harness_with, make_pod):
+    broken = [True]
+
+    def act(_pod, nodes):
+        if broken[0]:
+            raise RuntimeError("the sun is down")
+        return np.zeros(nodes)
+
+    harness = harness_with(Outside, act=act)
+    said = []
+    for _ in range(FailureStreak.MOST + 1):
+        said.append(harness.scheduler.failing(0.0))
+        harness.submit((make_pod(), 3))
+        harness.place()
+    assert said == [""] * FailureStreak.MOST + ["plugin Outside failed: RuntimeError: the sun is down"]
+    assert {code for code, _, _ in harness.outcomes()} == {Outcome.CONFLICT}
+    broken[0] = False
+    harness.submit((make_pod(), 3))
+    assert harness.place()
+    assert harness.scheduler.failing(0.0) == ""
+
+
+def test_a_plugin_that_fails_for_some_pods_alone_is_not_said_to_fail(harness_with, make_pod):
+    def only_small(demand, nodes):
+        if demand.request[0] > 500:
+            raise ValueError("too large to think about")
+        return np.zeros(nodes)
+
+    harness = harness_with(Outside, act=only_small)
+    for _ in range(2 * FailureStreak.MOST):
+        harness.submit((make_pod(cpu=600), 1), (make_pod(cpu=1), 1))
+        harness.place()
+        assert harness.scheduler.failing(0.0) == ""
+
+
+def test_a_permit_plugin_that_always_fails_counts_though_pods_were_placed_before(
+    harness_of, make_ledger, make_pod
+):
+    class Broken(PermitPlugin):
+        def permit(self, pods):
+            raise RuntimeError("nobody is in")
+
+    harness = harness_of(make_ledger(3))
+    profile = REGISTRY.extended({"Outside": Broken}).profile((*DEFAULT_PLUGINS, Weighted("Outside")))
+    harness.scheduler = Scheduler(harness.cache, profile, np.random.default_rng(1))
+    for _ in range(FailureStreak.MOST):
+        assert harness.scheduler.failing(0.0) == ""
+        harness.submit((make_pod(), 3))
+        assert harness.place() == []
+    assert harness.scheduler.failing(0.0) == "plugin Outside failed: RuntimeError: nobody is in"
+
+
+def test_a_streak_of_failures_ends_by_itself_and_the_next_failure_doubles_the_time():
+    streak = FailureStreak()
+    for _ in range(FailureStreak.MOST):
+        streak.failed("why", 10.0)
+    assert (streak.failing(39.9), streak.failing(40.0)) == ("why", "")
+    streak.failed("why", 50.0)
+    assert (streak.failing(109.9), streak.failing(110.0)) == ("why", "")
+    for now in range(1000, 5000, 1000):
+        streak.failed("why", float(now))
+    assert (streak.failing(4299.9), streak.failing(4300.0)) == ("why", "")
+    streak.failed("why", 5000.0)
+    streak.succeeded()
+    streak.failed("why", 5001.0)
+    assert not streak.failing(5001.0)
