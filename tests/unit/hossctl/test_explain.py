@@ -101,7 +101,10 @@ def test_cases_of_all_kinds_are_answered_line_by_line_and_a_bad_one_stops_nothin
         (["-f", "pod", "--nodes", "absent"], "cannot be read"),
         (["--cases", "pod", "--profile", "binpack"], "--cases: answers with kube-scheduler's own profile"),
         (["-f", "pod", "--nodes", "nodes", "--config", "absent"], "absent: cannot be read"),
-        (["-f", "pod", "--nodes", "nodes", "--config", "pod"], "pod.yaml: apiVersion: is 'v1'; this release reads"),
+        (
+            ["-f", "pod", "--nodes", "nodes", "--config", "pod"],
+            "pod.yaml: apiVersion: is 'v1'; this release reads",
+        ),
     ],
 )
 def test_what_is_missing_or_wrong_is_said(explain, arguments, problem):
