@@ -1,13 +1,16 @@
 """Imports that depend on what is installed or named: extras of HOSS, packages that HOSS's dependencies import
-and HOSS does not use, and classes of others by `module:Name` or `FILE.py:Name`."""
+and HOSS does not use, and classes of others by `module:Name` or `FILE.py:Name`, which may raise anything or hang."""
 
 import contextlib
+import faulthandler
 import importlib
 import importlib.util
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, cast
 
 from hoss.errors import ConfigError
@@ -37,6 +40,58 @@ def without(*packages: str, stand_ins: bool = False) -> Iterator[None]:
     finally:
         for package in absent:
             del sys.modules[package]
+
+
+LOADING_SECONDS = 30.0  # large libraries take some seconds from a cold disk
+
+
+class _LoadingInterrupted(BaseException):
+    """Raised in code that is loaded, to end it. No Exception, which the code may catch."""
+
+
+@contextlib.contextmanager
+def loading(target: str) -> Iterator[None]:
+    """The block imports and makes a class of others. Raises ConfigError where that does not end, and where it
+    exits; any other exception is passed on.
+
+    An end by force needs the main thread; on others nothing is limited. Code that cannot be interrupted ends
+    the process after a second limit, and its traceback is on stderr."""
+    watched = threading.current_thread() is threading.main_thread()
+    try:
+        with _interrupted_after(LOADING_SECONDS) if watched else contextlib.nullcontext():
+            yield
+    except _LoadingInterrupted as exc:
+        raise ConfigError(
+            f"cannot be loaded from {target}: its import and its constructor did not end within "
+            f"{LOADING_SECONDS:g} s; let them wait for nothing"
+        ) from exc
+    except SystemExit as exc:
+        raise ConfigError(f"cannot be loaded from {target}: SystemExit: {exc}") from exc
+
+
+@contextlib.contextmanager
+def _interrupted_after(seconds: float) -> Iterator[None]:
+    main_thread, over = threading.get_ident(), False
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        if not over:
+            raise _LoadingInterrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    # Not the process's own timer, which others may use.
+    timer = threading.Timer(seconds, lambda: signal.pthread_kill(main_thread, signal.SIGALRM))
+    timer.daemon = True
+    timer.start()
+    try:
+        # A thread outside of Python: it also ends what keeps the interpreter's lock.
+        faulthandler.dump_traceback_later(2 * seconds, exit=True, file=sys.__stderr__ or sys.stderr)
+        yield
+    finally:
+        over = True
+        timer.cancel()
+        timer.join()
+        faulthandler.cancel_dump_traceback_later()
+        signal.signal(signal.SIGALRM, before)
 
 
 def named_object(target: str) -> Any:

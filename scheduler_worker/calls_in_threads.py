@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from hoss.errors import HossError
-from hoss.model.placing import NodeSnapshot, PlacementAlgorithm, PlacementBatch
+from hoss.model.placing import NodeSnapshot, PlacementAlgorithm, PlacementBatch, places_cards
 from scheduler_worker.core.cycle.pre_binding import PreBindAnswer, PreBindQuestion, prepare, undo
 from scheduler_worker.core.framework.extension_points import PreBindPlugin, ReservedBatch
 from scheduler_worker.core.placement.algorithms import PlacementAnswer, answer_of
@@ -105,6 +105,7 @@ class CalledInThread(_CallsInThreads[PlacementAnswer]):
         limit_seconds: float = LIMIT_SECONDS,
     ) -> None:
         super().__init__(name, clock=clock, limit_seconds=limit_seconds)
+        self.places_cards = places_cards(algorithm)
         self._algorithm = algorithm
 
     def ask(self, batch: PlacementBatch, snapshot: NodeSnapshot) -> None:

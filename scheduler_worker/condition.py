@@ -188,6 +188,7 @@ class Gauges:
             fill_seconds=self.fill_seconds,
             working_seconds=self._working_seconds,
             clock_seconds=now,
+            failing=scheduler.failing(now),
         )
         if (refusals := scheduler.refusals.take()) is not None:
             messages.add_refusals(refusals, heartbeat)

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator, model_validator
 
 from hoss.config import Document, read_object, read_text
 from hoss.errors import ConfigError, InvalidInput
-from hoss.imports import named_object
+from hoss.imports import loading, named_object
 from hoss.manifests.fields import check_key, check_label_value
 from hoss.model.placing import PlacementAlgorithm
 from hoss.security.options import SecurityConfig
@@ -49,18 +49,19 @@ def factories(points: Iterable[EntryPoint], group: str = PLUGIN_GROUP) -> dict[s
 
 
 def factory(value: str, load: Callable[[], Any]) -> Callable[..., Any]:
-    """Makes what `load` finds at `value`, a class."""
+    """Makes what `load` finds at `value`, a class, in a time that is limited (hoss.imports.loading)."""
 
     def make(**args: Any) -> Any:
-        try:
-            plugin = load()
-        except ConfigError:
-            raise
-        except Exception as exc:  # importing a foreign package may raise anything
-            raise ConfigError(f"cannot be loaded from {value}: {type(exc).__name__}: {exc}") from exc
-        if not callable(plugin):
-            raise ConfigError(f"is {type(plugin).__name__} at {value}; it must be a class")
-        return plugin(**args)
+        with loading(value):
+            try:
+                plugin = load()
+            except ConfigError:
+                raise
+            except Exception as exc:  # importing a foreign package may raise anything
+                raise ConfigError(f"cannot be loaded from {value}: {type(exc).__name__}: {exc}") from exc
+            if not callable(plugin):
+                raise ConfigError(f"is {type(plugin).__name__} at {value}; it must be a class")
+            return plugin(**args)
 
     return make
 

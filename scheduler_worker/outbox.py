@@ -9,7 +9,7 @@ from hoss.client.proposal_stream import ProposalStream
 from hoss.client.worker_link import DispatcherLink
 from hoss.v1.workerlink_pb2 import Leave, WorkerMessage
 from scheduler_worker import messages
-from scheduler_worker.condition import AttemptTimes
+from scheduler_worker.condition import AttemptTimes, Gauges
 from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.messages import ProposalColumns
 from scheduler_worker.synchronisation import Synchronisation
@@ -90,6 +90,10 @@ class Outbox:
         if not self.leaving:
             self.leaving = True
             self._link.send(WorkerMessage(leave=Leave(reason=reason)))
+
+    def send_heartbeat(self, gauges: Gauges) -> None:
+        """Tell the dispatcher the worker's figures now, and not with the next regular heartbeat."""
+        self._link.send(WorkerMessage(heartbeat=gauges.heartbeat(self._synchronisation.mode)))
 
     def send_outcomes(self) -> None:
         """Send outcomes. Ask for a newer view if one would have helped a pod."""

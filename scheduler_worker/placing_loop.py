@@ -48,6 +48,7 @@ class PlacingLoop:
         self._work = asyncio.Event()
         self._answered = asyncio.Event()
         self._slice_used_up = False
+        self._failing = False  # as the dispatcher was told
 
     def wake(self) -> None:
         """There may be something to place."""
@@ -104,6 +105,9 @@ class PlacingLoop:
             self._outbox.send_questions()
             for failure in scheduler.take_failures():
                 logger().error("plugin_failed", worker=self._worker, plugin=failure.plugin, exc_info=failure)
+            if bool(scheduler.failing(self._clock())) != self._failing:
+                self._failing = not self._failing
+                self._outbox.send_heartbeat(self._gauges)  # before the pods queue again
             self._outbox.send_outcomes()
         return pods > 0 or bool(proposals)
 

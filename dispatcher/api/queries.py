@@ -275,6 +275,8 @@ class Queries:
                 for shard, seqs, seconds in worker.heartbeat.lags
             ],
             fill_seconds=worker.heartbeat.fill_seconds,
+            failing=worker.heartbeat.failing,
+            profile=worker.profile,
             distrusted_until_unix_ms=(
                 self._machine.unix_ms(worker.trust.distrusted_until) if worker.trust.distrusted else 0
             ),

@@ -118,6 +118,7 @@ class Registered(Event):
     labels: Mapping[str, str]
     incarnation: int
     window: int
+    profile: str = ""  # how it chooses nodes, for people
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class WorkerRegistry:
             event.labels,
             incarnation=event.incarnation,
             window=event.window,
+            profile=event.profile,
             link=event.link,
             now=now,
         )

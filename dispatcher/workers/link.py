@@ -14,6 +14,7 @@ import grpc.aio
 import numpy as np
 
 from dispatcher.core import messages as m
+from dispatcher.core.workers.membership import MOST_REASON
 from dispatcher.core.workers.reports import CostReport, Heartbeat
 from dispatcher.ports import latest
 from dispatcher.runtime import Runtime, TermFailed
@@ -265,7 +266,14 @@ def read_registration(message: pb.Register, link: int) -> m.Registered:
                 where="register.labels",
             )
         labels[label.key] = check_label_value(label.value, f"register.labels[{label.key}]")
-    return m.Registered(link, message.name, labels, message.incarnation, message.window)
+    return m.Registered(
+        link,
+        message.name,
+        labels,
+        message.incarnation,
+        message.window,
+        clipped(message.profile, MAX_NAME_BYTES),
+    )
 
 
 def read_heartbeat(message: pb.Heartbeat, link: int) -> m.HeartbeatReceived:
@@ -295,6 +303,7 @@ def read_heartbeat(message: pb.Heartbeat, link: int) -> m.HeartbeatReceived:
         fill_seconds=message.fill_seconds,
         working_seconds=message.working_seconds,
         clock_seconds=message.clock_seconds,
+        failing=clipped(message.failing, MOST_REASON),
     )
     costs = CostReport(classes, micros.clip(LEAST_MICROS, MOST_MICROS)) if len(classes) else None
     return m.HeartbeatReceived(link, heartbeat, costs, read_refusals(message))

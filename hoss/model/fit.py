@@ -3,7 +3,7 @@
 The ledger's script has the same definition in Lua; tests/property compares the two.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,3 +71,23 @@ def pick_cards(used_milli: Sequence[int], count: int, milli: int) -> tuple[int, 
         return None
     open_slots.sort(key=lambda slot: -used_milli[slot])  # stable: equal cards stay in slot order
     return tuple(sorted(open_slots[:count]))
+
+
+def take_cards(used_milli: NDArray[Any], nodes: Iterable[int], count: int, milli: int) -> NDArray[np.bool_]:
+    """Whether the cards of its node hold each of these pods, in turn: (pods,) of bool. Those that fit are added
+    to `used_milli`, (nodes, slots) of u16, on the cards that the ledger picks."""
+    held = []
+    for node in nodes:
+        picked = pick_cards(used_milli[node].tolist(), count, milli)
+        held.append(picked is not None)
+        for slot in picked or ():
+            used_milli[node, slot] += milli
+    return np.array(held, np.bool_)
+
+
+def pods_on_cards(used_milli: NDArray[Any], count: int, milli: int) -> NDArray[np.int64]:
+    """How many more pods the cards of each node hold: (nodes,). For whole cards or a share of one. For shares
+    of several cards it would depend on how the first pods spread."""
+    free = np.maximum(WHOLE_CARD_MILLI - used_milli.astype(np.int64), 0)
+    pods: NDArray[np.int64] = (free // max(milli, 1)).sum(axis=1) // max(count, 1)
+    return pods

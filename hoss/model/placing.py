@@ -10,10 +10,12 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.fit import take_cards
 from hoss.model.node import NO_EXECUTE, NO_SCHEDULE, NodeSpec
 from hoss.model.pod import PodSpec
 
 NO_NODE = -1  # in an answer: this pod is not placed now
+_NO_CARD = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +49,8 @@ class NodeSnapshot:
     allocatable: NDArray[np.int64]  # (resources, nodes), schema units: cpu in thousandths, memory in bytes
     requested: NDArray[np.int64]  # (resources, nodes), with what this scheduler has proposed
     specs: Sequence[NodeSpec | None]  # (nodes,): None: no node has this index
+    # (nodes, 16): thousandths in use of each card, 0xFFFF where the node has no such card; None: no node has any
+    cards_used: NDArray[np.uint16] | None = None
 
     @property
     def free(self) -> NDArray[np.int64]:
@@ -62,7 +66,49 @@ class PlacementAlgorithm(Protocol):
         """The node index of each pod, (pods,) in the order of the batch; NO_NODE where it finds none.
 
         `budget`: the seconds that the answer should take. What is not placed has the reasons of the filters,
-        and queues again."""
+        and queues again.
+
+        Pods that request cards (`run.spec.devices`) are in the batch only if the object has an attribute
+        `places_cards` that is true. Which cards of a node they get is the ledger's choice: the fullest that
+        fit, in the order of the batch (hoss.model.fit.take_cards)."""
+
+
+def places_cards(algorithm: object) -> bool:
+    """Whether the algorithm may be asked about pods that request cards."""
+    return bool(getattr(algorithm, "places_cards", False))
+
+
+class FailureStreak:
+    """Whether code of others fails at everything it is asked. Then pods had better go to other workers: this
+    one answers the quickest, and would get most of them.
+
+    After `MOST` failures without a success in between it counts as failing, for a time that doubles with each
+    further failure. When that is over, pods show whether it still fails."""
+
+    MOST = 2
+    FIRST_SECONDS, LONGEST_SECONDS = 30.0, 300.0  # longer than pods back off, or the same ones come back
+
+    def __init__(self) -> None:
+        self._failures = 0  # since the last success
+        self._pause_seconds = self.FIRST_SECONDS  # the next one
+        self._until = 0.0
+        self._reason = ""
+
+    def failed(self, reason: str, now: float) -> None:
+        """It failed at what it was asked."""
+        self._failures += 1
+        self._reason = reason
+        if self._failures >= self.MOST and now >= self._until:
+            self._until = now + self._pause_seconds
+            self._pause_seconds = min(2 * self._pause_seconds, self.LONGEST_SECONDS)
+
+    def succeeded(self) -> None:
+        """It answered, if only that a pod fits nowhere."""
+        self._failures, self._pause_seconds, self._until = 0, self.FIRST_SECONDS, 0.0
+
+    def failing(self, now: float) -> str:
+        """The latest reason while it counts as failing; else empty."""
+        return self._reason if now < self._until else ""
 
 
 def checked_placements(batch: PlacementBatch, snapshot: NodeSnapshot, answer: Any) -> NDArray[np.intp]:
@@ -81,6 +127,7 @@ def checked_placements(batch: PlacementBatch, snapshot: NodeSnapshot, answer: An
     if len(wrong):
         raise ValueError(f"placed pod {wrong[0]} on node {given[wrong[0]]}, and there are {size} nodes")
     added = np.zeros_like(snapshot.requested)
+    cards = None if snapshot.cards_used is None else snapshot.cards_used.copy()
     for run in batch.runs:
         chosen = nodes[run.first : run.first + run.count]
         chosen = chosen[chosen != NO_NODE]
@@ -92,6 +139,18 @@ def checked_placements(batch: PlacementBatch, snapshot: NodeSnapshot, answer: An
             )
         pods = np.bincount(chosen, minlength=size)
         added += run.request[:, None] * pods
+        devices = run.spec.devices
+        if devices is None:
+            continue
+        if cards is None:  # then no node admits the pods
+            cards = np.full((size, 1), _NO_CARD, np.uint16)
+        held = take_cards(cards, chosen.tolist(), devices.count, devices.milli)
+        if not held.all():
+            node = int(chosen[~held][0])
+            raise ValueError(
+                f"overfilled the cards of {_named(snapshot, node)}: {pods[node]} pods of {devices.count} times "
+                f"{devices.milli} thousandths of a card, and {held[chosen == node].sum()} fit"
+            )
     taken = np.flatnonzero(added.any(axis=0))
     short = (added[:, taken] > 0) & (added[:, taken] > snapshot.free[:, taken])
     if short.any():

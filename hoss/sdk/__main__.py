@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from hoss.errors import ConfigError
-from hoss.imports import named_object
+from hoss.imports import loading, named_object
 from hoss.model.placing import PlacementAlgorithm
 from hoss.sdk.running import main as run
 
@@ -27,7 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _made(target: str) -> PlacementAlgorithm:
-    made = named_object(target)()
+    with loading(target):
+        made = named_object(target)()
     if not isinstance(made, PlacementAlgorithm):
         raise ConfigError("has no method place(batch, snapshot, budget)")
     return made

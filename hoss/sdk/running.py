@@ -65,6 +65,7 @@ async def running(
         labels=labels_to_proto(sorted((labels or {}).items())),
         incarnation=host.rng.getrandbits(63),
         window=window,
+        profile=f"{type(algorithm).__name__} (SDK)",
     )
     link = DispatcherLink(dispatchers, registration, scheduler, open_channel=open_channel, rng=host.rng)
     feed = Subscription(resolver, name, scheduler.apply_feed, clock=host.monotonic, rng=host.rng)

@@ -19,11 +19,13 @@ from hoss.errors import HossError
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.model.placing import (
     NO_NODE,
+    FailureStreak,
     NodeSnapshot,
     PlacementAlgorithm,
     PlacementBatch,
     PlacementRun,
     checked_placements,
+    places_cards,
 )
 from hoss.model.pod import PodSpec, group_of
 from hoss.sdk.view import ProposedPods, SchedulerView
@@ -84,8 +86,9 @@ class _Sent:
     pods: ProposedPods
 
 
-def unsupported(spec: PodSpec) -> str:
-    """What of the spec an SDK scheduler does not take into account, though it must; empty: nothing."""
+def unsupported(spec: PodSpec, *, cards: bool = False) -> str:
+    """What of the spec an SDK scheduler does not take into account, though it must; empty: nothing. `cards`:
+    its algorithm places pods with cards."""
     affinity = spec.pod_affinity
     found = {
         "required pod affinity or anti-affinity": affinity is not None
@@ -94,7 +97,7 @@ def unsupported(spec: PodSpec) -> str:
         "volumes": spec.volumes is not None,
         "resource claims": spec.claims is not None,
         "host ports": bool(spec.host_ports),
-        "cards": spec.devices is not None,
+        "cards": spec.devices is not None and not cards,
     }
     return ", ".join(name for name, given in found.items() if given)
 
@@ -119,6 +122,7 @@ class CustomScheduler:
         self.conflicts = 0  # refusals by the ledger, ever
         self._name = name
         self._algorithm = algorithm
+        self._places_cards = places_cards(algorithm)
         self._clock = clock
         self._thread_clock = thread_clock
         self._budget = budget_seconds
@@ -134,6 +138,7 @@ class CustomScheduler:
         self._wake, self._settled = asyncio.Event(), asyncio.Event()
         self._busy_seconds = self._micros_per_pod = 0.0
         self._failures: set[str] = set()
+        self._streak = FailureStreak()
 
     def connect(self, link: DispatcherLink, proposals: ProposalStream) -> None:
         """Give it the streams that it sends on."""
@@ -187,6 +192,7 @@ class CustomScheduler:
             conflicts=self.conflicts,
             proposed=self.proposed,
             synchronisation="push",
+            failing=self._streak.failing(self._clock()),
         )
 
     @property
@@ -374,8 +380,12 @@ class CustomScheduler:
                 logger().error("scheduler_failed", scheduler=self._name, error=problem)
             # Not unschedulable: no change of a node would wake the pods, and others may place them.
             reason = f"scheduler {self._name} failed: {problem}"
+            self._streak.failed(reason, self._clock())
+            self._link.send(pb.WorkerMessage(heartbeat=self.heartbeat()))  # before the pods queue again
             self._answer(work, rows, pb.OUTCOME_CONFLICT, reason=reason)
-        elif self._leaving:
+            return
+        self._streak.succeeded()
+        if self._leaving:
             self._answer(work, rows, pb.OUTCOME_RETURNED)
         else:
             self._propose(work, rows, batch, nodes, seqs=seqs, seen=seen)
@@ -388,7 +398,7 @@ class CustomScheduler:
         for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
             spec = work.specs[int(classes[begin])]
             request = self.view.request(spec)
-            if without := unsupported(spec):
+            if without := unsupported(spec, cards=self._places_cards):
                 self._refuse(work, rows[begin:end], f"scheduler {self._name} does not know about {without}")
             elif request is None:
                 self._refuse(work, rows[begin:end], "no node has a resource that the pod requests")
@@ -425,7 +435,7 @@ class CustomScheduler:
         started, problem, nodes = self._thread_clock(), "", np.zeros(0, np.intp)
         try:
             nodes = checked_placements(batch, snapshot, self._algorithm.place(batch, snapshot, self._budget))
-        except Exception as exc:  # noqa: BLE001 - code of others may raise anything
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - code of others may raise anything
             problem = f"{type(exc).__name__}: {exc}"
         return nodes, problem, self._thread_clock() - started
 
@@ -453,12 +463,19 @@ class CustomScheduler:
         of_run = np.repeat(np.arange(len(batch.runs)), [run.count for run in batch.runs])
         shards = max(self.view.shards, 1)
         requests = np.array([run.request for run in batch.runs], np.int64)
+        devices = np.zeros((len(batch.runs), 2), np.uint16)
+        for slot, run in enumerate(batch.runs):
+            if run.spec.devices is not None:
+                devices[slot] = run.spec.devices.count, run.spec.devices.milli
+        carded = bool(devices.any())
         definitions = [definition_of(group_of(run.spec)) for run in batch.runs]
         positions = {definition: number for number, definition in enumerate(dict.fromkeys(definitions))}
         firsts = [rows[run.first] for run in batch.runs]
         for shard in np.unique(nodes[nodes != NO_NODE] % shards).tolist():
             at = np.flatnonzero((nodes != NO_NODE) & (nodes % shards == shard))
-            pods = ProposedPods(shard, nodes[at], requests[of_run[at]])
+            pods = ProposedPods(
+                shard, nodes[at], requests[of_run[at]], devices[of_run[at]] if carded else None
+            )
             self.view.assume(pods)
             self._sent[self._next_id] = _Sent(work, rows[at], pods)
             self._proposals.send(
@@ -474,6 +491,7 @@ class CustomScheduler:
                     candidates=1,
                     nodes=encode(nodes[at], U32),
                     requests=encode(requests, I64),
+                    devices=encode(devices, U16) if carded else b"",
                     priorities=encode([run.spec.priority for run in batch.runs], I32),
                     attempts=encode(work.attempts[firsts], U16),
                     groups=positions,

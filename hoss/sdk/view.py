@@ -13,15 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.fit import pick_cards
 from hoss.model.node import NodeSpec
 from hoss.model.placing import NodeSnapshot, admits
 from hoss.model.pod import PodAffinityTerm, PodGroup, PodSpec, group_of
 from hoss.model.resources import PODS, ResourceSchema
 from hoss.v1.resolver_pb2 import Accounts, FeedMessage, GroupRun
 from hoss.wire.columns import (
+    CARD_SLOTS,
     CARDS,
     FLAG_GONE,
     FLAGS_CLOSED,
+    NO_CARD,
     account_dtype,
     check_node_index,
     decode,
@@ -42,7 +45,11 @@ class ProposedPods:
     shard: int
     nodes: NDArray[np.intp]  # (n,)
     requests: NDArray[np.int64]  # (n, resources at the time)
+    # (n, 2): cards requested, and thousandths of each
+    devices: NDArray[np.uint16] | None = None
     live: NDArray[np.bool_] = field(init=False)  # (n,): still counted
+    # Of those with cards, by row: the cards of its node that it is taken to get.
+    cards: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.live = np.ones(len(self.nodes), np.bool_)
@@ -60,6 +67,7 @@ class SchedulerView:
         )  # by index; flags: FLAG_GONE, no node
         self._assumed = np.zeros((len(self.schema), 0), np.int64)
         self._cards: dict[int, NDArray[np.uint16]] = {}  # of nodes that have some
+        self._assumed_cards: dict[int, NDArray[np.uint16]] = {}  # of nodes with proposed pods that have cards
         self._specs: list[NodeSpec | None] = []
         self._specs_version = 0
         self._admitting: dict[PodSpec, tuple[int, NDArray[np.bool_]]] = {}
@@ -214,6 +222,31 @@ class SchedulerView:
     def _add(self, pods: ProposedPods, rows: NDArray[np.intp], sign: int) -> None:
         for resource in np.flatnonzero(pods.requests.any(axis=0)).tolist():
             np.add.at(self._assumed[resource], pods.nodes[rows], sign * pods.requests[rows, resource])
+        if pods.devices is None:
+            return
+        for row in rows.tolist():
+            count, milli = pods.devices[row].tolist()
+            if not count:
+                continue
+            node = int(pods.nodes[row])
+            if sign > 0:
+                # As the ledger picks them: it decides in the same order.
+                pods.cards[row] = pick_cards(self._cards_used(node).tolist(), count, milli) or ()
+            assumed = self._assumed_cards.setdefault(node, np.zeros(CARD_SLOTS, np.uint16))
+            slots = list(pods.cards[row])
+            assumed[slots] = assumed[slots] + milli if sign > 0 else assumed[slots] - milli
+            if not assumed.any():
+                del self._assumed_cards[node]
+
+    def _cards_used(self, node: int) -> NDArray[np.uint16]:
+        """Thousandths in use of each card of a node, with what is proposed."""
+        known = self._cards.get(node)
+        if known is None:
+            return np.full(CARD_SLOTS, NO_CARD, np.uint16)
+        assumed = self._assumed_cards.get(node)
+        if assumed is None:
+            return known
+        return np.where(known == NO_CARD, NO_CARD, known + assumed).astype(np.uint16)
 
     # For placing
 
@@ -222,9 +255,14 @@ class SchedulerView:
         amounts = self._accounts["amounts"]
         allocatable = np.ascontiguousarray(amounts[:, :, 0].T)
         requested = amounts[:, :, 1].T + self._assumed
+        cards = np.full((self.size, CARD_SLOTS), NO_CARD, np.uint16) if self._cards else None
+        if cards is not None:
+            for node in self._cards:
+                cards[node] = self._cards_used(node)
+            cards.flags.writeable = False
         for column in (allocatable, requested):
             column.flags.writeable = False
-        return NodeSnapshot(tuple(self.schema.names), allocatable, requested, tuple(self._specs))
+        return NodeSnapshot(tuple(self.schema.names), allocatable, requested, tuple(self._specs), cards)
 
     def request(self, spec: PodSpec) -> NDArray[np.int64] | None:
         """What a pod takes, (resources,); None if it asks for something that no node ever offered."""

@@ -549,7 +549,7 @@ class BudgetStatus(_message.Message):
     def __init__(self, expected_pods: _Optional[int] = ..., current_healthy: _Optional[int] = ..., desired_healthy: _Optional[int] = ..., disruptions_allowed: _Optional[int] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod", "estimated_micros", "waiting_micros", "proposed", "pods_per_second", "busy_share", "incarnation", "state_since_unix_ms", "returned", "synchronisation", "lags", "fill_seconds", "steps", "distrusted_until_unix_ms")
+    __slots__ = ("name", "labels", "state", "epoch", "outstanding", "window", "bound", "conflicts", "unschedulable", "busy_seconds", "last_seen_ms_ago", "micros_per_pod", "estimated_micros", "waiting_micros", "proposed", "pods_per_second", "busy_share", "incarnation", "state_since_unix_ms", "returned", "synchronisation", "lags", "fill_seconds", "steps", "distrusted_until_unix_ms", "failing", "profile")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -575,6 +575,8 @@ class WorkerInfo(_message.Message):
     FILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     DISTRUSTED_UNTIL_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILING_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
     name: str
     labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
     state: str
@@ -600,7 +602,9 @@ class WorkerInfo(_message.Message):
     fill_seconds: float
     steps: _containers.RepeatedCompositeFieldContainer[WorkerStep]
     distrusted_until_unix_ms: int
-    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ..., estimated_micros: _Optional[int] = ..., waiting_micros: _Optional[int] = ..., proposed: _Optional[int] = ..., pods_per_second: _Optional[float] = ..., busy_share: _Optional[float] = ..., incarnation: _Optional[int] = ..., state_since_unix_ms: _Optional[int] = ..., returned: _Optional[int] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ..., steps: _Optional[_Iterable[_Union[WorkerStep, _Mapping]]] = ..., distrusted_until_unix_ms: _Optional[int] = ...) -> None: ...
+    failing: str
+    profile: str
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., outstanding: _Optional[int] = ..., window: _Optional[int] = ..., bound: _Optional[int] = ..., conflicts: _Optional[int] = ..., unschedulable: _Optional[int] = ..., busy_seconds: _Optional[float] = ..., last_seen_ms_ago: _Optional[int] = ..., micros_per_pod: _Optional[float] = ..., estimated_micros: _Optional[int] = ..., waiting_micros: _Optional[int] = ..., proposed: _Optional[int] = ..., pods_per_second: _Optional[float] = ..., busy_share: _Optional[float] = ..., incarnation: _Optional[int] = ..., state_since_unix_ms: _Optional[int] = ..., returned: _Optional[int] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ..., steps: _Optional[_Iterable[_Union[WorkerStep, _Mapping]]] = ..., distrusted_until_unix_ms: _Optional[int] = ..., failing: _Optional[str] = ..., profile: _Optional[str] = ...) -> None: ...
 
 class TenantInfo(_message.Message):
     __slots__ = ("name", "weight", "share", "resource", "queued", "scheduling", "bound", "unschedulable")

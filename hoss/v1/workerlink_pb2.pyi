@@ -71,18 +71,20 @@ class DispatcherMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionAnswer, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., storage: _Optional[_Union[_objects_pb2.StorageChanges, _Mapping]] = ..., decisions: _Optional[_Union[DecisionQuestion, _Mapping]] = ..., preference: _Optional[_Union[Preference, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("name", "labels", "incarnation", "window", "protocol")
+    __slots__ = ("name", "labels", "incarnation", "window", "protocol", "profile")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
     name: str
     labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
     incarnation: int
     window: int
     protocol: int
-    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., incarnation: _Optional[int] = ..., window: _Optional[int] = ..., protocol: _Optional[int] = ...) -> None: ...
+    profile: str
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., incarnation: _Optional[int] = ..., window: _Optional[int] = ..., protocol: _Optional[int] = ..., profile: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "heartbeat_ms")
@@ -93,7 +95,7 @@ class Welcome(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts", "proposed", "cost_classes", "cost_micros", "first_micros", "seen_micros", "refusal_winners", "refusal_verdicts", "refusal_counts", "refusing_nodes", "refusal_seqs_behind", "refusal_ages_ms", "synchronisation", "lags", "fill_seconds", "working_seconds", "clock_seconds")
+    __slots__ = ("busy_seconds", "micros_per_pod", "backlog", "ready", "conflicts", "proposed", "cost_classes", "cost_micros", "first_micros", "seen_micros", "refusal_winners", "refusal_verdicts", "refusal_counts", "refusing_nodes", "refusal_seqs_behind", "refusal_ages_ms", "synchronisation", "lags", "fill_seconds", "failing", "working_seconds", "clock_seconds")
     BUSY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MICROS_PER_POD_FIELD_NUMBER: _ClassVar[int]
     BACKLOG_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +115,7 @@ class Heartbeat(_message.Message):
     SYNCHRONISATION_FIELD_NUMBER: _ClassVar[int]
     LAGS_FIELD_NUMBER: _ClassVar[int]
     FILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FAILING_FIELD_NUMBER: _ClassVar[int]
     WORKING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     CLOCK_SECONDS_FIELD_NUMBER: _ClassVar[int]
     busy_seconds: float
@@ -134,9 +137,10 @@ class Heartbeat(_message.Message):
     synchronisation: str
     lags: _containers.RepeatedCompositeFieldContainer[_common_pb2.ShardLag]
     fill_seconds: float
+    failing: str
     working_seconds: float
     clock_seconds: float
-    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: bool = ..., conflicts: _Optional[int] = ..., proposed: _Optional[int] = ..., cost_classes: _Optional[bytes] = ..., cost_micros: _Optional[bytes] = ..., first_micros: _Optional[float] = ..., seen_micros: _Optional[float] = ..., refusal_winners: _Optional[bytes] = ..., refusal_verdicts: _Optional[bytes] = ..., refusal_counts: _Optional[bytes] = ..., refusing_nodes: _Optional[bytes] = ..., refusal_seqs_behind: _Optional[bytes] = ..., refusal_ages_ms: _Optional[bytes] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ..., working_seconds: _Optional[float] = ..., clock_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, busy_seconds: _Optional[float] = ..., micros_per_pod: _Optional[float] = ..., backlog: _Optional[int] = ..., ready: bool = ..., conflicts: _Optional[int] = ..., proposed: _Optional[int] = ..., cost_classes: _Optional[bytes] = ..., cost_micros: _Optional[bytes] = ..., first_micros: _Optional[float] = ..., seen_micros: _Optional[float] = ..., refusal_winners: _Optional[bytes] = ..., refusal_verdicts: _Optional[bytes] = ..., refusal_counts: _Optional[bytes] = ..., refusing_nodes: _Optional[bytes] = ..., refusal_seqs_behind: _Optional[bytes] = ..., refusal_ages_ms: _Optional[bytes] = ..., synchronisation: _Optional[str] = ..., lags: _Optional[_Iterable[_Union[_common_pb2.ShardLag, _Mapping]]] = ..., fill_seconds: _Optional[float] = ..., failing: _Optional[str] = ..., working_seconds: _Optional[float] = ..., clock_seconds: _Optional[float] = ...) -> None: ...
 
 class Preference(_message.Message):
     __slots__ = ("overlap", "number", "shares")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.fit import fits
+from hoss.model.fit import cards_fit, fits, take_cards
 from hoss.model.placing import NO_NODE, NodeSnapshot, PlacementBatch, checked_placements
 from hossctl.checking.clusters import CheckedBatch
 from hossctl.checking.questions import Hangs, Questions, Wrong
@@ -65,13 +65,18 @@ def _answer(algorithm: Any, asked: CheckedBatch, questions: Questions) -> NDArra
 def _left_out(batch: PlacementBatch, snapshot: NodeSnapshot, nodes: NDArray[np.intp]) -> int:
     """Pods without a node in runs of which one more pod fits: at least so many of them were left out."""
     requested = snapshot.requested.copy()
+    cards = None if snapshot.cards_used is None else snapshot.cards_used.copy()
     for run in batch.runs:
         chosen = nodes[run.first : run.first + run.count]
-        pods = np.bincount(chosen[chosen != NO_NODE], minlength=requested.shape[1])
-        requested += run.request[:, None] * pods
+        chosen = chosen[chosen != NO_NODE]
+        requested += run.request[:, None] * np.bincount(chosen, minlength=requested.shape[1])
+        if run.spec.devices is not None and cards is not None:
+            take_cards(cards, chosen.tolist(), run.spec.devices.count, run.spec.devices.milli)
     left = 0
     for run in batch.runs:
         waiting = int((nodes[run.first : run.first + run.count] == NO_NODE).sum())
-        places = int((run.admitted & fits(snapshot.allocatable, requested, run.request)).sum())
-        left += min(waiting, places)
+        room = run.admitted & fits(snapshot.allocatable, requested, run.request)
+        if run.spec.devices is not None and cards is not None:
+            room &= cards_fit(cards, run.spec.devices.count, run.spec.devices.milli)
+        left += min(waiting, int(room.sum()))
     return left

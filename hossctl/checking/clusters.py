@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hoss.model.cluster import BoundPod, Cluster
-from hoss.model.fit import fits
+from hoss.model.fit import cards_fit, fits
 from hoss.model.node import NodeSpec, Toleration
 from hoss.model.placing import NodeSnapshot, PlacementBatch, PlacementRun, admits
 from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec, SpreadConstraint
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.wire.columns import NO_CARD
 from hossctl.load.generated import MIB, card_request, pod_template
 from hossctl.load.nodes import CARD_TAINT, DEDICATED, GIB, HOSTNAME_LABEL, ZONE_LABEL, ZONES, simulated_nodes
 from scheduler_worker.core.classes import compile_demand
@@ -36,10 +37,17 @@ PLAIN_PODS = {
 }
 
 
-def _carded(milli: int) -> PodSpec:
-    requests, devices = card_request(1, milli)
+def _carded(milli: int, cards: int = 1) -> PodSpec:
+    requests, devices = card_request(cards, milli)
     return replace(_pod(1000, GIB, **requests), devices=devices, tolerations=_TOLERATIONS)
 
+
+# What an algorithm that places cards is asked about as well.
+CARD_PODS = {
+    "pods with two GPUs": _carded(1000, 2),
+    "pods with half a GPU": _carded(500),
+    "pods with a share of two GPUs": _carded(300, 2),
+}
 
 # What a plugin may be asked about.
 PODS = {
@@ -122,8 +130,10 @@ class CheckedBatch:
     snapshot: NodeSnapshot
 
 
-def generated_batches(count: int, *, seed: int, given: Sequence[NodeSpec] = ()) -> list[CheckedBatch]:
-    """Batches on clusters of `generated_clusters` that have nodes. Some indexes are without a node, as after
+def generated_batches(
+    count: int, *, seed: int, given: Sequence[NodeSpec] = (), cards: bool = False
+) -> list[CheckedBatch]:
+    """Batches on clusters of `generated_clusters` that have nodes; `cards`: also of pods with cards. Some indexes are without a node, as after
     a removal, and some nodes have less than is requested on them."""
     found = []
     for cluster in generated_clusters(count, seed=seed, given=given)[1:]:
@@ -131,7 +141,9 @@ def generated_batches(count: int, *, seed: int, given: Sequence[NodeSpec] = ()) 
         some = tuple((PLAIN_PODS[words], pods) for words, pods in _BATCH)
         crowd = tuple((PLAIN_PODS[words], cluster.nodes * 20) for words in ("large pods", "pods of one zone"))
         nowhere = ((PLAIN_PODS["pods that fit nowhere"], 5),)
+        carded = tuple((spec, 2 * cluster.nodes) for spec in CARD_PODS.values())
         for words, runs in (
+            *((("pods with cards", carded),) if cards else ()),
             ("a small pod", ((PLAIN_PODS["small pods"], 1),)),
             ("runs of several sorts", some),
             ("more pods than fit", crowd),
@@ -160,11 +172,13 @@ def _with_gaps(cluster: CheckedCluster) -> NodeSnapshot:
     for gone in range(3, cache.size, 10):
         specs[gone] = None
         allocatable[:, gone] = requested[:, gone] = 0
+    cards = cache.cards.used[: cache.size].copy()
+    cards[3::10] = NO_CARD
     for shrunken in range(5, cache.size, 10):
         requested[:2, shrunken] = allocatable[:2, shrunken] + 1
-    for column in (allocatable, requested):
+    for column in (allocatable, requested, cards):
         column.flags.writeable = False
-    return NodeSnapshot(tuple(cache.schema.names), allocatable, requested, tuple(specs))
+    return NodeSnapshot(tuple(cache.schema.names), allocatable, requested, tuple(specs), cards)
 
 
 def _batch(
@@ -175,6 +189,8 @@ def _batch(
         request = compile_demand(spec, cluster.cache.schema).request
         let_in = np.array([node is not None and admits(spec, node) for node in snapshot.specs], np.bool_)
         admitted = let_in & fits(snapshot.allocatable, snapshot.requested, request)
+        if spec.devices is not None and snapshot.cards_used is not None:
+            admitted &= cards_fit(snapshot.cards_used, spec.devices.count, spec.devices.milli)
         for column in (request, admitted):
             column.flags.writeable = False
         runs.append(PlacementRun(spec, request, admitted, first, count))

@@ -17,6 +17,7 @@ from hossctl.options import Dispatcher, Namespace, Output, Resolver
 
 if TYPE_CHECKING:
     from hoss.manifests.fields import Object
+    from hossctl.explain.offline import NamedProfile
 
 
 app = typer.Typer()
@@ -52,6 +53,12 @@ def explain(
     profile: Annotated[
         str, typer.Option(metavar="NAME", help="Score as a worker of this profile: spread, binpack, ...")
     ] = "",
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="As a worker of this WorkerConfig document, with its plugins from outside."
+        ),
+    ] = None,
     all_nodes: Annotated[bool, typer.Option("--all-nodes", help="Every node in a row of its own.")] = False,
     namespace: Namespace = "default",
     dispatcher: Dispatcher = "",
@@ -63,17 +70,20 @@ def explain(
     With --nodes by files alone; with -f alone of the platform as it is now. With a pod's name of one that the
     platform has: also which queue it waits in, since when, and what would have it tried again."""
     from hossctl.explain.live import print_live
-    from hossctl.explain.offline import preset
+    from hossctl.explain.offline import profile_of
 
-    if profile:
-        preset(profile)
+    if cases and (profile or config):
+        raise InvalidInput(
+            "answers with kube-scheduler's own profile; leave --profile and --config out", where="--cases"
+        )
+    chosen = profile_of(profile, config)
     if kind:
         if file or nodes or pods or cases:
             raise InvalidInput(
                 "does not go with a pod of the platform; files are for other pods", where="-f, --nodes"
             )
         endpoints = Endpoints(dispatcher, resolver)
-        print_live(kind, name, namespace, endpoints, output, profile=profile, all_nodes=all_nodes)
+        print_live(kind, name, namespace, endpoints, output, profile=chosen, all_nodes=all_nodes)
         return
     if cases and (file or nodes or pods):
         raise InvalidInput(
@@ -88,7 +98,7 @@ def explain(
         )
     if pods and not nodes:
         raise InvalidInput("is missing; --pods needs the nodes that the pods are on", where="--nodes")
-    for document in _explained(file, nodes, pods, Endpoints(dispatcher, resolver), profile):
+    for document in _explained(file, nodes, pods, Endpoints(dispatcher, resolver), chosen):
         if output.for_people:
             _print(document, all_nodes=all_nodes)
         else:
@@ -128,10 +138,10 @@ def _case(line: bytes) -> "Object":
 
 
 def _explained(
-    file: str, nodes: list[Path], pods: list[Path], endpoints: Endpoints, profile: str
+    file: str, nodes: list[Path], pods: list[Path], endpoints: Endpoints, profile: "NamedProfile | None"
 ) -> Iterator[Document]:
     from hossctl.explain.live import explain_manifest
-    from hossctl.explain.offline import cluster_of, explain_offline, pending_pods
+    from hossctl.explain.offline import NamedProfile, cluster_of, explain_offline, pending_pods, preset
     from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
 
     objects = list(_objects(file))
@@ -139,10 +149,8 @@ def _explained(
         cluster = cluster_of(item for path in (*nodes, *pods) for _, item in _objects(str(path)))
         if not cluster.nodes:
             raise InvalidInput("holds no Node", where=", ".join(map(str, nodes)))
-        found = [
-            explain_offline(pod, cluster, profile or DEFAULT_PROFILE)
-            for pod in pending_pods(objects, cluster)
-        ]
+        chosen = profile or NamedProfile(DEFAULT_PROFILE, preset(DEFAULT_PROFILE))
+        found = [explain_offline(pod, cluster, chosen) for pod in pending_pods(objects, cluster)]
     else:
         found = run_async(explain_manifest(endpoints, objects, profile))
     if not found:

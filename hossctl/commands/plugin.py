@@ -61,6 +61,7 @@ def check(
 ) -> None:
     """Import a plugin, an algorithm or the class of a scheduler, ask it about generated clusters, and say
     what is wrong with its answers. Exit 1 if anything is."""
+    from hoss.model.placing import places_cards
     from hossctl.checking.algorithms import check_algorithm
     from hossctl.checking.clusters import generated_batches, generated_clusters
     from hossctl.checking.plugins import check_plugin
@@ -80,7 +81,8 @@ def check(
             clusters = generated_clusters(count, seed=seed, given=given)
             methods = check_plugin(found.name, found.make, arguments, clusters, questions)
         else:
-            check_algorithm(found.make, generated_batches(count, seed=seed, given=given), questions)
+            batches = generated_batches(count, seed=seed, given=given, cards=places_cards(found.make))
+            check_algorithm(found.make, batches, questions)
     document: Document = {
         "name": found.name,
         "kind": found.kind,

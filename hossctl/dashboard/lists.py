@@ -110,6 +110,8 @@ async def show_worker(client: DispatcherClient, name: str) -> dict[str, Any]:
         "returned": found.returned,
         "lastSeenMs": found.last_seen_ms_ago,
         "distrustedUntil": found.distrusted_until_unix_ms,
+        "profile": found.profile,
+        "failing": found.failing,
         "steps": [
             {"at": step.at_unix_ms, "state": step.state, "text": step.text} for step in reversed(found.steps)
         ],

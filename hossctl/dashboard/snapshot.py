@@ -171,7 +171,7 @@ def worker_row(worker: pb.WorkerInfo) -> dict[str, Any]:
     """A worker for JSON, in short."""
     return {
         "name": worker.name,
-        "state": worker.state,
+        "state": f"{worker.state}, failing" if worker.failing else worker.state,
         "labels": {label.key: label.value for label in worker.labels},
         "podsPerSecond": round(worker.pods_per_second, 1),
         "busyShare": round(worker.busy_share, 3),

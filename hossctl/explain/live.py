@@ -21,7 +21,7 @@ from hoss.wire.convert_selectors import labels_from_proto
 from hossctl.cli import run_async
 from hossctl.console import Document, Format, print_document, print_summary, say
 from hossctl.endpoints import Clients, Endpoints, clients_of
-from hossctl.explain.offline import explanation_document, pending_pods, preset
+from hossctl.explain.offline import NamedProfile, explanation_document, pending_pods, preset
 from hossctl.explain.remedies import NodeNow, remedies
 from hossctl.explain.table import print_nodes, verdict
 from hossctl.figures import written_duration
@@ -98,12 +98,14 @@ async def take_snapshot(clients: Clients) -> LiveSnapshot:
     return LiveSnapshot(cache, demands)
 
 
-async def explain_live(endpoints: Endpoints, namespace: str, name: str, profile: str = "") -> Document:
+async def explain_live(
+    endpoints: Endpoints, namespace: str, name: str, profile: NamedProfile | None = None
+) -> Document:
     """The explanation of a pod of the platform. Times are Unix milliseconds; 0 where there is none. Raises
     NotFound.
 
     `nodes` has the evaluation of every node; for a bound pod, as if it had just been released. The profile is
-    the one named, else the preset that its worker's label chooses."""
+    the one given, else the preset that its worker has."""
     async with clients_of(endpoints) as clients:
         pod = await clients.dispatcher.get_pod(namespace, name, queue=True)
         snapshot = await take_snapshot(clients)
@@ -129,18 +131,18 @@ async def explain_live(endpoints: Endpoints, namespace: str, name: str, profile:
     if pod.HasField("queue"):
         document["queue"] = queue_document(pod.queue)
         document["wouldHelp"] = _would_help(pod, spec, snapshot)
-    return {**document, "profile": chosen, "nodes": _evaluated(spec, snapshot, chosen)}
+    return {**document, "profile": chosen.name, "nodes": _evaluated(spec, snapshot, chosen)}
 
 
 async def explain_manifest(
-    endpoints: Endpoints, objects: Iterable[tuple[str, Object]], profile: str = ""
+    endpoints: Endpoints, objects: Iterable[tuple[str, Object]], profile: NamedProfile | None = None
 ) -> list[Document]:
     """The explanation of each pod of a manifest, as if it were submitted now. Raises InvalidInput."""
     pending = pending_pods(objects, Cluster())
     async with clients_of(endpoints) as clients:
         snapshot = await take_snapshot(clients)
-    chosen = profile or DEFAULT_PROFILE
-    return [{**pod.document(chosen), **_evaluated(pod.spec, snapshot, chosen)} for pod in pending]
+    chosen = profile or NamedProfile(DEFAULT_PROFILE, preset(DEFAULT_PROFILE))
+    return [{**pod.document(chosen.name), **_evaluated(pod.spec, snapshot, chosen)} for pod in pending]
 
 
 def print_live(
@@ -150,7 +152,7 @@ def print_live(
     endpoints: Endpoints,
     output: Format,
     *,
-    profile: str,
+    profile: NamedProfile | None,
     all_nodes: bool,
 ) -> None:
     """Fetch and print the explanation of one pod."""
@@ -167,18 +169,21 @@ def print_live(
         print_nodes(document["nodes"], all_nodes=all_nodes)
 
 
-def _evaluated(spec: PodSpec, snapshot: LiveSnapshot, name: str) -> Document:
-    profile = preset(name)
+def _evaluated(spec: PodSpec, snapshot: LiveSnapshot, chosen: NamedProfile) -> Document:
+    profile = chosen.profile
     return explanation_document(explain_placement(examine(spec, snapshot, profile), snapshot, profile))
 
 
-async def _profile_of(clients: Clients, worker: str) -> str:
-    """The preset that a worker's label chooses. Profiles of its configuration are not known here."""
+async def _profile_of(clients: Clients, worker: str) -> NamedProfile:
+    """The preset that a worker has. Other profiles are in its configuration, which is not known here."""
+    name = DEFAULT_PROFILE
     for info in await clients.dispatcher.list_workers() if worker else ():
-        strategy = dict(labels_from_proto(info.labels)).get(STRATEGY_LABEL, "")
-        if info.name == worker and strategy in PRESETS:
-            return strategy
-    return DEFAULT_PROFILE
+        if info.name == worker:
+            name = info.profile.partition(",")[0] or dict(labels_from_proto(info.labels)).get(
+                STRATEGY_LABEL, ""
+            )
+    name = name if name in PRESETS else DEFAULT_PROFILE
+    return NamedProfile(name, preset(name))
 
 
 async def _card_mask(clients: Clients, pod: pb.PodInfo) -> int:

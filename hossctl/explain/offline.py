@@ -7,9 +7,12 @@ answers."""
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import NamedTuple
 
-from hoss.errors import InvalidInput
+from hoss.config import load_document, with_flags
+from hoss.errors import ConfigError, InvalidInput
 from hoss.manifests.cluster import DEVICE_LISTS, STORAGE_LISTS, read_cluster, read_pending_pod
 from hoss.manifests.fields import Object, mapping, text
 from hoss.manifests.gangs import VOLCANO_JOB, read_volcano_job
@@ -28,6 +31,7 @@ from hoss.model.devices import Allocation, DeviceResult
 from hoss.model.pod import PodSpec, Workload
 from hoss.model.quantity import parse_quantity
 from hossctl.console import Document
+from scheduler_worker.config import KIND, PLUGIN_GROUP, WorkerConfig, chosen_profile, factories
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.offline.preemption import PreemptionResult, preempt
@@ -146,6 +150,10 @@ def explanation_document(explanation: PlacementExplanation) -> Document:
     }
     if explanation.message:
         document["message"] = explanation.message
+    if explanation.permits:
+        document["permit"] = [answer._asdict() for answer in explanation.permits]
+    if explanation.pre_binds:
+        document["preBind"] = list(explanation.pre_binds)
     bound: dict[str, Document] = {}
     for node, volumes in explanation.bindings.items():
         bound.setdefault(node, {})["volumes"] = {c: _volume_document(v) for c, v in volumes.items()}
@@ -250,10 +258,30 @@ def pending_pods(objects: Iterable[tuple[str, Object]], cluster: Cluster) -> lis
     return [pending for place, item in objects for pending in _pending(place, item, cluster)]
 
 
-def explain_offline(pending: Pending, cluster: Cluster, profile: str) -> Document:
+class NamedProfile(NamedTuple):
+    """A profile to explain with."""
+
+    name: str
+    profile: Profile
+
+
+def explain_offline(pending: Pending, cluster: Cluster, chosen: NamedProfile) -> Document:
     """The explanation for a cluster from files, preemption included."""
-    explained = explain(pending.spec, cluster, preemption=True, profile=preset(profile))
-    return {**pending.document(profile), **explained}
+    explained = explain(pending.spec, cluster, preemption=True, profile=chosen.profile)
+    return {**pending.document(chosen.name), **explained}
+
+
+def profile_of(name: str, config: Path | None) -> NamedProfile | None:
+    """The profile of a worker with this document of kind WorkerConfig, or the preset of this name; None where
+    neither is given. Raises InvalidInput."""
+    if config is None:
+        return NamedProfile(name, preset(name)) if name else None
+    document = load_document(config, KIND, WorkerConfig)
+    registry = REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP)))
+    try:
+        return NamedProfile(*chosen_profile(with_flags(document, {"profile": name or None}), registry))
+    except ConfigError as exc:
+        raise exc.at(str(config)) from None
 
 
 def preset(name: str) -> Profile:

@@ -23,6 +23,17 @@ def print_nodes(document: Document, *, all_nodes: bool) -> None:
     print_rows(_grouped(document) if grouped else _each(document), _COLUMNS)
     if grouped:
         say(f"{nodes:,} nodes; --all-nodes shows each")
+    _print_later_points(document)
+
+
+def _print_later_points(document: Document) -> None:
+    """What comes after scoring, for the best node."""
+    for permit in document.get("permit", ()):
+        reason = f": {permit['reason']}" if permit["reason"] else ""
+        words = {"goes": "lets it go", "waits": "has it wait", "denied": "denies it"}[permit["answer"]]
+        say(f"permit plugin {permit['plugin']} {words} on {permit['node']}{reason}")
+    for plugin in document.get("preBind", ()):
+        say(f"pre-bind plugin {plugin} was not asked: it prepares pods, once they are reserved")
 
 
 def verdict(document: Document) -> str:

@@ -128,6 +128,7 @@ def worker_document(worker: dispatcher_pb2.WorkerInfo) -> Document:
         "kind": "Worker",
         "name": worker.name,
         "labels": _labels(worker.labels),
+        "profile": worker.profile or None,
         "state": worker.state,
         "epoch": worker.epoch,
         "outstanding": worker.outstanding,
@@ -148,6 +149,7 @@ def worker_document(worker: dispatcher_pb2.WorkerInfo) -> Document:
         "incarnation": f"{worker.incarnation:016x}",
         "stateSinceUnixMs": worker.state_since_unix_ms,
         "distrustedUntilUnixMs": worker.distrusted_until_unix_ms or None,
+        "failing": worker.failing or None,
         "synchronisation": worker.synchronisation,
         "fillMs": round(worker.fill_seconds * 1000, 1),
         "behind": [
@@ -250,7 +252,8 @@ def _age(document: Document) -> str:
 
 
 def _worker_state(worker: Document) -> str:
-    return f"{worker['state']}, distrusted" if worker["distrustedUntilUnixMs"] else str(worker["state"])
+    notes = {"distrusted": worker["distrustedUntilUnixMs"], "failing": worker["failing"]}
+    return ", ".join([str(worker["state"]), *(note for note, holds in notes.items() if holds)])
 
 
 def _since(document: Document) -> str:
@@ -338,6 +341,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("BOUND", _field("bound")),
         Column("CONFLICTS", _field("conflicts")),
         Column("LABELS", lambda worker: written_labels(worker["labels"])),
+        Column("PROFILE", lambda worker: worker["profile"] or "-", wide=True),
         Column("WORK", _work, wide=True),
         Column("CONFLICT SHARE", lambda worker: f"{worker['conflictShare']:.1%}", wide=True),
         Column("PODS/S", _field("podsPerSecond"), wide=True),

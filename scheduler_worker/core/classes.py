@@ -241,6 +241,7 @@ def compile_demand(
             unknown.append(name)
     rows = np.flatnonzero(request)
     excess = spec.nonzero_excess
+    request.flags.writeable = rows.flags.writeable = False  # plugins are shown them
     return Demand(
         spec=spec,
         request=request,

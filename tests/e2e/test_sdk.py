@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from e2e.cluster import Cluster
-from e2e.loads import all_bound, audited, prepare, submit
+from e2e.loads import all_bound, assert_clean, audited, prepare, submit, until_agreed
 from waiting import DEADLINE_SECONDS, until
 
 from hoss import sdk
@@ -20,7 +20,9 @@ from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec, PodTemplate, W
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.sdk.scheduler import SchedulerFailed
 from hossctl.endpoints import Clients, clients_of
-from hossctl.load.nodes import register
+from hossctl.load.generated import card_request
+from hossctl.load.nodes import GIB, register
+from scheduler_worker.core.placement.algorithms import BestFitPlacement
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "examples"))
@@ -121,6 +123,24 @@ async def test_pods_of_a_scheduler_that_answers_nonsense_say_so_and_wait_for_a_b
             assert (await audited(clients)).exit_code == 0
 
 
+async def test_a_scheduler_that_fails_at_everything_is_named_and_others_get_its_pods(
+    cluster: Cluster,
+) -> None:
+    async def failing(clients: Clients) -> str:
+        return {worker.name: worker.failing for worker in await clients.dispatcher.list_workers()}["mine"]
+
+    async with clients_of(cluster.endpoints) as clients, running(cluster, Raising(), window=20):
+        await prepare(clients, workers=1, nodes=40)
+        await submit(clients, jobs=1, replicas=100)
+        assert await until(lambda: failing(clients)) == "scheduler mine failed: KeyError: 'zone'"
+        async with running(cluster, EmptiestFirst(), "better"):
+            await until_agreed(clients, workers=2)
+            await submit(clients, jobs=4, replicas=500, name="more")
+            await until(lambda: all_bound(clients, 2100))
+            given = {worker.name: worker.bound for worker in await clients.dispatcher.list_workers()}
+        assert given["better"] == 2100
+
+
 async def test_a_scheduler_that_never_answers_ends_and_others_place_its_pods(cluster: Cluster) -> None:
     released = threading.Event()
 
@@ -211,3 +231,37 @@ async def gone(clients: Clients, name: str) -> bool:
 async def some_say(clients: Clients, reason: str) -> bool:
     pods = [pod async for pod in clients.dispatcher.list_pods(job="job-0")]
     return any(pod.reason.startswith(reason) for pod in pods)
+
+
+async def test_a_scheduler_that_places_cards_fills_them_and_overfills_none(cluster: Cluster) -> None:
+    """On every node pods with half a card, with two whole ones and with shares of two fill all eight cards."""
+    allocatable = (("cpu", 64_000), ("memory", 256 * GIB), ("pods", 250), *card_request(8, 1000)[0].items())
+    nodes = [NodeSpec(f"node-{i}", allocatable=allocatable, cards=8) for i in range(6)]
+    async with clients_of(cluster.endpoints) as clients, running(cluster, BestFitPlacement(), window=30):
+        await register(clients.resolver, nodes)
+        await until_agreed(clients, workers=1)
+        workloads = [
+            Workload(f"job-{count}-{milli}", carded(count, milli), replicas)
+            for count, milli, replicas in ((1, 500, 24), (2, 1000, 12), (2, 400, 12))
+        ]
+        for request in submission(workloads):
+            await clients.dispatcher.submit(request)
+        await until(lambda: all_bound(clients, 48))
+        await assert_clean(clients, bound=48)
+        full = [list(node.cards_used_milli[:8]) for node in await clients.resolver.list_nodes()]
+        assert sum(map(sum, full)) == 12_000 + 24_000 + 9_600
+
+
+def carded(count: int, milli: int) -> PodTemplate:
+    requests, devices = card_request(count, milli)
+    spec = PodSpec(requests=(("cpu", 100), *requests.items()), devices=devices)
+    return PodTemplate(spec, owner_kind="Job")
+
+
+async def test_pods_with_cards_come_back_from_a_scheduler_that_does_not_place_them(cluster: Cluster) -> None:
+    async with clients_of(cluster.endpoints) as clients, running(cluster, EmptiestFirst()):
+        await register(clients.resolver, [NodeSpec("node-0", allocatable=(("cpu", 64_000),), cards=8)])
+        await until_agreed(clients, workers=1)
+        for request in submission([Workload("job-0", carded(1, 500), 1)]):
+            await clients.dispatcher.submit(request)
+        await until(lambda: some_say(clients, "scheduler mine does not know about cards"))

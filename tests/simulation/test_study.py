@@ -141,7 +141,7 @@ def test_the_study_of_the_document_runs_as_it_stands_there():
 
 def test_the_algorithm_of_the_tutorial_runs_as_it_stands_there_and_binds_more_than_chance():
     tutorial = DOCUMENT.parent / "tutorials" / "algorithm.md"
-    (block,) = re.findall(r"```python\n(.*?)```", tutorial.read_text("utf-8"), flags=re.DOTALL)
+    block, _ = re.findall(r"```python\n(.*?)```", tutorial.read_text("utf-8"), flags=re.DOTALL)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile(block, "docs/tutorials/algorithm.md", "exec"), {"__name__": "tutorial"})

@@ -404,6 +404,33 @@ def sync(
 
 
 @app.command()
+def sdk(
+    *,
+    scheduler: Annotated[
+        str, typer.Option(metavar="FILE.py:CLASS", help="The scheduler of your own.")
+    ] = "examples/emptiest_first.py:EmptiestFirst",
+    nodes: Annotated[int, typer.Option(min=1)] = 1000,
+    pods: Annotated[int, typer.Option(min=1)] = 50_000,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs; the figure is their median.")] = 3,
+    redis_url: RedisUrl = "",
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What a scheduler of your own costs that hoss.sdk runs: CPU time of its process per pod."""
+    from tools.bench import sdk as own
+
+    check(output, json)
+    cost = own.measure(
+        own.SdkSetting(scheduler, nodes, pods, seed, repeat, redis_url), quiet=not output.for_people
+    )
+    title = f"{pods:,} equal pods, {nodes:,} nodes, {scheduler}"
+    publish(cost.as_json(), output, json, title=title, lines=cost.lines())
+    if cost.audit.findings:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
 def reconnect(
     *,
     nodes: Annotated[int, typer.Option(min=1)] = 5000,

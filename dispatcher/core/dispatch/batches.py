@@ -130,8 +130,10 @@ class Dispatch:
         return worker, min(limit, share, worker.credit, self._pods_in_time(worker, class_id))
 
     def _working(self, destination: Destination) -> list[Worker]:
-        """Workers that may get pods; those with recalled pods only where there are no others."""
+        """Workers that may get pods; those with recalled pods, and those that fail at everything, only where
+        there are no others."""
         working = [w for w in self.routing.working(destination) if w.name not in self._kept_for_gangs]
+        working = [w for w in working if not w.heartbeat.failing] or working
         return [w for w in working if not w.served_last] or working
 
     def _next_class(self, sub_queue: int) -> int:

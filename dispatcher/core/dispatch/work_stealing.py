@@ -55,7 +55,7 @@ class Stealing:
             worker.served_last = worker.served_last and worker.work_micros > idle_micros
         if not self.rules.after_seconds:
             return []
-        available = [w for w in self.members if w.takes_work and not w.served_last]
+        available = [w for w in self.members if w.takes_work and not (w.served_last or w.heartbeat.failing)]
         idle = [w for w in available if w.work_micros <= idle_micros]
         if not idle:
             return []

@@ -28,7 +28,7 @@ KNOWN_CLASSES = 4096
 _BUSY_SECONDS = 1.5
 
 MAX_TRANSITIONS = 50  # kept per worker
-_MOST_REASON = 300  # characters of a worker's reason to stop
+MOST_REASON = 300  # characters of a worker's reason to stop, or for its failures
 
 # How long and how many gone workers are remembered. One that an operator cordoned or drained is remembered as
 # long as there is room: it registers again in that state.
@@ -144,6 +144,7 @@ class Worker:
     number: int  # the pod table's `worker` column
     labels: dict[str, str] = field(default_factory=dict)
     incarnation: int = 0
+    profile: str = ""  # how it chooses nodes, for people
     window: int = 0
     link: int = 0
     epoch: int = 0
@@ -303,7 +304,15 @@ class Membership:
         return [worker for worker in self._workers.values() if worker.living]
 
     def join(
-        self, name: str, labels: Mapping[str, str], *, incarnation: int, window: int, link: int, now: float
+        self,
+        name: str,
+        labels: Mapping[str, str],
+        *,
+        incarnation: int,
+        window: int,
+        link: int,
+        now: float,
+        profile: str = "",
     ) -> Worker | None:
         """Register a worker on a new link, JOINING until `welcome`. None if a living or joining worker has
         the name, or if it is a new name and there is no number for it."""
@@ -314,7 +323,7 @@ class Membership:
             worker = self._workers[name] = self._add(name)
         elif worker.state not in GONE:
             return None
-        worker.labels, worker.incarnation = dict(labels), incarnation
+        worker.labels, worker.incarnation, worker.profile = dict(labels), incarnation, profile
         worker.window, worker.link = window, link
         worker.last_seen, worker.heartbeat = now, NO_HEARTBEAT
         worker.set_state(WorkerState.JOINING, now)
@@ -350,6 +359,10 @@ class Membership:
             worker.busy_share += (1 - math.exp(-elapsed / _BUSY_SECONDS)) * (share - worker.busy_share)
         if heartbeat.ready and not before.ready:
             worker.record(now, "its view of the nodes is filled")
+        if heartbeat.failing and not before.failing:
+            worker.record(now, f"it fails at everything: {heartbeat.failing}")
+        elif before.failing and not heartbeat.failing:
+            worker.record(now, "it may have pods again")
         worker.last_seen = now
         worker.heartbeat, worker.recalled = heartbeat, False
 
@@ -357,7 +370,7 @@ class Membership:
         """It announced that it stops: it gets no more pods."""
         worker.stopping = True
         if worker.living:
-            why = f": {clipped(reason, _MOST_REASON)}" if reason else ""
+            why = f": {clipped(reason, MOST_REASON)}" if reason else ""
             worker.set_state(WorkerState.DRAINING, now, f"it is about to stop{why}")
 
     def lose(self, worker: Worker, now: float, why: str) -> None:

@@ -32,6 +32,7 @@ class Heartbeat(NamedTuple):
     fill_seconds: float = 0.0
     working_seconds: float = 0.0  # wall-clock time spent scheduling, waiting for a core included
     clock_seconds: float = 0.0  # the worker's own clock at this heartbeat
+    failing: str = ""  # why its plugins or its algorithm fail at everything
 
 
 NO_HEARTBEAT = Heartbeat()

@@ -106,6 +106,8 @@ export class WorkerPage extends Detail {
       heading(`Worker ${worker.name}`, make("a", { href: address(["timeline"], { worker: worker.name }) }, "Its timeline")),
       facts([
         ["State", state(worker.state), ` since ${when(worker.since)}`],
+        ["Profile", worker.profile || "unknown"],
+        ...(worker.failing ? [["Fails at everything", worker.failing]] : []),
         ["Labels", labels(worker.labels) || "none"],
         ["Pods per second", count(worker.podsPerSecond)],
         ["Busy", share(worker.busyShare)],

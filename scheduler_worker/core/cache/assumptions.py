@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.fit import pick_cards
+from hoss.model.fit import pick_cards, pods_on_cards
 from hoss.model.pod import DeviceRequest, PodGroup
-from hoss.model.resources import WHOLE_CARD_MILLI
 from hoss.wire.columns import CARD_SLOTS, NO_CARD
 from scheduler_worker.core.nodes import NodeIndexes
 
@@ -69,13 +68,9 @@ class CardLayers:
 
 
 def pods_that_fit(used: NDArray[np.uint16], devices: DeviceRequest) -> NDArray[np.int64]:
-    """How many more pods with these devices the cards of each node hold: (n,). `used` is (n, 16).
-
-    For whole cards or a share of one. For shares of several cards it would depend on how the first pods
-    spread."""
-    free = np.maximum(WHOLE_CARD_MILLI - used.astype(np.int64), 0)
-    pods: NDArray[np.int64] = (free // max(devices.milli, 1)).sum(axis=1) // max(devices.count, 1)
-    return pods
+    """How many more pods with these devices the cards of each node hold, see pods_on_cards: (n,). `used` is
+    (n, 16)."""
+    return pods_on_cards(used, devices.count, devices.milli)
 
 
 @dataclass(slots=True, eq=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.placing import NO_NODE
+from hoss.model.placing import NO_NODE, FailureStreak
 from hoss.model.pod import PodSpec
 from hoss.wire.columns import MAX_CANDIDATES
 from scheduler_worker.core.cache.assumptions import Assumption
@@ -90,6 +90,7 @@ class Cycle:
         """`algorithm` places whole batches of the pods that suit it; None: every pod is ranked."""
         self.costs = CostMeter()
         self.failures = PluginFailures()
+        self.streak = FailureStreak()
         if profile.permits:
             # An alternate is a node that no plugin permitted.
             limits = replace(limits, alternates=0)
@@ -140,6 +141,20 @@ class Cycle:
 
     def step(self) -> int:
         """See Scheduler.step."""
+        noted = self.failures.noted
+        settled = self._step()
+        # What permit plugins say of it comes later.
+        self._judge(noted, succeeded=settled > 0 and not self._profile.permits)
+        return settled
+
+    def _judge(self, noted: int, *, succeeded: bool) -> None:
+        """Count the work since so many failures were noted as a failure or a success of code of others."""
+        if self.failures.noted > noted:
+            self.streak.failed(self.failures.latest, self._clock())
+        elif succeeded:
+            self.streak.succeeded()
+
+    def _step(self) -> int:
         self._backlog.resume_ended()
         if self._whole is not None and self._whole.asked:
             return self._take_answer(self._whole)
@@ -171,7 +186,9 @@ class Cycle:
         may depend on them are placed again."""
         if not self._profile.permits:
             return
+        noted, pods = self.failures.noted, self._draft.pods
         held = held_back(self._draft, self._profile.permits, self._cache, self.failures)
+        self._judge(noted, succeeded=pods > 0)
         if held is None:
             return
         self._proposals.discard(held.assumed)
@@ -260,7 +277,7 @@ class Cycle:
         pods = len(runs) - len(left)
         self.costs.sampled(pods, self._clock() - started)
         self._backlog.put_first(left)
-        return pods or self.step()
+        return pods or self._step()
 
     def _suitable_runs(self, first: Run, room: int) -> Iterator[Run]:
         """This run and those behind it that suit sampled scoring, as many as go at once."""

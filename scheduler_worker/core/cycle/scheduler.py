@@ -260,6 +260,10 @@ class Scheduler:
         """Failures of plugins from outside, each kind once."""
         return self._cycle.failures.take()
 
+    def failing(self, now: float) -> str:
+        """Why plugins or the algorithm fail at everything; empty: they do not (see FailureStreak)."""
+        return self._cycle.streak.failing(now)
+
     @property
     def plugin_stuck(self) -> str:
         """Which plugin from outside is off, because a call of it did not end; empty: none."""

@@ -10,7 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.fit import take_cards
 from hoss.model.placing import NodeSnapshot, PlacementBatch, PlacementRun
+from hoss.wire.columns import NO_CARD
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.backlog import bears_rules
 from scheduler_worker.core.framework.sandbox import PluginFailed
@@ -51,14 +53,15 @@ class WholeBatches:
 
     def suits(self, run: Run) -> bool:
         """Whether the interface has all that such pods need. The others are ranked: gangs and all-or-nothing
-        work, and pods with rules about other pods, ports, cards, volumes or devices."""
+        work, and pods with rules about other pods, ports, volumes or devices; also pods with cards, unless the
+        algorithm places them."""
         spec = run.pod_class.spec
         return (
             run.work.gang is None
             and not run.work.transactional
             and not bears_rules(spec)
             and not spec.host_ports
-            and spec.devices is None
+            and (spec.devices is None or self._calls.places_cards)
         )
 
     def ask(self, runs: Sequence[tuple[Run, Mask]]) -> None:
@@ -107,15 +110,20 @@ class WholeBatches:
         )
         places = (free // demand.request[demand.rows, None]).min(axis=0)
         holds: Mask = feasible & (_earlier_equals(nodes) < places[np.where(known, nodes, 0)])
+        devices = demand.devices
+        if devices is not None:
+            used = self._cache.cards.used[:size].copy()
+            holds[holds] = take_cards(used, nodes[holds].tolist(), devices.count, devices.milli)
         return holds
 
     def _snapshot(self) -> NodeSnapshot:
         cache, size = self._cache, self._cache.size
         allocatable, requested = cache.accounts.allocatable[:, :size].copy(), cache.requested[:, :size].copy()
-        for column in (allocatable, requested):
+        cards = cache.cards.used[:size].copy()
+        for column in (allocatable, requested, cards):
             column.flags.writeable = False
         names, specs = tuple(cache.schema.names), tuple(cache.catalogue.specs[:size])
-        return NodeSnapshot(names, allocatable, requested, specs)
+        return NodeSnapshot(names, allocatable, requested, specs, cards if (cards != NO_CARD).any() else None)
 
 
 def pods_of(runs: Iterable[Run]) -> int:

@@ -1,16 +1,18 @@
 """The sandbox of plugins from outside: any exception, any wrong answer and any call without an end of theirs
 becomes PluginFailed.
 
-The pods that were being placed are answered with the failure as their reason, and the worker goes on. After a
+A plugin is given the worker's own columns without copies, and so in a form that it cannot write to. The pods that were being placed are answered with the failure as their reason, and the worker goes on. After a
 call that had to be interrupted the plugin is not asked again."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hoss.errors import ConfigError, HossError
+from scheduler_worker.core.cache.columns import NodeView, OneNode
 from scheduler_worker.core.framework.extension_points import (
     MAX_SCORE,
     Diagnosis,
@@ -20,15 +22,20 @@ from scheduler_worker.core.framework.extension_points import (
     FilterState,
     Permission,
     PermitPlugin,
+    PlacedBatch,
     PreBindPlugin,
     Reads,
     Rejection,
+    ReservedBatch,
     ScoreFastPaths,
     ScorePlugin,
     ScoreState,
     Unready,
     overrides,
 )
+from scheduler_worker.core.nodes import NodeSpecs
+
+_MAX_RAW_SCORE = 2**53  # exact as doubles, and a hundred times that is below 2**63
 
 
 class PluginFailed(HossError):  # noqa: N818 - named for what happened, as in hoss.errors
@@ -129,9 +136,13 @@ def _sandboxed_plugin(plugin: Any, calls: _Calls) -> Any:
             raise ConfigError(f"{key} is {members[key]!r}, and must be {kind.__name__}")
     # Scoring pods side by side is for plugins whose answers need no checks.
     if isinstance(plugin, FilterPlugin) and (passes := plugin.fast_filter.one_node) is not None:
-        members["fast_filter"] = FilterFastPaths(lambda pod, node: calls(lambda: bool(passes(pod, node))))
+        members["fast_filter"] = FilterFastPaths(
+            lambda pod, node: calls(lambda: bool(passes(pod, _read_only(node))))
+        )
     if isinstance(plugin, ScorePlugin) and (points := plugin.fast_score.one_node) is not None:
-        members["fast_score"] = ScoreFastPaths(lambda pod, node: calls(lambda: _score(points(pod, node))))
+        members["fast_score"] = ScoreFastPaths(
+            lambda pod, node: calls(lambda: _score(points(pod, _read_only(node))))
+        )
     return type(f"Sandboxed{type(plugin).__name__}", tuple(bases), members)()
 
 
@@ -139,7 +150,7 @@ def _sandboxed_method(name: str, plugin: Any, calls: _Calls) -> Callable[..., An
     method, check, state = getattr(plugin, name), _check_of(name, plugin), _STATES.get(name)
 
     def checked(*args: Any) -> Any:
-        answer = method(*args)
+        answer = method(*map(_read_only, args))
         if answer is None and name in _SKIPPING:
             return None
         if state is not None:
@@ -148,6 +159,62 @@ def _sandboxed_method(name: str, plugin: Any, calls: _Calls) -> Callable[..., An
 
     call = calls.in_thread if name in _IN_THREAD else calls
     return lambda _, *args: call(checked, *args)
+
+
+def _read_only(given: Any) -> Any:
+    """What a plugin is given, in a form in which it can change nothing of the worker's. Not a cache: states
+    follow it."""
+    way = _READ_ONLY.get(type(given))
+    return given if way is None else way(given)
+
+
+def _read_only_column(column: NDArray[Any]) -> NDArray[Any]:
+    shown = column.view()
+    shown.flags.writeable = False
+    return shown
+
+
+def _read_only_view(view: NodeView) -> NodeView:
+    # By hand: for small views dataclasses.replace takes longer than a plugin.
+    return NodeView(
+        view.catalogue,
+        _read_only_column(view.at),
+        _read_only_column(view.allocatable),
+        _read_only_column(view.requested),
+        _read_only_column(view.nonzero_requested),
+        _read_only_column(view.divisors),
+        _read_only_column(view.mean_factors),
+        view.exact_in_doubles,
+        None if view.cards_used is None else _read_only_column(view.cards_used),
+        None if view.ahead is None else _read_only_column(view.ahead),
+    )
+
+
+def _copied_node(node: OneNode) -> OneNode:
+    cards = node.cards_used
+    return OneNode(
+        node.allocatable.copy(),
+        node.requested.copy(),
+        node.nonzero_requested.copy(),
+        None if cards is None else cards.copy(),
+    )
+
+
+_READ_ONLY: dict[type, Callable[[Any], Any]] = {
+    np.ndarray: _read_only_column,
+    NodeView: _read_only_view,
+    NodeSpecs: lambda specs: NodeSpecs(specs.catalogue, _read_only_column(specs.at)),
+    OneNode: _copied_node,
+    PlacedBatch: lambda pods: replace(
+        pods, classes=_read_only_column(pods.classes), nodes=_read_only(pods.nodes)
+    ),
+    ReservedBatch: lambda pods: replace(
+        pods,
+        classes=_read_only_column(pods.classes),
+        uids=_read_only_column(pods.uids),
+        nodes=_read_only_column(pods.nodes),
+    ),
+}
 
 
 class _SandboxedFilterState(FilterState):
@@ -169,7 +236,7 @@ class _SandboxedFilterState(FilterState):
 
     def _refresh(self) -> bool:
         changed = bool(self._state.refresh())
-        self.passed = _column(self._state.passed, np.bool_, self._cache.size)
+        self.passed = _mask(self._state.passed, self._cache.size)
         rejection, failure = self._state.rejection, self._state.failure
         self.rejection = None if rejection is None else _a(Rejection, rejection)
         self.failure = None if failure is None else _a(Failure, failure)
@@ -189,7 +256,7 @@ class _SandboxedScoreState(ScoreState):
 
     def scores(self, feasible: Any) -> Any:
         """See ScoreState. Scores of nodes that are not feasible are not checked."""
-        return self._calls(self._scores, feasible)
+        return self._calls(self._scores, _read_only(feasible))
 
     def _scores(self, feasible: Any) -> Any:
         scores = self._state.scores(feasible)
@@ -202,27 +269,49 @@ def _a(kind: type[Any], answer: Any) -> Any:
     return answer
 
 
-def _column(answer: Any, dtype: type[np.generic], count: int) -> Any:
-    """A copy, for the framework computes in place. ValueError unless it is one value a node."""
-    column = np.array(answer, dtype)
+def _mask(answer: Any, count: int) -> Any:
+    """A copy, for the framework computes in place. ValueError unless it is one bool a node: indexes of nodes
+    would make a mask as well, of the wrong nodes."""
+    return _column(answer, count, "b", "a mask is of bool").astype(np.bool_)
+
+
+def _column(answer: Any, count: int, kinds: str, words: str) -> NDArray[Any]:
+    """ValueError unless it is one value a node, of these kinds of dtype."""
+    column = np.asarray(answer)
     if column.shape != (count,):
         raise ValueError(f"answered with shape {column.shape} for {count} nodes")
+    if column.dtype.kind not in kinds:
+        raise ValueError(f"answered with {column.dtype}, and {words}")
     return column
 
 
 def _scores(answer: Any, dtype: type[np.generic], count: int, that_matter: Any = slice(None)) -> Any:
-    column = _column(answer, dtype, count)
+    column = _numbers(answer, count)
     mattering = column[that_matter]
+    # What is no number is not in range either.
     if not ((mattering >= 0) & (mattering <= MAX_SCORE)).all():
+        _check_nan(mattering, "score")
         raise ValueError(f"gave a score outside 0 to {MAX_SCORE}")
-    return column
+    return np.where(np.isfinite(column), column, 0).astype(dtype)
 
 
 def _raw_scores(answer: Any, count: int) -> Any:
-    column = _column(answer, np.int64, count)
-    if (column < 0).any():
-        raise ValueError("gave a raw score below 0")
-    return column
+    column = _numbers(answer, count)
+    if not ((column >= 0) & (column <= _MAX_RAW_SCORE)).all():
+        _check_nan(column, "raw score")
+        if (column < 0).any():
+            raise ValueError("gave a raw score below 0")
+        raise ValueError(f"gave a raw score of {column.max():g}, above 2**53")
+    return column.astype(np.int64)
+
+
+def _numbers(answer: Any, count: int) -> NDArray[Any]:
+    return _column(answer, count, "iuf", "scores are numbers")
+
+
+def _check_nan(column: NDArray[Any], words: str) -> None:
+    if np.isnan(column).any():
+        raise ValueError(f"gave a {words} of nan")
 
 
 def _score(answer: Any) -> int:
@@ -233,7 +322,7 @@ def _score(answer: Any) -> int:
 
 def _refusals(answer: Any, count: int) -> Any:
     for mask in (answer.unresolvable, *(mask for _, mask in answer.reasons)):
-        _column(mask, np.bool_, count)
+        _mask(mask, count)
     return answer
 
 
@@ -243,13 +332,13 @@ def _names_or_rejection(answer: Any) -> Any:
 
 def _permission(answer: Any, count: int) -> Permission:
     given: Permission = _a(Permission, answer)
-    wait = None if given.wait is None else _column(given.wait, np.bool_, count)
-    return Permission(str(given.reason), _column(given.denied, np.bool_, count), wait)
+    wait = None if given.wait is None else _mask(given.wait, count)
+    return Permission(str(given.reason), _mask(given.denied, count), wait)
 
 
 def _unready(answer: Any, count: int) -> Unready:
     given: Unready = _a(Unready, answer)
-    return Unready(str(given.reason), _column(given.pods, np.bool_, count))
+    return Unready(str(given.reason), _mask(given.pods, count))
 
 
 def _check_of(method: str, plugin: Any) -> Callable[..., Any] | None:
@@ -295,7 +384,7 @@ _SKIPPING = frozenset(
 _IN_THREAD = frozenset({"pre_bind", "unreserve"})
 _CHECKS: dict[str, Callable[..., Any]] = {
     "pre_filter": lambda answer, _spec: _names_or_rejection(answer),
-    "filter": lambda answer, _pod, nodes: _column(answer, np.bool_, nodes.count),
+    "filter": lambda answer, _pod, nodes: _mask(answer, nodes.count),
     "refusals": lambda answer, _pod, nodes: _refusals(answer, nodes.count),
     "reason_for": lambda answer, _spec: _a(str, answer),
     "score": lambda answer, _pod, nodes: _scores(answer, np.float64, nodes.count),
@@ -313,16 +402,20 @@ class PluginFailures:
     """Failures of plugins from outside until they are logged, each kind once."""
 
     def __init__(self) -> None:
+        self.noted = 0  # ever
+        self.latest = ""
         self.stuck = ""  # the first failure by a call that did not end, in words; empty: there was none
         self._by_text: dict[str, PluginFailed | None] = {}  # None: taken
 
     def note(self, failure: PluginFailed) -> Diagnosis:
-        """Remember a failure; returns the diagnosis of the pods that it kept from being placed."""
+        """Remember a failure; returns the diagnosis of the pods that it kept from being placed. They are not
+        unschedulable: no change of a node would wake them, and another worker may place them."""
+        self.noted += 1
+        self.latest = str(failure)
         self._by_text.setdefault(str(failure), failure)
-        stuck = isinstance(failure, PluginStuck)
-        if stuck and not self.stuck:
+        if isinstance(failure, PluginStuck) and not self.stuck:
             self.stuck = str(failure)
-        return Diagnosis(str(failure), frozenset(), elsewhere=stuck)
+        return Diagnosis(str(failure), frozenset(), elsewhere=True)
 
     def take(self) -> list[PluginFailed]:
         """Failures since the last call that are new."""

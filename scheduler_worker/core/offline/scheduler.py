@@ -3,8 +3,8 @@ and why the others are out.
 
 It runs the same plugins on the same columns as a worker, and reports the result node by node."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,7 +13,7 @@ from hoss.model.devices import Allocation, RequestMapping
 from hoss.model.pod import PodSpec
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable
-from scheduler_worker.core.framework.extension_points import Code, Failure, Rejection
+from scheduler_worker.core.framework.extension_points import Code, Failure, PlacedBatch, Rejection
 from scheduler_worker.core.framework.plugin_state import PluginState
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.static_fit import StaticFit
@@ -44,6 +44,15 @@ class DeviceBinding(NamedTuple):
     mappings: tuple[RequestMapping, ...]
 
 
+class PermitAnswer(NamedTuple):
+    """What a permit plugin says of the pod, alone, on the best node."""
+
+    plugin: str
+    node: str
+    answer: str  # goes, waits or denied
+    reason: str  # empty where it goes
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementExplanation:
     """Nodes by name."""
@@ -60,6 +69,10 @@ class PlacementExplanation:
     # Of feasible nodes where claims are still to be allocated: their devices, and the requests that stand for
     # extended resources.
     devices: Mapping[str, DeviceBinding] = field(default_factory=dict)
+    permits: tuple[PermitAnswer, ...] = ()
+    pre_binds: tuple[
+        str, ...
+    ] = ()  # plugins that prepare reserved pods: not asked, for they would prepare it
 
     @property
     def totals(self) -> dict[str, int]:
@@ -116,9 +129,31 @@ def explain_placement(pod: ExaminedPod, cluster: ClusterView, profile: Profile) 
         for node, reservation in reserved.items()
         if reservation.devices
     }
-    return PlacementExplanation(
+    explanation = PlacementExplanation(
         None, tuple(sorted(scores)), refusals, scores, message, bindings=bindings, devices=devices
     )
+    if not len(at):
+        return explanation
+    totals = explanation.totals
+    best = min(at.tolist(), key=lambda node: (-totals[name(node)], name(node)))
+    return replace(
+        explanation,
+        permits=tuple(_permits(pod, cluster, profile, best)),
+        pre_binds=tuple(plugin.name for plugin in profile.pre_binds),
+    )
+
+
+def _permits(pod: ExaminedPod, cluster: ClusterView, profile: Profile, node: int) -> Iterator[PermitAnswer]:
+    nodes = cluster.cache.specs(np.array((node,), np.intp))
+    pods = PlacedBatch((pod.demand.spec,), np.zeros(1, np.intp), nodes)
+    for plugin in profile.permits:
+        answer, permission = "goes", plugin.permit(pods)
+        if permission is not None and permission.denied[0]:
+            answer = "denied"
+        elif permission is not None and permission.wait is not None and permission.wait[0]:
+            answer = "waits"
+        reason = "" if permission is None or answer == "goes" else permission.reason
+        yield PermitAnswer(plugin.name, cluster.cache.catalogue.name(node), answer, reason)
 
 
 def refusal_at(verdict: FilterVerdict, position: int) -> NodeRejection:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import ConfigError
+from hoss.model.fit import cards_fit, pods_on_cards, take_cards
 from hoss.model.placing import (
     NO_NODE,
     NodeSnapshot,
@@ -19,7 +20,9 @@ from hoss.model.placing import (
     PlacementBatch,
     PlacementRun,
     checked_placements,
+    places_cards,
 )
+from hoss.model.resources import WHOLE_CARD_MILLI
 from scheduler_worker.core.framework.sandbox import PluginFailed
 
 BUDGET_SECONDS = 0.1  # what an algorithm is told
@@ -37,6 +40,7 @@ class AlgorithmCalls(Protocol):
     """Asks one algorithm, one question at a time."""
 
     name: str
+    places_cards: bool  # see PlacementAlgorithm
 
     def ask(self, batch: PlacementBatch, snapshot: NodeSnapshot) -> None:
         """Begin to place this batch. Not before the former answer is taken or abandoned."""
@@ -59,7 +63,7 @@ def answer_of(
     started, nodes, failure = clock(), np.empty(0, np.intp), None
     try:
         nodes = checked_placements(batch, snapshot, algorithm.place(batch, snapshot, BUDGET_SECONDS))
-    except Exception as exc:  # noqa: BLE001 - code of others may raise anything
+    except (Exception, SystemExit) as exc:  # noqa: BLE001 - code of others may raise anything
         failure = PluginFailed(name, exc, kind="algorithm")
         failure.__cause__ = exc
     return PlacementAnswer(nodes, failure, clock() - started)
@@ -73,6 +77,7 @@ class CalledInPlace:
         self, name: str, algorithm: PlacementAlgorithm, clock: Callable[[], float] = lambda: 0.0
     ) -> None:
         self.name = name
+        self.places_cards = places_cards(algorithm)
         self._algorithm = algorithm
         self._clock = clock
         self._answer: PlacementAnswer | None = None
@@ -94,6 +99,8 @@ class CalledInPlace:
 class _RunByRun(ABC):
     """Places run after run, each on what those before it left."""
 
+    places_cards = True
+
     def place(
         self,
         batch: PlacementBatch,
@@ -102,9 +109,12 @@ class _RunByRun(ABC):
     ) -> NDArray[np.intp]:
         """See PlacementAlgorithm."""
         nodes, free = np.full(batch.pods, NO_NODE, np.intp), snapshot.free
+        cards = None if snapshot.cards_used is None else snapshot.cards_used.copy()
         for run in batch.runs:
-            chosen = self.choose(run, free, places_by_node(run, free))
+            chosen = self.choose(run, free, places_by_node(run, free, cards))
             nodes[run.first : run.first + len(chosen)] = chosen
+            if cards is not None and run.spec.devices is not None:
+                take_cards(cards, chosen.tolist(), run.spec.devices.count, run.spec.devices.milli)
             free -= run.request[:, None] * np.bincount(chosen, minlength=free.shape[1])
         return nodes
 
@@ -150,10 +160,18 @@ class BestFitPlacement(_RunByRun):
         return np.repeat(order, places[order])[: run.count]
 
 
-def places_by_node(run: PlacementRun, free: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many pods of the run fit on each node that admits them, at most `run.count`: (nodes,)."""
+def places_by_node(
+    run: PlacementRun, free: NDArray[np.int64], cards: NDArray[np.uint16] | None = None
+) -> NDArray[np.int64]:
+    """How many pods of the run fit on each node that admits them, at most `run.count`: (nodes,). `cards`: in
+    use, as in NodeSnapshot."""
     asked = np.flatnonzero(run.request)
     places = (free[asked] // run.request[asked, None]).min(axis=0)
+    devices = run.spec.devices
+    if devices is not None and cards is not None:
+        places = np.minimum(places, pods_on_cards(cards, devices.count, devices.milli))
+        if devices.count > 1 and devices.milli < WHOLE_CARD_MILLI:
+            places = np.minimum(places, cards_fit(cards, devices.count, devices.milli))  # one, and then anew
     return np.where(run.admitted, np.clip(places, 0, run.count), 0)
 
 

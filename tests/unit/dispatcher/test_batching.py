@@ -148,3 +148,25 @@ def test_batches_are_as_large_as_configured(new_bench):
     bench.join("w1", window=4000)
     bench.job("big", 3000)
     assert [len(work.uids) for work in bench.sent["w1"]] == [1000, 1000, 1000]
+
+
+FAILING = Heartbeat(ready=True, failing="algorithm mine failed: KeyError: 'zone'")
+
+
+def test_a_worker_that_fails_at_everything_gets_no_pods_that_others_may_have(bench):
+    failing = bench.join("w1")
+    bench.join("w2")
+    bench.handle(m.HeartbeatReceived(failing, FAILING, None))
+    bench.job("first", 3000)
+    assert (bench.in_hand("w1"), bench.in_hand("w2")) == (0, 2000)
+    bench.handle(m.HeartbeatReceived(failing, Heartbeat(ready=True), None))
+    bench.pump()
+    assert bench.in_hand("w1") == 1000
+    steps = [transition.text for transition in bench.machine.members.get("w1").transitions]
+    assert steps[-2:] == [f"it fails at everything: {FAILING.failing}", "it may have pods again"]
+
+
+def test_a_worker_that_fails_at_everything_gets_what_no_other_may_have(bench):
+    bench.handle(m.HeartbeatReceived(bench.join("w1"), FAILING, None))
+    bench.job("first", 300)
+    assert bench.in_hand("w1") == 300

@@ -99,6 +99,12 @@ def test_cases_of_all_kinds_are_answered_line_by_line_and_a_bad_one_stops_nothin
         (["-f", "nodes", "--nodes", "nodes"], "holds no Pod"),
         (["-f", "pod", "--nodes", "pod"], "holds no Node"),
         (["-f", "pod", "--nodes", "absent"], "cannot be read"),
+        (["--cases", "pod", "--profile", "binpack"], "--cases: answers with kube-scheduler's own profile"),
+        (["-f", "pod", "--nodes", "nodes", "--config", "absent"], "absent: cannot be read"),
+        (
+            ["-f", "pod", "--nodes", "nodes", "--config", "pod"],
+            "pod.yaml: apiVersion: is 'v1'; this release reads",
+        ),
     ],
 )
 def test_what_is_missing_or_wrong_is_said(explain, arguments, problem):
@@ -169,3 +175,82 @@ def test_an_error_of_a_manifest_names_its_place(explain):
     result = explain("-f", "d", "--nodes", "nodes", d=DEPLOYMENT.replace("cpu: '1'", "cpu: one"), nodes=NODES)
     assert result.exit_code == 2
     assert "document 1: spec.template.spec.containers[0].resources.requests" in result.stderr
+
+
+PLUGINS = """
+from scheduler_worker.core.framework.extension_points import Permission, PermitPlugin, PreBindPlugin
+import numpy as np
+
+class Office(PermitPlugin):
+    def __init__(self, says=""):
+        self._says = says
+
+    def permit(self, pods):
+        everybody, nobody = np.ones(len(pods.classes), bool), np.zeros(len(pods.classes), bool)
+        if self._says == "raises":
+            raise RuntimeError("nobody is in")
+        if self._says:
+            return Permission("it is closed", everybody if self._says == "denied" else nobody, everybody)
+
+class Licences(PreBindPlugin):
+    def pre_bind(self, pods):
+        raise AssertionError("explain prepares nothing")
+
+    def unreserve(self, pods):
+        pass
+"""
+CONFIG = """
+apiVersion: hoss.dev/v1alpha1
+kind: WorkerConfig
+profile: mine
+profiles:
+- name: mine
+  plugins:
+  - {name: NodeResourcesFit}
+  - {name: Office, args: {says: SAYS}}
+  - {name: Licences}
+"""
+
+
+@pytest.fixture
+def offices(tmp_path, monkeypatch):
+    """The plugins as a package that is installed, and a worker's document that names them."""
+    about = tmp_path / "offices-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: offices\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[hoss.plugins]\nOffice = offices_of_tests:Office\nLicences = offices_of_tests:Licences\n"
+    )
+    (tmp_path / "offices_of_tests.py").write_text(PLUGINS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return lambda says: CONFIG.replace("SAYS", says)
+
+
+@pytest.mark.parametrize(
+    ("says", "answer", "line"),
+    [
+        ("''", {"answer": "goes", "reason": ""}, "permit plugin Office lets it go on empty"),
+        ("waits", {"answer": "waits", "reason": "it is closed"}, "has it wait on empty: it is closed"),
+        ("denied", {"answer": "denied", "reason": "it is closed"}, "denies it on empty: it is closed"),
+    ],
+)
+def test_permit_plugins_of_a_workers_document_are_asked_and_pre_bind_plugins_named(
+    explain, offices, says, answer, line
+):
+    arguments = ["-f", "pod", "--nodes", "nodes", "--config", "config"]
+    files = {"pod": POD, "nodes": NODES, "config": offices(says)}
+    document = json.loads(explain(*arguments, "-o", "json", **files).stdout)
+    assert document["profile"] == "mine"
+    assert document["permit"] == [{"plugin": "Office", "node": "empty", **answer}]
+    assert document["preBind"] == ["Licences"]
+    said = explain(*arguments, **files).stderr
+    assert line in said
+    assert "pre-bind plugin Licences was not asked: it prepares pods, once they are reserved" in said
+
+
+def test_a_permit_plugin_that_raises_is_named(explain, offices):
+    result = explain(
+        "-f", "pod", "--nodes", "nodes", "--config", "config", pod=POD, nodes=NODES, config=offices("raises")
+    )
+    assert result.exit_code == 1
+    assert "plugin Office failed: RuntimeError: nobody is in" in result.stderr

@@ -514,6 +514,11 @@ def test_the_classes_of_the_tutorials_pass(hoss, tmp_path):
     tutorial = (DOCS / "tutorials" / "algorithm.md").read_text("utf-8")
     (source,) = re.findall(r"```python\n(.*?)\nfor algorithm in", tutorial, flags=re.DOTALL)
     assert check(hoss, tmp_path, source).exit_code == 0
+    (cards,) = re.findall(r"```python\n(from hoss.model.fit .*?)```", tutorial, flags=re.DOTALL)
+    imports = source.partition("\nfrom hoss.sim")[0]
+    done = check(hoss, tmp_path, f"{imports}\n{cards}")
+    assert done.exit_code == 0
+    assert "left out" not in done.stderr
     tutorial = (DOCS / "tutorials" / "plugin.md").read_text("utf-8")
     (source,) = re.findall(r"```python\n(.*?)\nfor percent in", tutorial, flags=re.DOTALL)
     assert check(hoss, tmp_path, source, "--args", '{"percent": 20}').exit_code == 0

@@ -5,7 +5,7 @@ import pytest
 
 from hoss.model.node import NodeSpec, Taint, Toleration
 from hoss.model.placing import NO_NODE, NodeSnapshot, PlacementBatch, PlacementRun, admits, checked_placements
-from hoss.model.pod import PodSpec
+from hoss.model.pod import DeviceRequest, PodSpec
 from hoss.model.selectors import NodeScope, Requirement
 
 
@@ -61,3 +61,43 @@ def test_anything_else_is_refused_with_what_is_wrong(answer, problem: str) -> No
 def test_name_labels_taints_and_the_policys_nodes_decide_who_is_let_in(spec: PodSpec, admitted: bool) -> None:
     node = NodeSpec("n", (("zone", "a"),), (Taint("gpu"), Taint("soon", effect="PreferNoSchedule")))
     assert admits(spec, node) is admitted
+
+
+CARDED = NodeSnapshot(
+    ("cpu", "pods"),
+    np.full((2, 2), 100),
+    np.zeros((2, 2), np.int64),
+    (NodeSpec("a", cards=2), NodeSpec("b")),
+    np.array(((0, 300, *[0xFFFF] * 14), [0xFFFF] * 16), np.uint16),
+)
+
+
+def carded(first: int, count: int, devices: DeviceRequest) -> PlacementRun:
+    return PlacementRun(PodSpec(devices=devices), np.array((1, 1)), np.array((True, True)), first, count)
+
+
+@pytest.mark.parametrize(
+    ("runs", "answer", "problem"),
+    [
+        # The shares go to the fuller card, as the ledger picks it, and leave the other one whole.
+        ([carded(0, 1, DeviceRequest(1, 700)), carded(1, 1, DeviceRequest(1, 1000))], [0, 0], None),
+        ([carded(0, 2, DeviceRequest(2, 300))], [0, 0], None),
+        (
+            [carded(0, 2, DeviceRequest(1, 1000))],
+            [0, 0],
+            "cards of node a: 2 pods of 1 times 1000 .* and 1 fit",
+        ),
+        ([carded(0, 3, DeviceRequest(2, 300))], [0, 0, 0], "3 pods of 2 times 300 .* and 2 fit"),
+        ([carded(0, 1, DeviceRequest(1, 100))], [1], "cards of node b: 1 pods of 1 times 100 .* and 0 fit"),
+        ([carded(0, 2, DeviceRequest(1, 1000))], [0, NO_NODE], None),
+    ],
+)
+def test_cards_are_checked_pod_by_pod_as_the_ledger_gives_them_out(runs, answer, problem) -> None:
+    batch = PlacementBatch(tuple(runs))
+    if problem is None:
+        assert checked_placements(batch, CARDED, answer).tolist() == answer
+    else:
+        with pytest.raises(ValueError, match=problem):
+            checked_placements(batch, CARDED, answer)
+    assert CARDED.cards_used is not None
+    assert CARDED.cards_used[0, :2].tolist() == [0, 300]

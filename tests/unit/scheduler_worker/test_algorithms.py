@@ -2,6 +2,7 @@
 of pods whose algorithm is wrong, late or stuck."""
 
 import asyncio
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -12,8 +13,9 @@ from waiting import until
 
 from hoss.errors import ConfigError
 from hoss.model.placing import NO_NODE
-from hoss.model.pod import PodAffinity, PodAffinityTerm
+from hoss.model.pod import DeviceRequest, PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.wire.columns import NO_CARD
 from scheduler_worker.calls_in_threads import AlgorithmStuck, CalledInThread
 from scheduler_worker.config import chosen_algorithm
 from scheduler_worker.core.cache.node_info import NodeInfoCache
@@ -159,6 +161,7 @@ class Asked:
 
     def __init__(self, algorithm):
         self._inner = CalledInPlace("mine", algorithm)
+        self.places_cards = self._inner.places_cards
         self.ready = self.abandoned = False
 
     def ask(self, batch, snapshot):
@@ -213,7 +216,11 @@ def test_pods_at_the_algorithm_are_given_back_or_dropped_and_a_late_answer_chang
 
 def question(pods=1):
     return SimpleNamespace(pods=pods, runs=()), SimpleNamespace(
-        allocatable=np.zeros((1, 0)), requested=np.zeros((1, 0)), free=np.zeros((1, 0)), specs=()
+        cards_used=None,
+        allocatable=np.zeros((1, 0)),
+        requested=np.zeros((1, 0)),
+        free=np.zeros((1, 0)),
+        specs=(),
     )
 
 
@@ -267,6 +274,99 @@ def test_algorithms_are_named_in_the_configuration():
     assert isinstance(chosen_algorithm("best-fit"), BestFitPlacement)
     name = "scheduler_worker.core.placement.algorithms:RandomPlacement"
     assert isinstance(chosen_algorithm(name), RandomPlacement)
+
+
+def test_an_algorithm_that_exits_is_named_and_its_worker_goes_on(harness_with, make_pod):
+    def leave(_batch, _snapshot):
+        sys.exit("no licence")
+
+    harness = harness_with(Answering(leave))
+    harness.submit((make_pod(cpu=100), 2))
+    assert harness.place() == []
+    assert {reason for _, _, reason in harness.outcomes()} == {
+        "algorithm mine failed: SystemExit: no licence"
+    }
+
+
+class Carding(Answering):
+    """The same, for pods with cards as well."""
+
+    places_cards = True
+
+
+HALF, TWO = DeviceRequest(1, 500), DeviceRequest(2, 1000)
+
+
+def test_an_algorithm_that_places_cards_sees_them_and_is_asked_about_such_pods(
+    harness_with, make_ledger, make_pod
+):
+    seen = []
+
+    def second(batch, snapshot):
+        seen.append(snapshot.cards_used[:, :3].tolist())
+        return np.ones(batch.pods, int)
+
+    ledger = make_ledger(2, cards=2, allocatable=room(64_000))
+    ledger.cards[0][:2] = 300
+    harness = harness_with(Carding(second), ledger)
+    harness.submit((make_pod(cpu=100, devices=HALF), 3))
+    (proposal,) = harness.place()
+    assert seen == [[[300, 300, NO_CARD], [0, 0, NO_CARD]]]
+    assert proposal.candidates[:, 0].tolist() == [1, 1, 1]
+    assert proposal.devices.tolist() == [[1, 500]]
+    assert harness.cache.cards.used[1, :2].tolist() == [1000, 500]
+
+
+def test_pods_with_cards_are_ranked_where_the_algorithm_does_not_place_them(
+    harness_with, make_ledger, make_pod
+):
+    algorithm = Answering(lambda batch, _snapshot: np.zeros(batch.pods, int))
+    harness = harness_with(algorithm, make_ledger(2, cards=2, allocatable=room(64_000)))
+    harness.submit((make_pod(cpu=100, devices=HALF), 2))
+    (proposal,) = harness.place()
+    assert len(proposal.uids) == 2
+    assert algorithm.batches == []
+
+
+def test_an_algorithm_that_overfills_cards_is_named(harness_with, make_ledger, make_pod):
+    algorithm = Carding(lambda batch, _snapshot: np.zeros(batch.pods, int))
+    harness = harness_with(algorithm, make_ledger(2, cards=2, allocatable=room(64_000)))
+    harness.submit((make_pod(cpu=100, devices=TWO), 2))
+    assert harness.place() == []
+    reason = "overfilled the cards of node node-0: 2 pods of 2 times 1000 thousandths of a card, and 1 fit"
+    assert {text for _, _, text in harness.outcomes()} == {f"algorithm mine failed: ValueError: {reason}"}
+
+
+def test_cards_that_went_meanwhile_are_asked_about_again(harness_with, make_ledger, make_pod):
+    ledger = make_ledger(2, cards=1, allocatable=room(64_000))
+    algorithm = Carding(lambda batch, snapshot: snapshot.cards_used[:, 0].argsort()[: batch.pods])
+    calls = Asked(algorithm)
+    harness = harness_with(algorithm, ledger, calls=calls)
+    harness.submit((make_pod(cpu=100, devices=DeviceRequest(1, 1000)), 1))
+    assert harness.place() == []
+    ledger.cards[0][0] = 1000
+    harness.cache.apply_feed(ledger.reserve([0], [[100, 0, 0, 1]]))
+    calls.ready = True
+    (proposal,) = harness.place()
+    assert len(algorithm.batches) == 2
+    assert proposal.candidates[:, 0].tolist() == [1]
+
+
+FITTING = {HALF: 8, TWO: 2, DeviceRequest(1, 1000): 4, DeviceRequest(2, 300): 6}
+
+
+@pytest.mark.parametrize("algorithm", [RandomPlacement(), BestFitPlacement()])
+@pytest.mark.parametrize("devices", FITTING)
+def test_algorithms_of_hoss_fill_all_cards_and_no_more(
+    harness_with, make_ledger, make_pod, algorithm, devices
+):
+    fitting = FITTING[devices]
+    harness = harness_with(algorithm, make_ledger(2, cards=2, allocatable=room(64_000)))
+    placed = 0
+    for _ in range(fitting + 2):
+        harness.submit((make_pod(cpu=100, devices=devices), 1))
+        placed += sum(len(proposal.uids) for proposal in harness.place())
+    assert placed == fitting
 
 
 @pytest.mark.parametrize(

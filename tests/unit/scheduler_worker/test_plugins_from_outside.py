@@ -2,6 +2,8 @@
 failures."""
 
 import re
+import sys
+from copy import deepcopy
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,11 +12,19 @@ import numpy as np
 import pytest
 
 from hoss.errors import ConfigError
+from hoss.model.placing import FailureStreak
 from hoss.wire.columns import numbered_uids
 from scheduler_worker.config import factories
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.scheduler import Scheduler
-from scheduler_worker.core.framework.extension_points import FilterPlugin, ReservedBatch, ScorePlugin
+from scheduler_worker.core.framework.extension_points import (
+    FilterPlugin,
+    PermitPlugin,
+    Reads,
+    ReservedBatch,
+    ScoreFastPaths,
+    ScorePlugin,
+)
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.framework.sandbox import PluginFailed
 from scheduler_worker.core.messages import Outcome
@@ -221,8 +231,10 @@ def _raise(demand, nodes):
         (_raise, "RuntimeError: the sun is down"),
         (lambda _demand, nodes: np.zeros(nodes + 1), r"ValueError: answered with shape \(4,\) for 3 nodes"),
         (lambda _demand, nodes: np.full(nodes, 101.0), "ValueError: gave a score outside 0 to 100"),
-        (lambda _demand, nodes: np.full(nodes, np.nan), "ValueError: gave a score outside 0 to 100"),
-        (lambda _demand, nodes: ["much"] * nodes, "ValueError: could not convert"),
+        (lambda _demand, nodes: np.full(nodes, np.nan), "ValueError: gave a score of nan"),
+        (lambda _demand, nodes: ["much"] * nodes, "ValueError: answered with <U4, and scores are numbers"),
+        (lambda _demand, nodes: [object()] * nodes, "ValueError: answered with object"),
+        (lambda _demand, _nodes: sys.exit("bye"), "SystemExit: bye"),
     ],
 )
 def test_a_failing_plugin_is_the_pods_reason_and_is_told_once(harness_with, make_pod, act, problem):
@@ -231,7 +243,7 @@ def test_a_failing_plugin_is_the_pods_reason_and_is_told_once(harness_with, make
         harness.submit((make_pod(), 3))
         assert harness.place() == []
         outcomes = harness.outcomes()
-        assert {code for code, _, _ in outcomes} == {Outcome.UNSCHEDULABLE}
+        assert {code for code, _, _ in outcomes} == {Outcome.CONFLICT}, "another worker may place them"
         assert re.match(f"plugin Outside failed: {problem}", outcomes[0][2])
     (failure,) = harness.scheduler.take_failures()
     assert failure.__cause__ is not None
@@ -276,3 +288,205 @@ def test_what_the_framework_does_to_a_column_does_not_reach_the_plugin(harness_w
     harness.submit((make_pod(), 2))
     harness.place()
     assert kept.tolist() == [50.0] * 3
+
+
+class RawOutside(Outside):
+    """The same by specs alone."""
+
+    score_reads = Reads.SPECS
+
+
+@pytest.mark.parametrize(
+    ("act", "problem"),
+    [
+        (lambda _demand, nodes: np.full(nodes, -1), "ValueError: gave a raw score below 0"),
+        (lambda _demand, nodes: np.full(nodes, np.nan), "ValueError: gave a raw score of nan"),
+        (
+            lambda _demand, nodes: np.full(nodes, 1e300),
+            "ValueError: gave a raw score of 1e[+]300, above 2[*][*]53",
+        ),
+        (
+            lambda _demand, nodes: np.full(nodes, 2**60),
+            "ValueError: gave a raw score of 1.15292e[+]18, above",
+        ),
+    ],
+)
+def test_raw_scores_that_are_no_amounts_are_named(harness_with, make_pod, act, problem):
+    harness = harness_with(RawOutside, act=act)
+    harness.submit((make_pod(), 3))
+    assert harness.place() == []
+    assert re.match(f"plugin Outside failed: {problem}", harness.outcomes()[0][2])
+
+
+class OutsideFilter(FilterPlugin):
+    """Does in `filter` what it is told."""
+
+    name = "Outside"
+
+    def __init__(self, act):
+        self._act = act
+
+    def filter(self, pod, nodes):
+        return self._act(pod, nodes)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (
+            lambda _pod, nodes: np.arange(nodes.count),
+            "ValueError: answered with int64, and a mask is of bool",
+        ),
+        (
+            lambda _pod, nodes: np.full(nodes.count, np.nan),
+            "ValueError: answered with float64, and a mask is of bool",
+        ),
+        (lambda _pod, nodes: [None] * nodes.count, "ValueError: answered with object, and a mask is of bool"),
+        (lambda _pod, _nodes: True, r"ValueError: answered with shape \(\) for 3 nodes"),
+    ],
+)
+def test_indexes_of_nodes_are_not_taken_for_a_mask(harness_with, make_pod, answer, problem):
+    harness = harness_with(OutsideFilter, act=answer)
+    harness.submit((make_pod(), 3))
+    assert harness.place() == []
+    assert re.match(f"plugin Outside failed: {problem}", harness.outcomes()[0][2])
+
+
+COLUMNS = ("allocatable", "requested", "nonzero_requested", "divisors", "mean_factors", "at")
+
+
+def _write(column):
+    def act(_pod, nodes):
+        getattr(nodes, column)[...] = 1
+        return np.ones(nodes.count, bool)
+
+    return act
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_plugin_that_writes_to_a_column_it_was_given_is_named_and_changes_nothing(
+    harness_with, make_ledger, make_pod, column
+):
+    harness = harness_with(OutsideFilter, act=_write(column))
+    cache = harness.cache
+    before = [cache.accounts.allocatable.copy(), cache.requested.copy(), cache.accounts.divisors.copy()]
+    harness.submit((make_pod(), 3))
+    assert harness.place() == []
+    assert re.match(
+        "plugin Outside failed: ValueError: assignment destination is read-only", harness.outcomes()[0][2]
+    )
+    after = [cache.accounts.allocatable, cache.requested, cache.accounts.divisors]
+    assert all(np.array_equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_columns_that_a_plugin_kept_stay_read_only(harness_with, make_pod):
+    kept = []
+
+    def keep(pod, nodes):
+        kept[:] = pod.request, nodes.requested
+        for column in kept:
+            with pytest.raises(ValueError, match="read-only"):
+                column[...] = 0
+        return np.ones(nodes.count, bool)
+
+    harness = harness_with(OutsideFilter, act=keep)
+    harness.submit((make_pod(cpu=100), 2))
+    (proposal,) = harness.place()
+    assert len(proposal.uids) == 2
+    assert kept
+    assert int(harness.cache.requested[0].sum()) == 200
+
+
+class OneByOne(ScorePlugin):
+    """Takes from a node what it is shown of it."""
+
+    name = "Outside"
+
+    def __init__(self):
+        self.fast_score = ScoreFastPaths(self._points)
+
+    def score(self, pod, nodes):
+        return np.zeros(nodes.count)
+
+    def _points(self, pod, node):
+        node.requested[:] = [0] * len(node.requested)
+        node.allocatable.clear()
+        return 0
+
+
+def test_what_a_plugin_does_to_a_single_node_does_not_reach_the_next_plugin(make_ledger, harness_of):
+    harness = harness_of(make_ledger(1))
+    profile = REGISTRY.extended({"Outside": OneByOne}).profile((Weighted("Outside", 1),))
+    ((points, _),) = profile.one_at_a_time.scores
+    node = harness.cache.one(0, cards=False)
+    before = deepcopy(node)
+    assert points(None, node) == 0
+    assert node == before
+
+
+def test_a_worker_whose_plugin_always_fails_says_so_until_it_answers(harness_with, make_pod):
+    broken = [True]
+
+    def act(_pod, nodes):
+        if broken[0]:
+            raise RuntimeError("the sun is down")
+        return np.zeros(nodes)
+
+    harness = harness_with(Outside, act=act)
+    said = []
+    for _ in range(FailureStreak.MOST + 1):
+        said.append(harness.scheduler.failing(0.0))
+        harness.submit((make_pod(), 3))
+        harness.place()
+    assert said == [""] * FailureStreak.MOST + ["plugin Outside failed: RuntimeError: the sun is down"]
+    assert {code for code, _, _ in harness.outcomes()} == {Outcome.CONFLICT}
+    broken[0] = False
+    harness.submit((make_pod(), 3))
+    assert harness.place()
+    assert harness.scheduler.failing(0.0) == ""
+
+
+def test_a_plugin_that_fails_for_some_pods_alone_is_not_said_to_fail(harness_with, make_pod):
+    def only_small(demand, nodes):
+        if demand.request[0] > 500:
+            raise ValueError("too large to think about")
+        return np.zeros(nodes)
+
+    harness = harness_with(Outside, act=only_small)
+    for _ in range(2 * FailureStreak.MOST):
+        harness.submit((make_pod(cpu=600), 1), (make_pod(cpu=1), 1))
+        harness.place()
+        assert harness.scheduler.failing(0.0) == ""
+
+
+def test_a_permit_plugin_that_always_fails_counts_though_pods_were_placed_before(
+    harness_of, make_ledger, make_pod
+):
+    class Broken(PermitPlugin):
+        def permit(self, pods):
+            raise RuntimeError("nobody is in")
+
+    harness = harness_of(make_ledger(3))
+    profile = REGISTRY.extended({"Outside": Broken}).profile((*DEFAULT_PLUGINS, Weighted("Outside")))
+    harness.scheduler = Scheduler(harness.cache, profile, np.random.default_rng(1))
+    for _ in range(FailureStreak.MOST):
+        assert harness.scheduler.failing(0.0) == ""
+        harness.submit((make_pod(), 3))
+        assert harness.place() == []
+    assert harness.scheduler.failing(0.0) == "plugin Outside failed: RuntimeError: nobody is in"
+
+
+def test_a_streak_of_failures_ends_by_itself_and_the_next_failure_doubles_the_time():
+    streak = FailureStreak()
+    for _ in range(FailureStreak.MOST):
+        streak.failed("why", 10.0)
+    assert (streak.failing(39.9), streak.failing(40.0)) == ("why", "")
+    streak.failed("why", 50.0)
+    assert (streak.failing(109.9), streak.failing(110.0)) == ("why", "")
+    for now in range(1000, 5000, 1000):
+        streak.failed("why", float(now))
+    assert (streak.failing(4299.9), streak.failing(4300.0)) == ("why", "")
+    streak.failed("why", 5000.0)
+    streak.succeeded()
+    streak.failed("why", 5001.0)
+    assert not streak.failing(5001.0)
