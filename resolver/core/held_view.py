@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from hoss.model.devices import DeviceId
+from hoss.model.devices import Allocation, DeviceId
 from hoss.model.pod import PodGroup
+from hoss.model.quantity import Quantity
 from hoss.wire.columns import U32, decode
 from hoss.wire.convert_rules import group_defined
 from resolver.core.values import FeedEntry, GroupRun, Snapshot
@@ -21,10 +22,22 @@ ItemT = TypeVar("ItemT")
 
 
 class DeviceUse(NamedTuple):
-    """A claim that has a device. Others may have it as well if they all share it."""
+    """A claim that has a device. Others may have it as well if they all share it. `consumed`: what it takes
+    of each capacity then, maybe in several parts."""
 
     claim: ClaimKey
     shared: bool
+    consumed: tuple[tuple[str, Quantity], ...] = ()
+
+
+def device_uses(claim: ClaimKey, allocation: Allocation) -> dict[DeviceId, DeviceUse]:
+    """By device, how the claim has it. What only looks at a device does not have it."""
+    found: dict[DeviceId, DeviceUse] = {}
+    for result in allocation.results:
+        if not result.admin_access:
+            before = found[result.id].consumed if result.id in found else ()
+            found[result.id] = DeviceUse(claim, result.shared, before + result.consumed)
+    return found
 
 
 class ClaimChoice(NamedTuple):
@@ -106,10 +119,8 @@ class HeldView:
             choice = ClaimChoice(mount.volume, node if mount.provisioned else -1)
             _add(self._mounted, (group.namespace, mount.claim), choice, pods)
         for held in group.held_claims:
-            for result in held.allocation.results:
-                if not result.admin_access:
-                    use = DeviceUse((held.namespace, held.name), result.shared)
-                    _add(self._devices, result.id, use, pods)
+            for device, use in device_uses((held.namespace, held.name), held.allocation).items():
+                _add(self._devices, device, use, pods)
 
 
 def _add(table: dict[KeyT, Counter[ItemT]], key: KeyT, item: ItemT, count: int) -> None:

@@ -11,13 +11,17 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from hoss.errors import LedgerUnavailable
 from hoss.model.volumes import PodVolumes
 from hoss.telemetry import logger
 from hoss.v1 import common_pb2
+from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.convert_rules import definition_of, definition_taking
 from hoss.wire.convert_selectors import labels_from_proto
-from resolver.core.held_view import HeldView
+from hoss.wire.uids import uid_from_text
+from resolver.core.held_view import ClaimKey, HeldView
 from resolver.core.values import Group
 from resolver.core.volumes_and_devices import (
     BindingNode,
@@ -93,7 +97,12 @@ class VolumesAndDevices:
         LedgerUnavailable."""
         labels = await self._labels(node, index)
         await self._catch_up()  # last: what the ledger has then is what the proposal is based on
-        found = judge(facts.wanted, BindingNode(index, node, labels), facts.storage, self._view)
+        place = BindingNode(index, node, labels)
+        shared = self._storage.shared_devices
+        found = judge(facts.wanted, place, facts.storage, shared, self._view)
+        if isinstance(found, NotGiven) and (idle := await self._idle(facts.wanted)):
+            await self._catch_up()
+            found = judge(facts.wanted, place, facts.storage, shared, self._view, idle=idle)
         if isinstance(found, NotGiven):
             return found
         definition = definition_of(replace(demand.group_model, held_claims=found.held_claims))
@@ -105,6 +114,22 @@ class VolumesAndDevices:
         wanted = await self._wanted(namespace, demand)
         definition = definition_of(replace(demand.group_model, held_claims=allocated_claims(wanted)))
         return replace(demand.having(wanted.device_claims), group=group_of(definition))
+
+    async def _idle(self, wanted: Wanted) -> set[ClaimKey]:
+        """Claims to devices of the same pools, by the API server's record, none of whose pods has a
+        reservation. Two schedulers may have given one device to two pods that are not bound: the first of
+        them gets it."""
+        users = self._storage.shared_devices.recorded_users(allocated_claims(wanted))
+        if not users:
+            return set()
+        uids = list({uid for of_claim in users.values() for uid in of_claim})
+        column = decode_uids(b"".join(map(uid_from_text, uids)))
+        shards = range(self._ledger.shards)
+        found = await asyncio.gather(*(self._ledger.lookup(shard, column) for shard in shards))
+        reserved = {
+            uids[i] for records in found for i in np.flatnonzero(records["node"] != NONE_U32).tolist()
+        }
+        return {claim for claim, of_claim in users.items() if reserved.isdisjoint(of_claim)}
 
     async def _wanted(self, namespace: str, demand: PodDemand) -> Wanted:
         claims = demand.spec.claims

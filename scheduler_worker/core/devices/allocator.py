@@ -7,6 +7,7 @@ thousand claims are judged once."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hoss.model.device_usage import CounterAmounts, DeviceUsage, first_lack
 from hoss.model.devices import (
     MOST_DEVICES,
     NOT_ALLOCATABLE,
@@ -26,7 +27,6 @@ from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from scheduler_worker.core.devices.cel_values import CelError
 from scheduler_worker.core.devices.pools import (
     DevicePool,
-    DeviceUsage,
     OfferedDevice,
     PoolId,
     SelectorTable,
@@ -161,7 +161,7 @@ class _Search:
         self._exclusive: set[object] = set()  # ids that this search has taken alone
         self._shared: dict[object, dict[str, int]] = {}  # id -> what this search has taken of it
         self._sharers: dict[object, int] = {}
-        self._counters: dict[PoolId, dict[tuple[str, str], int]] = {}  # what is left
+        self._counters: dict[PoolId, CounterAmounts] = {}  # what is left
         self._all: dict[tuple[int, int, int], list[tuple[DevicePool, OfferedDevice]]] = {}
 
     def prepare(self) -> None:
@@ -357,27 +357,22 @@ class _Search:
     def _with_room(self, offered: OfferedDevice, amounts: dict[str, int]) -> bool:
         if not offered.device.shareable:
             return True
-        used = self._offer.usage.consumed.get(offered.id, {})
-        chosen = self._shared.get(offered.id, {})
-        return all(
-            used.get(name, 0) + chosen.get(name, 0) + amounts[name] <= capacity.value.nano
-            for name, capacity in offered.device.capacity
-        )
+        left = self._offer.usage.capacity_left(offered.device, offered.id)
+        for name, nano in self._shared.get(offered.id, {}).items():
+            left[name] -= nano
+        return first_lack(left, amounts) is None
 
     def _counters_suffice(self, pool: DevicePool, offered: OfferedDevice) -> bool:
         if offered.id in self._offer.usage or offered.id in self._sharers:
             return True
-        left = self._left(pool)
-        return all(nano <= left[key] for key, nano in offered.use.items())
+        return first_lack(self._left(pool), offered.use) is None
 
-    def _left(self, pool: DevicePool) -> dict[tuple[str, str], int]:
+    def _left(self, pool: DevicePool) -> CounterAmounts:
         left = self._counters.get(pool.id)
         if left is None:
-            left = self._counters[pool.id] = dict(pool.counters or {})
-            for other in pool.everywhere:
-                if other.use and other.id in self._offer.usage:
-                    for key, nano in other.use.items():
-                        left[key] -= nano
+            devices = ((other.id, other.use) for other in pool.everywhere)
+            left = self._offer.usage.counters_left(pool.counters or {}, devices)
+            self._counters[pool.id] = left
         return left
 
     def _tolerated(self, request: ExactRequest, offered: OfferedDevice) -> bool:
