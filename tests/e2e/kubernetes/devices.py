@@ -99,10 +99,14 @@ class Devices:
         made = {"status": {"resourceClaimStatuses": [{"name": entry, "resourceClaimName": claim}]}}
         self._api("PATCH", path, made, **_MERGE)
 
-    def give(self, claim: str, node: str, device: str, **given: Any) -> None:
-        """The claim has this device of the node, by some scheduler."""
+    def give(self, claim: str, node: str, device: str, *, on: str = "", **given: Any) -> None:
+        """The claim has this device of the node, by some scheduler. `on`: the only node that reaches it."""
         result = {"request": "one", "driver": DRIVER, "pool": node, "device": device, **given}
-        body = {"status": {"allocation": {"devices": {"results": [result]}}}}
+        allocation: dict[str, Any] = {"devices": {"results": [result]}}
+        if on:
+            at = {"key": "metadata.name", "operator": "In", "values": [on]}
+            allocation["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [at]}]}
+        body = {"status": {"allocation": allocation}}
         self._api("PATCH", f"{_CLAIMS}/{claim}/status", body, **_MERGE)
 
     def collect(self, claim: str) -> None:
