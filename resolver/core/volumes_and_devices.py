@@ -78,10 +78,12 @@ class Taken(NamedTuple):
 
 
 class NotGiven(NamedTuple):
-    """Why a pod does not get its volumes and devices on the node."""
+    """Why a pod does not get its volumes and devices on the node. `tentative`: perhaps for a pod that will not
+    get them either."""
 
     verdict: str
     reason: str
+    tentative: bool = False
 
 
 def judge(

@@ -148,6 +148,46 @@ async def test_of_pods_that_are_bound_at_once_with_a_claim_for_one_pod_one_is_al
     assert sorted(verdicts) == ["conflict_volume"] * 5 + ["reserved"]
 
 
+async def test_bindings_that_come_together_share_one_look_at_the_ledger(cluster: VolumeCluster) -> None:
+    pods = [cluster.pod(f"p{n}", volumes=cluster.volume(f"v{n}", mode=ONE_POD)) for n in range(9)]
+    assert await cluster.ask(pods.pop()) == "reserved"  # knows the node from now on
+    looks = 0
+    seq = cluster.ledger.seq
+
+    async def counted(shard: int) -> int:
+        nonlocal looks
+        looks += 1
+        return await seq(shard)
+
+    cluster.ledger.seq = counted
+    assert await asyncio.gather(*map(cluster.ask, pods)) == ["reserved"] * len(pods)
+    assert looks <= 2 * cluster.ledger.shards, "those that came first, and all others"
+
+
+async def test_a_pod_that_gets_no_room_does_not_keep_its_claim_from_another_of_the_same_moment(
+    cluster: VolumeCluster,
+) -> None:
+    volumes = cluster.volume("data", mode=ONE_POD)
+    large, small = cluster.pod("large", cpu="900", volumes=volumes), cluster.pod("small", volumes=volumes)
+    refused, allowed = await asyncio.gather(cluster.ask(large), cluster.ask(small))
+    assert refused.startswith("conflict_resource")
+    assert allowed == "reserved"
+
+
+async def test_a_turn_that_everybody_leaves_before_it_begins_does_not_stop_the_next(
+    cluster: VolumeCluster,
+) -> None:
+    pods = [cluster.pod(f"p{n}", volumes=cluster.volume(f"v{n}", mode=ONE_POD)) for n in range(4)]
+    gone = [asyncio.ensure_future(cluster.ask(pod)) for pod in pods[:2]]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    for asked in gone:
+        asked.cancel()
+    await asyncio.gather(*gone, return_exceptions=True)
+    answers = await asyncio.wait_for(asyncio.gather(*map(cluster.ask, pods[2:])), 10)
+    assert answers == ["reserved", "reserved"]
+
+
 async def test_the_same_question_twice_at_once_is_answered_by_one_reservation(cluster: VolumeCluster) -> None:
     pod = cluster.pod("p", volumes=cluster.volume("data", mode=ONE_POD))
     answers = await asyncio.gather(*(cluster.ask(pod) for _ in range(3)))
