@@ -122,7 +122,7 @@ def test_claims_that_cannot_be_used_are_named_in_kube_schedulers_words(
     storage.delete_claim("going")  # its finalizer keeps it
     expected = {
         "no-volume": "0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind.",
-        "no-class": '0/1 nodes are available: storageclass.storage.k8s.io "nowhere" not found.',
+        "no-class": "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
         "going": '0/1 nodes are available: persistentvolumeclaim "going" is being deleted.',
         "nowhere": '0/1 nodes are available: persistentvolumeclaim "nowhere" not found.',
     }
