@@ -358,9 +358,6 @@ def _topology_spread(args: Object, place: str) -> dict[str, Any]:
         if entry.get("labelSelector") is not None:
             problem = "constraint must not define a selector, as they deduced for each pod"
             raise ConfigError(f"Forbidden: {problem}", where=f"{where}[{i}].labelSelector")
-        if entry.get("whenUnsatisfiable") == "DoNotSchedule":
-            problem = "HOSS takes ScheduleAnyway as a default; write DoNotSchedule into the pods"
-            raise _unsupported(f"{where}[{i}].whenUnsatisfiable", problem)
     try:
         constraints = read_spread_constraints({"topologySpreadConstraints": given}, place, labels={})
     except InvalidInput as exc:

@@ -5,6 +5,8 @@ from typing import Any
 
 from hoss.manifests.devices import read_device_object
 from hoss.manifests.volumes import read_storage_object
+from hoss.model.devices import ResourceClaim, ResourceSlice
+from resolver.core.kubernetes.shared_devices import SharedDevices
 
 
 class StorageInMemory:
@@ -12,6 +14,7 @@ class StorageInMemory:
 
     def __init__(self) -> None:
         self._objects: dict[tuple[str, str, str], Any] = {}
+        self.shared_devices = SharedDevices()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -19,8 +22,12 @@ class StorageInMemory:
     def put(self, kind: str, name: str, **parts: Any) -> None:
         """In namespace default, if it has one. `parts`: spec, status, and what else the object has."""
         item = {"metadata": {"name": name, "namespace": "default", **parts.pop("metadata", {})}, **parts}
-        read = read_device_object if kind == "ResourceClaim" else read_storage_object
-        self._objects[kind, "default", name] = read(item, kind)
+        read = read_device_object(item, kind) or read_storage_object(item, kind)
+        self._objects[kind, "default", name] = read
+        if isinstance(read, ResourceClaim):
+            self.shared_devices.put_claim(read)
+        if isinstance(read, ResourceSlice):
+            self.shared_devices.put_slice(read)
 
     def claim(self, namespace: str, name: str) -> Any:
         return self._objects.get(("PersistentVolumeClaim", namespace, name))

@@ -42,7 +42,7 @@ _WAITING = (Phase.UNSCHEDULABLE, Phase.BACKOFF, Phase.QUEUED, Phase.SCHEDULING)
 
 
 class EventRecorder:
-    """`run` must be running."""
+    """`run` must be running. `on_unschedulable` gets the row of a pod that fits nowhere, and why."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class EventRecorder:
         utc_now: Callable[[], datetime],
         rng: random.Random,
     ) -> None:
+        self.on_unschedulable: Callable[[int, WaitingPod], None] = lambda _row, _pod: None
         self._utc_now = utc_now
         self._rng = rng
         self._runtime = runtime
@@ -82,6 +83,11 @@ class EventRecorder:
         for row, reason in zip(rows.tolist(), reasons, strict=True):
             namespace, name, uid = self._identity(row)
             self._record(self._event(namespace, name, uid, "FailedScheduling", reason, action="Scheduling"))
+
+    def claim_deallocated(self, row: int, text: str) -> None:
+        """A claim of this pod has given its devices back, so that the pod may get others."""
+        namespace, name, uid = self._identity(row)
+        self._record(self._event(namespace, name, uid, "FailedScheduling", text, action="Scheduling"))
 
     def unreviewed(self, rows: Rows, nodes: Sequence[str]) -> None:
         """These pods of other schedulers were bound to the nodes of these names, and no resolver was
@@ -145,6 +151,8 @@ class EventRecorder:
         for row in rows[rows != NONE_U32].tolist():
             if (pod := self._waiting_pod(row)) is not None:
                 self._conditions.update(pod, self._runtime.now())
+                if self._registry.pods.phase[row] == Phase.UNSCHEDULABLE:
+                    self.on_unschedulable(row, pod)
 
     def _waiting_pod(self, row: int, unserved: str = "") -> WaitingPod | None:
         """`unserved`: why the pod has no worker, instead of its own reason."""

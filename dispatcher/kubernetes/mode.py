@@ -11,6 +11,7 @@ import numpy as np
 from dispatcher.config import ClusterSection
 from dispatcher.core import messages as m
 from dispatcher.kubernetes.binder import PodBinder, unassigned
+from dispatcher.kubernetes.claim_deallocation import ClaimDeallocation
 from dispatcher.kubernetes.event_recorder import EventRecorder
 from dispatcher.kubernetes.evictor import Evictor
 from dispatcher.kubernetes.existing_pods import ExistingPods
@@ -57,6 +58,10 @@ class KubernetesMode:
             utc_now=utc_now,
             rng=rng,
         )
+        self._deallocation = ClaimDeallocation(
+            runtime.machine, api, self._recorder.claim_deallocated, rng=rng
+        )
+        self._recorder.on_unschedulable = self._deallocation.consider
         self._unreviewed = UnreviewedBindings(
             runtime,
             self._recorder,
@@ -112,6 +117,7 @@ class KubernetesMode:
             self.informers.run(),
             self._binder.run(),
             self._recorder.run(),
+            self._deallocation.run(),
             self._unreviewed.run(),
             self._group_statuses.run(),
         )

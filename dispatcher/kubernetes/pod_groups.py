@@ -1,6 +1,6 @@
 """Kubernetes mode: follows the PodGroups of a cluster, and writes their status.
 
-A cluster may have any of the three kinds, get one later, or not let us read it. Nothing else depends on them,
+A cluster may have any of the kinds, get one later, or not let us read it. Nothing else depends on them,
 so neither stops anything but the pods that name such a group."""
 
 import asyncio
@@ -12,7 +12,7 @@ from functools import partial
 from dispatcher.core import messages as m
 from dispatcher.core.kubernetes.conditions import RateLimiter
 from dispatcher.core.kubernetes.pod_group_status import DueStatus, PodGroupStatuses
-from dispatcher.core.kubernetes.pod_groups import GroupKind, GroupRef, PodGroups, read_group
+from dispatcher.core.kubernetes.pod_groups import GroupKind, GroupRef, PodGroups, read_group, read_workload
 from dispatcher.core.pods.table import NO_REASON
 from dispatcher.kubernetes.event_recorder import EventRecorder
 from dispatcher.runtime import Runtime
@@ -25,6 +25,7 @@ API_VERSIONS = {
     GroupKind.COSCHEDULING: "scheduling.x-k8s.io/v1alpha1",
     GroupKind.VOLCANO: "scheduling.volcano.sh/v1beta1",
     GroupKind.WORKLOAD: "scheduling.k8s.io/v1alpha2",  # since 1.36, with the gate GenericWorkload
+    GroupKind.IN_WORKLOAD: "scheduling.k8s.io/v1alpha1",  # 1.35, with that gate
 }
 
 _POLL_SECONDS = 0.5
@@ -45,7 +46,7 @@ class PodGroupInformers:
         self._changed = changed
         reflector = partial(Reflector, api, optional=True, required=False, clock=runtime.now, rng=rng)
         self._reflectors = {
-            kind: reflector(f"/apis/{version}/podgroups", self._handler(kind))
+            kind: reflector(f"/apis/{version}/{kind.value.partition('.')[0]}", self._handler(kind))
             for kind, version in API_VERSIONS.items()
         }
 
@@ -64,13 +65,22 @@ class PodGroupInformers:
     def _handler(self, kind: GroupKind) -> Callable[[list[Change]], None]:
         def handle(changes: list[Change]) -> None:
             for change in changes:
-                if isinstance(change, ObjectGone):
+                if kind is GroupKind.IN_WORKLOAD:
+                    self._workload_changed(change)
+                elif isinstance(change, ObjectGone):
                     self.groups.remove(GroupRef(kind, change.namespace, change.name))
                 else:
                     self.groups.apply(read_group(kind, change.object))
             self._changed()
 
         return handle
+
+    def _workload_changed(self, change: Change) -> None:
+        if isinstance(change, ObjectGone):
+            self.groups.apply_workload(change.namespace, change.name, ())
+        else:
+            metadata = change.object["metadata"]
+            self.groups.apply_workload(metadata["namespace"], metadata["name"], read_workload(change.object))
 
 
 def _why_unread(kind: GroupKind, availability: KindAvailability) -> str:

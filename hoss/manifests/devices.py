@@ -274,6 +274,10 @@ def _read_claim(item: Object) -> ResourceClaim:
             for i, constraint in enumerate(mappings(devices, "constraints", "spec.devices"))
         ),
         allocation=None if status.get("allocation") is None else _read_allocation(status),
+        users=tuple(
+            text(user, "uid", f"status.reservedFor[{i}]")
+            for i, user in enumerate(mappings(status, "reservedFor", "status"))
+        ),
         deleting=metadata.get("deletionTimestamp") is not None,
         controller_uid=next(
             (

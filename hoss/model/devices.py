@@ -212,6 +212,7 @@ class ResourceClaim:
     requests: tuple[ClaimRequest, ...] = ()
     constraints: tuple[ClaimConstraint, ...] = ()
     allocation: Allocation | None = None
+    users: tuple[str, ...] = ()  # UIDs of the pods that it is reserved for, and of whatever else it is
     deleting: bool = False
     controller_uid: str = ""
     for_extended_resources: bool = False  # made by a scheduler for a pod's extended resources

@@ -4,14 +4,17 @@ bindings, and what the webhook costs.
 One control plane and one platform, with the rights that deploy/ gives HOSS. Bindings are sent at fixed times,
 whether or not earlier ones are answered: first as admission reviews to the webhook itself, over as many
 connections as an API server keeps, then as bindings to the API server. Each binding is of a pod of its own,
-and fits.
+and fits. Some pods mount a volume of a driver that attaches so many and no more, and have a part of a device
+that pods share: one of each on every node.
 
 The JSON document:
 
     rate, seconds, connections, nodes
+    withClaims           per cent of the pods that have a volume and a device
     cases[]
       asked              "webhook" or "API server"
-      perSecond          answered
+      pods               "plain" or "with claims"
+      perSecond          answered, both kinds of pods
       p50Ms, p90Ms, p99Ms, p999Ms, maxMs   from request to answer, the client's own time included
       cpuMs              CPU time per binding, by process; "client" is this command
     apiServer            how long it waited for the webhook in the second case, by its own metrics:
@@ -23,6 +26,7 @@ import asyncio
 import os
 import ssl
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +34,10 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from hoss.errors import HossError
-from hoss.kube.api import KubeApi, Object
+from hoss.kube.api import MERGE_PATCH, KubeApi, Object
 from hossctl.bench import api_server
 from hossctl.bench.processes import cpu_seconds
 from hossctl.cli import run_async
@@ -53,6 +58,9 @@ _KEEP_SECONDS = 90.0  # unused connections, as client-go does
 _PATIENCE_SECONDS = 60.0  # a busy machine is measured, not given up
 _SETTLE_SECONDS = 2.0  # until the events of creating the pods are handled
 _LEVELS = (50, 90, 99, 99.9, 100)
+_LEVEL_NAMES = ("p50Ms", "p90Ms", "p99Ms", "p999Ms", "maxMs")
+_DRIVER = "bench.example.com"
+_DEVICE_CLASS = "bench"
 
 _Ask = Callable[[Object, str], Awaitable[None]]
 
@@ -65,6 +73,11 @@ class GuardLatencySetting:
     seconds: float
     connections: int
     nodes: int
+    with_claims: int = 0  # per cent of the pods
+
+    def has_claims(self, number: int) -> bool:
+        """Whether this pod, counted from 0, has claims: evenly among the others."""
+        return (number + 1) * self.with_claims // 100 > number * self.with_claims // 100
 
     @property
     def bindings(self) -> int:
@@ -92,8 +105,93 @@ async def _prepare(setting: GuardLatencySetting, plane: ControlPlane, port: int)
     amounts = {"cpu": "1000", "memory": "4Ti", "pods": "10000"}
     async with api_server.opened(plane.kubeconfig) as api:
         await api_server.create_all(api, api_server.NODES, api_server.nodes(setting.nodes, amounts))
+        if setting.with_claims:
+            await _create_claims(api, setting.nodes)
         await grant(api, HOSS)
         await grant_webhook(api, HOSS, url_of(port), failure_policy="Fail")
+
+
+async def _create_claims(api: KubeApi, nodes: int) -> None:
+    """A volume that is bound and a device that is given away, on each node."""
+    storage, resource = "/apis/storage.k8s.io/v1", "/apis/resource.k8s.io/v1"
+    names = [f"n{number}" for number in range(nodes)]
+    await api_server.create(api, f"{resource}/deviceclasses", {"metadata": {"name": _DEVICE_CLASS}})
+    for path, body in (
+        (f"{storage}/csinodes", _csi_node),
+        ("/api/v1/persistentvolumes", _volume),
+        ("/api/v1/namespaces/default/persistentvolumeclaims", _volume_claim),
+        (f"{resource}/resourceslices", _slice),
+        (f"{resource}/namespaces/default/resourceclaims", _device_claim),
+    ):
+        await api_server.create_all(api, path, map(body, names))
+    for name in names:
+        path = f"{resource}/namespaces/default/resourceclaims/{name}/status"
+        reply = await api.send("PATCH", path, _allocation(name), content_type=MERGE_PATCH)
+        if not reply.done:
+            raise HossError(f"the claim of {name} cannot be given its device: {reply.message}")
+
+
+def _csi_node(node: str) -> Object:
+    driver = {"name": _DRIVER, "nodeID": node, "topologyKeys": [], "allocatable": {"count": 100}}
+    return {"metadata": {"name": node}, "spec": {"drivers": [driver]}}
+
+
+def _volume(node: str) -> Object:
+    at = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "csi": {"driver": _DRIVER, "volumeHandle": node},
+        "claimRef": {"kind": "PersistentVolumeClaim", "namespace": "default", "name": node},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [at]}]}},
+    }
+    return {"metadata": {"name": node}, "spec": spec}
+
+
+def _volume_claim(node: str) -> Object:
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "",
+        "resources": {"requests": {"storage": "1Gi"}},
+        "volumeName": node,
+    }
+    annotations = {"pv.kubernetes.io/bind-completed": "yes"}
+    return {"metadata": {"name": node, "annotations": annotations}, "spec": spec}
+
+
+def _slice(node: str) -> Object:
+    capacity = {"memory": {"value": "80Gi"}}
+    device = {"name": "device", "allowMultipleAllocations": True, "capacity": capacity}
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": _DRIVER, "nodeName": node, "pool": pool, "devices": [device]}
+    return {"metadata": {"name": node}, "spec": spec}
+
+
+def _device_claim(node: str) -> Object:
+    requests = [{"name": "one", "exactly": {"deviceClassName": _DEVICE_CLASS}}]
+    return {"metadata": {"name": node}, "spec": {"devices": {"requests": requests}}}
+
+
+def _allocation(node: str) -> Object:
+    result = {
+        "request": "one",
+        "driver": _DRIVER,
+        "pool": node,
+        "device": "device",
+        "shareID": str(uuid.uuid5(uuid.NAMESPACE_DNS, node)),
+        "consumedCapacity": {"memory": "40Gi"},
+    }
+    return {"status": {"allocation": {"devices": {"results": [result]}}}}
+
+
+def _pod(number: int, setting: GuardLatencySetting, at: int) -> Object:
+    """The pod that comes as number `at` of its case."""
+    pod = api_server.pod(f"p{number}", "another", {"cpu": "10m", "memory": "16Mi"})
+    if setting.has_claims(at):
+        node = f"n{at % setting.nodes}"
+        pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": node}}]
+        pod["spec"]["resourceClaims"] = [{"name": "d", "resourceClaimName": node}]
+    return pod
 
 
 async def _measure_cases(
@@ -110,11 +208,10 @@ async def _measure_cases(
     ):
         await wait_until_called(scheduler)
         with counting("pods", nodes + 2 * count, quiet=quiet) as created:
-            bodies = (
-                api_server.pod(f"p{number}", "another", {"cpu": "10m", "memory": "16Mi"})
-                for number in range(nodes + 2 * count)
-            )
+            places = [*range(nodes), *range(count), *range(count)]
+            bodies = (_pod(number, setting, at) for number, at in enumerate(places))
             pods = await api_server.create_all(api, api_server.PODS, bodies, created)
+        pods.sort(key=lambda pod: int(pod["metadata"]["name"][1:]))
         first, pods = pods[:nodes], pods[nodes:]
         authority, url = await published(api)
         trust = ssl.create_default_context(cadata=authority.decode())
@@ -125,14 +222,14 @@ async def _measure_cases(
             asking = _Asking(webhook, scheduler, url)
             # The webhook compares every node with the API server once. That happens before any measurement.
             await asyncio.gather(*(asking.webhook(pod, f"n{number}") for number, pod in enumerate(first)))
-            cases = [await _measure_case("webhook", asking.webhook, pods[:count], setting, records)]
+            cases = await _measure_case("webhook", asking.webhook, pods[:count], setting, records)
         before = await api_server.webhook_waits(api)
-        cases.append(await _measure_case("API server", asking.api_server, pods[count:], setting, records))
+        cases += await _measure_case("API server", asking.api_server, pods[count:], setting, records)
         after = await api_server.webhook_waits(api)
     waited = {name: value - before.get(name, 0.0) for name, value in after.items()}
     answered = waited.get("count", 0.0)
     return {
-        **camel(setting, "rate", "seconds", "connections", "nodes"),
+        **camel(setting, "rate", "seconds", "connections", "nodes", "with_claims"),
         "cases": cases,
         "apiServer": {
             "meanMs": round(1000 * share(waited.get("sum", 0.0), answered), 2),
@@ -148,7 +245,7 @@ async def _measure_case(
     pods: Sequence[Object],
     setting: GuardLatencySetting,
     records: Sequence[ProcessRecord],
-) -> Document:
+) -> list[Document]:
     await asyncio.sleep(_SETTLE_SECONDS)
     seconds = np.zeros(len(pods))
 
@@ -167,17 +264,23 @@ async def _measure_case(
     await asyncio.gather(*under_way)
     elapsed = time.perf_counter() - begun
     after = cpu_seconds(records)
-    figures = dict(
-        zip(
-            ("p50Ms", "p90Ms", "p99Ms", "p999Ms", "maxMs"), percentiles(1000 * seconds, *_LEVELS), strict=True
-        )
-    )
-    return {
-        "asked": asked,
-        "perSecond": round(per_second(len(pods), elapsed), 1),
-        **{name: round(value, 2) for name, value in figures.items()},
-        "cpuMs": {name: round(1000 * (after[name] - used[name]) / len(pods), 3) for name in after},
-    }
+    claims = np.array([setting.has_claims(number) for number in range(len(pods))])
+    return [
+        {
+            "asked": asked,
+            "pods": kind,
+            "perSecond": round(per_second(len(pods), elapsed), 1),
+            **_waits(seconds[which]),
+            "cpuMs": {name: round(1000 * (after[name] - used[name]) / len(pods), 3) for name in after},
+        }
+        for kind, which in (("plain", ~claims), ("with claims", claims))
+        if which.any()
+    ]
+
+
+def _waits(seconds: NDArray[np.float64]) -> Document:
+    found = percentiles(1000 * seconds, *_LEVELS)
+    return {name: round(value, 2) for name, value in zip(_LEVEL_NAMES, found, strict=True)}
 
 
 class _Asking:

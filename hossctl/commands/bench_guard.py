@@ -26,6 +26,7 @@ _COLUMNS = (
 )
 _LATENCY_COLUMNS = (
     Column("ASKED", lambda row: row["asked"]),
+    Column("PODS", lambda row: row["pods"]),
     Column("PER SECOND", lambda row: f"{row['perSecond']:,.0f}"),
     *(
         # mypy takes the default for an argument.
@@ -63,6 +64,12 @@ def guard(
     connections: Annotated[
         int, typer.Option(min=1, help="With --latency: to the webhook, as client-go keeps.")
     ] = 25,
+    with_claims: Annotated[
+        int,
+        typer.Option(
+            min=0, max=100, help="With --latency: per cent of the pods that have a volume and a device."
+        ),
+    ] = 0,
     json: JsonFile = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -73,7 +80,9 @@ def guard(
 
     check(output, json)
     if latency:
-        _latency(guard_latency.GuardLatencySetting(rate, seconds, connections, nodes), json, output)
+        _latency(
+            guard_latency.GuardLatencySetting(rate, seconds, connections, nodes, with_claims), json, output
+        )
         return
     setting = guarding.GuardSetting(nodes, workers, fill / 100)
     cases = guarding.measure(setting, quiet=not output.for_people)

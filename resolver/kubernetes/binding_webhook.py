@@ -8,11 +8,8 @@ cannot be checked is neither allowed nor denied: that raises, and the webhook's 
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Awaitable, Callable, Collection
+from typing import NamedTuple
 
 from hoss.errors import InvalidInput, LedgerUnavailable, TransportError
 from hoss.host import THIS_HOST
@@ -44,6 +41,7 @@ from resolver.core.kubernetes.denials import RecentDenials
 from resolver.core.kubernetes.volumes_and_devices import NotGiven
 from resolver.core.values import Decision, Proposal, ReservationState, Verdict, Writer
 from resolver.kubernetes.bindings_under_way import BindingsUnderWay
+from resolver.kubernetes.pod_locations import PodLocation, PodLocations
 from resolver.kubernetes.pod_source import DemandCache, PodDemand, PodSource, may_have_devices, takes_names
 from resolver.kubernetes.volumes_and_devices import Share, VolumeFacts, VolumesAndDevices
 from resolver.ledger.port import Ledger
@@ -58,66 +56,11 @@ _NODES_CACHED = 20_000
 _COUNTED_AT_ONCE = 50  # existing pods in one call of the ledger
 
 
-class _Location(NamedTuple):
-    """Where a pod holds a reservation; NONE_U32: nowhere."""
-
-    shard: int
-    node: int
-    seq: int = 0
-    state: int = ReservationState.NONE
-
-
-class _Answer(NamedTuple):
-    """Where a pod holds a reservation, and the index of the node that it was asked for; NONE_U32: none."""
-
-    location: _Location
-    asked: int
-
-
 class _KnownNode(NamedTuple):
     """A node's index, and a seq of its shard at which that was so. Later the index may be another node's."""
 
     node: int
     seq: int
-
-
-class _LocationBatcher:
-    """Looks up the pods of one turn of the event loop, and the nodes that they were asked for, in one call of
-    `look_up`, which returns an answer for each UID. Every caller gets the exception that it raises."""
-
-    def __init__(
-        self, look_up: Callable[[Sequence[bytes], Sequence[str]], Awaitable[Sequence[_Answer]]]
-    ) -> None:
-        self._look_up = look_up
-        self._waiting: list[tuple[bytes, str, asyncio.Future[_Answer]]] = []
-        self._tasks: dict[asyncio.Task[None], None] = {}
-
-    async def find(self, uid: bytes, node: str) -> _Answer:
-        loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_soon(self._start)
-        future: asyncio.Future[_Answer] = loop.create_future()
-        self._waiting.append((uid, node, future))
-        return await future
-
-    def _start(self) -> None:
-        batch, self._waiting = self._waiting, []
-        task = asyncio.ensure_future(self._serve(batch))
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-
-    async def _serve(self, batch: "list[tuple[bytes, str, asyncio.Future[_Answer]]]") -> None:
-        callers = [future for _, _, future in batch]
-        try:
-            answers = await self._look_up([uid for uid, _, _ in batch], [node for _, node, _ in batch])
-        except Exception as exc:  # noqa: BLE001 - raised to the callers
-            for future in callers:
-                if not future.done():
-                    future.set_exception(exc)
-            return
-        for future, answer in zip(callers, answers, strict=True):
-            if not future.done():  # the caller may be gone
-                future.set_result(answer)
 
 
 class BindingWebhook:
@@ -144,7 +87,7 @@ class BindingWebhook:
         self._name = name
         self._exempt = frozenset(exempt)
         self._problem = problem
-        self._locations = _LocationBatcher(self._look_up_asked)
+        self._locations = PodLocations(ledger)
         self._demands = DemandCache()
         self._epoch = 0
         self._granting = asyncio.Lock()
@@ -261,13 +204,7 @@ class BindingWebhook:
             facts = await self._volumes_and_devices.read(review.namespace, demand)
         except InvalidInput as exc:
             return unreadable(review, exc)
-        demand = demand.having(facts.wanted.device_claims)
-        async with self._volumes_and_devices.turn():
-            # Only now: what the pod holds itself, by the same question asked twice, must not count against
-            # it.
-            if answer := await self._by_reservation(review, uid):
-                return answer
-            return await self._reserve(review, uid, demand, facts)
+        return await self._reserve(review, uid, demand.having(facts.wanted.device_claims), facts)
 
     async def _check_node_is_complete(self, node: str) -> None:
         """Check, once per node, that the ledger has the node's pods: a new ledger learns of nodes before it
@@ -278,7 +215,7 @@ class BindingWebhook:
         if self._complete_nodes.get(node) == ended:
             return
         pods = await self._pods.on_node(node)
-        locations = await self._look_up([_uid_of(pod) for pod in pods]) if pods else []
+        locations = await self._locations.look_up([_uid_of(pod) for pod in pods]) if pods else []
         missing = [pod for pod, at in zip(pods, locations, strict=True) if at.node == NONE_U32]
         if missing:
             await self._count_existing(node, missing)
@@ -356,47 +293,19 @@ class BindingWebhook:
             return ALREADY_RESERVED
         return reserved_elsewhere(review, await self._name_of(location))
 
-    async def _look_up_asked(self, uids: Sequence[bytes], nodes: Sequence[str]) -> list[_Answer]:
-        """Also look for the nodes' indexes now: a cached one may be another node's, on which the pod is."""
-        shards = self._ledger.shards
-        names: list[list[str]] = [[] for _ in range(shards)]
-        for name in dict.fromkeys(nodes):
-            names[shard_of(name, shards)].append(name)
-        locations = await self._look_up(uids)
-        found = await asyncio.gather(
-            *(self._ledger.node_indexes(shard, names[shard]) for shard in range(shards) if names[shard])
-        )
-        indexes = {
-            name: int(index)
-            for of_shard, known in zip(filter(None, names), found, strict=True)
-            for name, index in zip(of_shard, known.tolist(), strict=True)
-        }
-        return [_Answer(location, indexes[node]) for location, node in zip(locations, nodes, strict=True)]
-
-    async def _look_up(self, uids: Sequence[bytes]) -> list[_Location]:
-        """Look on every shard: a script sees the reservations of its own shard only."""
-        location = [_Location(0, NONE_U32)] * len(uids)
-        for shard, records in enumerate(await self._records(uids)):
-            for position in np.flatnonzero(records["node"] != NONE_U32).tolist():
-                node, seq, _, state = records[position].tolist()
-                location[position] = _Location(shard, node, seq, state)
-        return location
-
-    async def _records(self, uids: Sequence[bytes]) -> list[NDArray[Any]]:
-        column = decode_uids(b"".join(uids))
-        return await asyncio.gather(
-            *(self._ledger.lookup(shard, column) for shard in range(self._ledger.shards))
-        )
-
     async def _reserve(
         self, review: Review, uid: bytes, demand: PodDemand, facts: VolumeFacts | None = None
     ) -> ReviewAnswer:
-        """`facts`: of the pod's volumes and devices, and this is its turn; None: it has none."""
+        """`facts`: of the pod's volumes and devices; None: it has none."""
         row, missing = await self._amounts(demand.spec)
         if missing:
             return unknown_resource(review, missing, dict(demand.spec.requests)[missing])
         for attempt in range(_ATTEMPTS if facts is None else _ATTEMPTS_BY_NAME):
-            if answer := await self._try_to_reserve(review, uid, demand, row, facts):
+            if facts is None:
+                answer = await self._try_to_reserve(review, uid, demand, row)
+            else:
+                answer = await self._try_by_name(review, uid, demand, row, facts, last=attempt > 1)
+            if answer is not None:
                 return answer
             await asyncio.sleep(0 if facts is None else _PAUSE_SECONDS * attempt)
         raise LedgerUnavailable(
@@ -404,31 +313,47 @@ class BindingWebhook:
             " ledger loses registrations of webhooks, faster than this can be decided; try again"
         )
 
-    async def _try_to_reserve(
-        self, review: Review, uid: bytes, demand: PodDemand, row: list[int], facts: VolumeFacts | None
+    async def _try_by_name(
+        self, review: Review, uid: bytes, demand: PodDemand, row: list[int], facts: VolumeFacts, *, last: bool
     ) -> ReviewAnswer | None:
-        """The answer by the ledger's decision; None: what it was based on has changed, so try again."""
+        """As `_try_to_reserve`, in a turn. `last`: a tentative refusal counts."""
+        async with self._volumes_and_devices.turn():
+            # Only now: what the pod holds itself, by the same question asked twice, must not count against
+            # it.
+            if answer := await self._by_reservation(review, uid):
+                return answer
+            node = await self._node(review.node)
+            if node is None:
+                return unknown_node(review)
+            share = await self._volumes_and_devices.judge(
+                facts, demand, review.node, node.node, assume=not review.dry_run
+            )
+            if isinstance(share, NotGiven):
+                known = last or not share.tentative
+                return not_given(review, share.verdict, share.reason) if known else None
+            return await self._try_to_reserve(review, uid, demand, row, share)
+
+    async def _try_to_reserve(
+        self, review: Review, uid: bytes, demand: PodDemand, row: list[int], share: Share | None = None
+    ) -> ReviewAnswer | None:
+        """The answer by the ledger's decision; None: what it was based on has changed, so try again. `share`:
+        what it takes by name."""
         epoch = self._epoch or await self._granted(self._epoch)
         node = await self._node(review.node)
         if node is None:
             return unknown_node(review)
-        share: Share | NotGiven = Share(demand.group, ())
-        if facts is not None:
-            share = await self._volumes_and_devices.judge(facts, demand, review.node, node.node)
-        if isinstance(share, NotGiven):
-            return not_given(review, share.verdict, share.reason)
         proposal = proposal_for(
             uid,
             node.node,
             row,
             spec=demand.spec,
-            group=share.group,
+            group=demand.group if share is None else share.group,
             worker=self._name,
             epoch=epoch,
             dry_run=review.dry_run,
             shards=self._ledger.shards,
             known=node.seq,
-            seen=share.seen,
+            seen=() if share is None else share.seen,
         )
         shard = shard_of(review.node, self._ledger.shards)
         decision = await self._decide(shard, proposal)
@@ -439,7 +364,7 @@ class BindingWebhook:
         if verdict == Verdict.NODE_GONE:  # the index may be another node's by now
             self._forget_node(review.node)
             return None if await self._node(review.node) else unknown_node(review)
-        if verdict == Verdict.CONFLICT_TOPOLOGY and facts is not None:
+        if verdict == Verdict.CONFLICT_TOPOLOGY and share is not None:
             return None  # somebody took an equal name since
         return await self._answer(review, uid, shard, decision)
 
@@ -449,7 +374,7 @@ class BindingWebhook:
             self._forget_node(review.node)  # the index may be another node's by now
             known = await self._node(review.node)
             if known is None or where != known.node:
-                return reserved_elsewhere(review, await self._name_of(_Location(shard, where)))
+                return reserved_elsewhere(review, await self._name_of(PodLocation(shard, where)))
         if verdict == Verdict.COMMITTED and (other := await self._yield_to_other(uid, shard)):
             return reserved_elsewhere(review, await self._name_of(other))
         if not review.dry_run and verdict in (Verdict.COMMITTED, Verdict.DUPLICATE):
@@ -465,20 +390,20 @@ class BindingWebhook:
             row, missing = amounts_row(spec, self._schema)
         return row, missing
 
-    async def _yield_to_other(self, uid: bytes, shard: int) -> _Location | None:
+    async def _yield_to_other(self, uid: bytes, shard: int) -> PodLocation | None:
         """If two bindings of one pod are checked at the same moment on different shards, at least one of them
         sees the other's reservation after its own, and releases its own. Returns the other reservation; None:
         there is none."""
         if self._ledger.shards == 1:
             return None
-        found = await self._records([uid])
+        found = await self._locations.records([uid])
         nodes = [int(records["node"][0]) for records in found]
         other = next((at for at, held in enumerate(nodes) if at != shard and held != NONE_U32), None)
         if other is None:
             return None
         writer = Writer(worker=self._name, epoch=self._epoch)
         await self._ledger.abort(shard, decode_uids(uid), found[shard]["seq"], writer)
-        return _Location(other, nodes[other])
+        return PodLocation(other, nodes[other])
 
     async def _granted(self, lost: int) -> int:
         """A new epoch, unless `lost` was replaced meanwhile."""
@@ -509,7 +434,7 @@ class BindingWebhook:
         self._nodes.pop(name, None)
         self._complete_nodes.pop(name, None)
 
-    async def _name_of(self, location: _Location) -> str:
+    async def _name_of(self, location: PodLocation) -> str:
         """Reads the whole shard, which is rare."""
         spec = (await self._ledger.snapshot(location.shard)).specs.get(location.node)
         return (

@@ -1,6 +1,7 @@
 """Where the binding webhook learns of volumes and devices: claims, volumes and CSINodes from watches, because
-the volumes of all pods of a node are counted; and the resource claims of a pod from the API server, because a
-scheduler writes their devices right before it asks.
+the volumes of all pods of a node are counted; slices and resource claims from watches, because what claims
+take of shared devices is added up; and the resource claims of a pod from the API server, because a scheduler
+writes their devices right before it asks.
 
 A claim may have been bound a moment ago, too. So a claim of the pod that the watch does not show as bound,
 and its volume, are read again."""
@@ -15,10 +16,11 @@ from hoss.kube.api import KubeApi, Object, Refused
 from hoss.kube.reflector import Change, ObjectGone, Reflector
 from hoss.manifests.devices import read_device_object
 from hoss.manifests.volumes import read_storage_object
-from hoss.model.devices import PodClaims, ResourceClaim
+from hoss.model.devices import PodClaims, ResourceClaim, ResourceSlice
 from hoss.model.volumes import CsiNode, PersistentVolume, PersistentVolumeClaim, PodVolumes
 from hoss.telemetry import logger
 from resolver.core.kubernetes.held_view import ClaimKey
+from resolver.core.kubernetes.shared_devices import SharedDevices
 from resolver.core.kubernetes.volumes_and_devices import StorageView
 
 _CLAIMS, _VOLUMES, _CSI_NODES = (
@@ -27,11 +29,20 @@ _CLAIMS, _VOLUMES, _CSI_NODES = (
     "/apis/storage.k8s.io/v1/csinodes",
 )
 _KINDS = {_CLAIMS: "PersistentVolumeClaim", _VOLUMES: "PersistentVolume", _CSI_NODES: "CSINode"}
+_DEVICE_GROUP = "/apis/resource.k8s.io/v1"
+_DEVICE_KINDS = {
+    f"{_DEVICE_GROUP}/resourceslices": "ResourceSlice",
+    f"{_DEVICE_GROUP}/resourceclaims": "ResourceClaim",
+}
 
 
 class StorageSource(Protocol):
     """What the webhook needs to know of volumes and devices. All raise TransportError if that is unknown, and
     InvalidInput for an object that cannot be read."""
+
+    @property
+    def shared_devices(self) -> SharedDevices:
+        """What is left of devices that claims share. It is complete after `device_claims`."""
 
     def __len__(self) -> int:
         """The number of objects that are remembered."""
@@ -72,12 +83,23 @@ class ClusterStorage:
         self._claims: dict[ClaimKey, PersistentVolumeClaim] = {}
         self._volumes: dict[str, PersistentVolume] = {}
         self._limits: dict[str, dict[str, int]] = {}  # by node, of drivers with a limit
-        self.reflectors = [
+        self.shared_devices = SharedDevices()
+        self._storage_reflectors = [
             Reflector(api, path, self._handler(kind), clock=clock, rng=rng) for path, kind in _KINDS.items()
         ]
+        self._device_reflectors = [  # a cluster before Kubernetes 1.34 does not have these kinds
+            Reflector(api, path, self._handler(kind), optional=True, clock=clock, rng=rng)
+            for path, kind in _DEVICE_KINDS.items()
+        ]
+
+    @property
+    def reflectors(self) -> list[Reflector]:
+        """All that this follows the cluster with."""
+        return [*self._storage_reflectors, *self._device_reflectors]
 
     def __len__(self) -> int:
-        return len(self._claims) + len(self._volumes) + len(self._limits)
+        objects = len(self._claims) + len(self._volumes) + len(self._limits)
+        return objects + len(self.shared_devices)
 
     def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
         return self._claims.get((namespace, name))
@@ -91,8 +113,7 @@ class ClusterStorage:
     async def storage_for(self, namespace: str, volumes: PodVolumes) -> StorageView:
         if not volumes.claims:
             return self
-        if not all(reflector.complete.is_set() for reflector in self.reflectors):
-            raise TransportError("the volumes of the cluster are being listed")
+        _check_complete(self._storage_reflectors, "volumes")
         fresh = _FreshStorage(self)
         await asyncio.gather(*(self._read_claim(namespace, m.claim, fresh) for m in volumes.claims))
         return fresh
@@ -112,8 +133,9 @@ class ClusterStorage:
                 fresh.volumes[volume.name] = volume
 
     async def device_claims(self, namespace: str, claims: PodClaims) -> dict[str, ResourceClaim]:
+        _check_complete(self._device_reflectors, "devices")
         names = list(dict.fromkeys(use.claim for use in claims.uses if use.claim))
-        place = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
+        place = f"{_DEVICE_GROUP}/namespaces/{namespace}/resourceclaims"
         found = await asyncio.gather(*(self._read(f"{place}/{name}") for name in names))
         read = (read_device_object(item, "ResourceClaim") for item in found if item is not None)
         return {claim.name: claim for claim in read if isinstance(claim, ResourceClaim)}
@@ -139,7 +161,11 @@ class ClusterStorage:
         return handle
 
     def _put(self, kind: str, found: Any) -> None:
-        match read_storage_object(found, kind):
+        match read_storage_object(found, kind) or read_device_object(found, kind):
+            case ResourceSlice() as part:
+                self.shared_devices.put_slice(part)
+            case ResourceClaim() as device_claim:
+                self.shared_devices.put_claim(device_claim)
             case PersistentVolumeClaim() as claim:
                 self._claims[claim.namespace, claim.name] = claim
             case PersistentVolume() as volume:
@@ -149,9 +175,19 @@ class ClusterStorage:
 
     def _remove(self, kind: str, namespace: str, name: str) -> None:
         match kind:
+            case "ResourceSlice":
+                self.shared_devices.remove_slice(name)
+            case "ResourceClaim":
+                self.shared_devices.remove_claim((namespace, name))
             case "PersistentVolumeClaim":
                 self._claims.pop((namespace, name), None)
             case "PersistentVolume":
                 self._volumes.pop(name, None)
             case _:
                 self._limits.pop(name, None)
+
+
+def _check_complete(reflectors: Iterable[Reflector], of: str) -> None:
+    """Raises TransportError until all of them have been listed."""
+    if not all(reflector.complete.is_set() for reflector in reflectors):
+        raise TransportError(f"the {of} of the cluster are being listed")

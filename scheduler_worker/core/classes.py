@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from hoss.model.cluster import Service, merged_selector
 from hoss.model.devices import HeldClaim
-from hoss.model.pod import DeviceRequest, PodGroup, PodSpec, group_of
+from hoss.model.pod import DeviceRequest, PodGroup, PodSpec, SpreadConstraint, group_of
 from hoss.model.resources import CPU, MEMORY, PODS, WHOLE_CARD_MILLI, ResourceSchema
-from hoss.model.selectors import NodeScope
+from hoss.model.selectors import LabelSelector, NodeScope
 from scheduler_worker.core.nodes import ImageIndex
 from scheduler_worker.core.pod_index.index import PodIndex
 
@@ -103,6 +103,7 @@ class PodClass:
     group: PodGroup  # what the pod index counts its pods as
     basis: tuple[int, ...]  # what the demand was compiled against, see DemandTable
     number: int = 0
+    written: PodSpec | None = None  # the spec without the profile's default constraints; None: `spec`
 
     @property
     def priority(self) -> int:
@@ -138,6 +139,7 @@ class DemandTable:
     _services_version: int = 0
     _device_resources: frozenset[str] = frozenset()
     _device_resources_version: int = 0
+    _spread_by_default: tuple[SpreadConstraint, ...] = ()
     _demands: WeakValueDictionary[PodSpec, Demand] = field(default_factory=WeakValueDictionary)
 
     def set_services(self, services: Iterable[Service]) -> None:
@@ -157,23 +159,44 @@ class DemandTable:
             self._device_resources_version += 1
             self._demands.clear()
 
+    def set_spread_by_default(self, constraints: tuple[SpreadConstraint, ...]) -> None:
+        """The profile's (`Profile.spread_by_default`). A pod that has no constraints of its own is as if these
+        were written into it, with the selector of its services and controller. So the ledger, too, sees what
+        its place relies on."""
+        self._spread_by_default = constraints
+
     def __len__(self) -> int:
         return len(self._demands)
 
-    def compile(self, spec: PodSpec, number: int = 0) -> PodClass:
+    def compile(self, written: PodSpec, number: int = 0) -> PodClass:
         """The class of a spec, by its number."""
+        spec = self._spreading(written)
         deciding = self._deciding(spec)
         demand = self._demands.get(deciding)
         if demand is None or len(demand.request) != len(self.schema):
             demand = compile_demand(deciding, self.schema, self._device_resources)
             self._demands[deciding] = demand
-        return PodClass(demand, spec, group_of(spec), self._basis(), number)
+        basis = self._basis()
+        return PodClass(demand, spec, group_of(spec), basis, number, None if spec is written else written)
 
     def current(self, pod_class: PodClass) -> PodClass:
         """The class itself, or the same compiled anew if the basis has changed."""
-        return (
-            pod_class if pod_class.basis == self._basis() else self.compile(pod_class.spec, pod_class.number)
-        )
+        if pod_class.basis == self._basis():
+            return pod_class
+        return self.compile(pod_class.written or pod_class.spec, pod_class.number)
+
+    def _spreading(self, spec: PodSpec) -> PodSpec:
+        if not self._spread_by_default or spec.spread:
+            return spec
+        selector = self._default_selector(spec)
+        if selector is None:
+            return spec
+        own = tuple(replace(constraint, selector=selector) for constraint in self._spread_by_default)
+        return replace(spec, spread=own)
+
+    def _default_selector(self, spec: PodSpec) -> LabelSelector | None:
+        own = () if spec.default_spread is None else (spec.default_spread,)
+        return merged_selector(spec, self._services.get(spec.namespace, ()), own)
 
     def _basis(self) -> tuple[int, ...]:
         # New resources get rows. Images count once a node has them, and labels once a rule reads them.
@@ -196,8 +219,7 @@ class DemandTable:
             "image_containers": spec.image_containers if images else 0,
         }
         if spec.namespace in self._services and not spec.spread:
-            own = () if spec.default_spread is None else (spec.default_spread,)
-            spec = replace(spec, default_spread=merged_selector(spec, self._services[spec.namespace], own))
+            spec = replace(spec, default_spread=self._default_selector(spec))
         if not _about_pods(spec, self.pod_index):
             plain |= _NOTHING_ABOUT_PODS
         return replace(spec, **plain)
@@ -344,7 +366,8 @@ class ClassTable:
         narrowed = self._narrowed.setdefault(number, {})
         found = narrowed.get(scope)
         if found is None:
-            found = self._hold(self._demands.compile(replace(pod_class.spec, scope=scope), number))
+            written = pod_class.written or pod_class.spec
+            found = self._hold(self._demands.compile(replace(written, scope=scope), number))
         else:
             found = self._current(found)
         narrowed[scope] = found

@@ -1,20 +1,21 @@
-"""PodGroups of a cluster, of three kinds, and the pods that name them.
+"""PodGroups of a cluster, of three kinds, groups inside Workloads, and the pods that name them.
 
-A pod names a PodGroup of its own namespace; the objects of the three kinds are different groups, whatever
-their names. A group may come after its pods, change and go. A pod whose group is not there waits, and is told
+A pod names a group of its own namespace; those of the four kinds are different groups, whatever their names.
+A Workload of Kubernetes 1.35 has several groups, and each of them may have replicas: pods that name the group
+with one replica key are a gang of their own. A group may come after its pods, change and go. A pod whose group is not there waits, and is told
 whether the object, the kind or the right to read it is missing. An entry is forgotten with its object or its
 pod."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
 from dispatcher.core.pods.gangs import MAX_GANG_PODS, TOO_MANY_PODS
 from dispatcher.core.pods.sets import GangRule
 from hoss.errors import InvalidInput
-from hoss.manifests.fields import Object, integer, mapping
+from hoss.manifests.fields import Object, integer, mapping, mappings
 from hoss.manifests.gangs import GROUP_ANNOTATION, GROUP_LABEL, read_pod_group
 
 _MOST_SECONDS = 2**31 - 1
@@ -26,24 +27,49 @@ class GroupKind(Enum):
     COSCHEDULING = "podgroups.scheduling.x-k8s.io"  # of the scheduler-plugins
     VOLCANO = "podgroups.scheduling.volcano.sh"
     WORKLOAD = "podgroups.scheduling.k8s.io"  # of Kubernetes itself (KEP-4671, KEP-5832)
+    IN_WORKLOAD = "workloads.scheduling.k8s.io"  # the same in 1.35: an entry of a Workload
 
 
 class GroupRef(NamedTuple):
-    """A PodGroup by name. It need not exist."""
+    """A PodGroup by name, or `workload/group` inside a Workload. It need not exist."""
 
     kind: GroupKind
     namespace: str
     name: str
+    replica: str = ""  # inside a Workload: the replica key; "": none, and the group itself
 
     @property
     def key(self) -> str:
         """Of the gang that its pods are (dispatcher.core.pods.gangs)."""
-        return f"{self.kind.value}/{self.namespace}/{self.name}"
+        return f"{self.kind.value}/{self.namespace}/{self.gang_name}"
+
+    @property
+    def gang_name(self) -> str:
+        """Of that gang, for people."""
+        return f"{self.name}/{self.replica}" if self.replica else self.name
+
+    @property
+    def of_all_replicas(self) -> "GroupRef":
+        """The group that says what holds for each replica."""
+        return self._replace(replica="")
+
+    @property
+    def title(self) -> str:
+        """The object that has to exist, and which part of it."""
+        if self.kind is not GroupKind.IN_WORKLOAD:
+            return f"PodGroup {self.namespace}/{self.name}"
+        workload, _, group = self.name.partition("/")
+        return f"pod group {group} of Workload {self.namespace}/{workload}"
 
 
 def group_of(metadata: Object, spec: Object) -> GroupRef | None:
-    """The PodGroup that a pod names: by its spec, else by Volcano's annotation, else by the label of the
+    """The group that a pod names: by its spec, else by Volcano's annotation, else by the label of the
     scheduler-plugins."""
+    inside = spec.get("workloadRef") or {}
+    if inside.get("name"):
+        name = f"{inside['name']}/{inside.get('podGroup', '')}"
+        replica = inside.get("podGroupReplicaKey") or ""
+        return GroupRef(GroupKind.IN_WORKLOAD, metadata["namespace"], name, replica)
     names = {
         GroupKind.WORKLOAD: (spec.get("schedulingGroup") or {}).get("podGroupName"),
         GroupKind.VOLCANO: (metadata.get("annotations") or {}).get(GROUP_ANNOTATION),
@@ -89,6 +115,22 @@ def read_group(kind: GroupKind, item: Object) -> GroupObject:
         problem,
         _status(item),
     )
+
+
+def read_workload(item: Object) -> list[GroupObject]:
+    """The groups of a Workload of Kubernetes 1.35. A group that cannot be read has a `problem`."""
+    metadata = item["metadata"]
+    try:
+        entries = mappings(mapping(item, "spec", "Workload"), "podGroups", "spec")
+    except InvalidInput:
+        return []
+    groups = []
+    for number, entry in enumerate(entries):
+        spec = {"schedulingPolicy": entry.get("policy")}
+        name = f"{metadata['name']}/{entry.get('name') or number}"
+        group = read_group(GroupKind.IN_WORKLOAD, {"metadata": metadata, "spec": spec})
+        groups.append(replace(group, ref=group.ref._replace(name=name)))
+    return groups
 
 
 def _status(item: Object) -> Mapping[str, Any]:
@@ -148,6 +190,9 @@ class PodGroups:
     def __init__(self) -> None:
         self._entries: dict[GroupRef, _Entry] = {}
         self._of_pods: dict[bytes, GroupRef] = {}  # by UID
+        self._in_workloads: dict[
+            tuple[str, str], list[GroupRef]
+        ] = {}  # by namespace and name of the Workload
         self._unread: dict[GroupKind, str] = {}  # why no group of this kind is known
         self._new_rules: set[GroupRef] = set()
         self._touched: set[GroupRef] = set()
@@ -164,7 +209,18 @@ class PodGroups:
         ):
             self._new_rules.add(group.ref)
         entry.group = group
-        self._touched.add(group.ref)
+        self._touch(group.ref)
+
+    def apply_workload(self, namespace: str, name: str, groups: Sequence[GroupObject]) -> None:
+        """The Workload has exactly these groups; none: it no longer exists."""
+        now = [group.ref for group in groups]
+        for ref in self._in_workloads.pop((namespace, name), ()):
+            if ref not in now:
+                self.remove(ref)
+        for group in groups:
+            self.apply(group)
+        if now:
+            self._in_workloads[namespace, name] = now
 
     def remove(self, ref: GroupRef) -> None:
         """The group no longer exists."""
@@ -190,7 +246,7 @@ class PodGroups:
         if entry.members.get(uid) != member:
             entry.members[uid], entry.counts = member, None
             self._of_pods[uid] = ref
-            self._touched.add(ref)
+            self._touch(ref)
 
     def pod_gone(self, uid: bytes) -> None:
         """The pod no longer exists."""
@@ -199,7 +255,7 @@ class PodGroups:
             entry = self._entries[ref]
             del entry.members[uid]
             entry.counts = None
-            self._touched.add(ref)
+            self._touch(ref)
             self._tidy(ref, entry)
 
     def group(self, ref: GroupRef) -> GroupObject | None:
@@ -221,21 +277,26 @@ class PodGroups:
 
     def rule(self, ref: GroupRef) -> GangRule:
         """What the group says about the gang that its pods are."""
-        group = self.group(ref)
-        title = f"PodGroup {ref.namespace}/{ref.name}"
+        group = self.group(ref.of_all_replicas)
         if group is None:
-            return GangRule(missing=self._unread.get(ref.kind) or f"{title} does not exist")
-        return GangRule(missing=f"{title}: {group.problem}") if group.problem else GangRule(group.minimum)
+            return GangRule(missing=self._unread.get(ref.kind) or f"{ref.title} does not exist")
+        return GangRule(missing=f"{ref.title}: {group.problem}") if group.problem else GangRule(group.minimum)
 
     def take_rules(self) -> dict[str, GangRule]:
         """By the keys of their gangs, the rules that may have changed since the last call."""
         changed, self._new_rules = self._new_rules, set()
+        if any(ref.kind is GroupKind.IN_WORKLOAD for ref in changed):
+            changed |= {ref for ref in self._entries if ref.replica and ref.of_all_replicas in changed}
         return {ref.key: self.rule(ref) for ref in changed}
 
     def take_touched(self) -> set[GroupRef]:
-        """Groups that changed, or whose pods did, since the last call."""
+        """Groups that have a status and changed, or whose pods did, since the last call."""
         touched, self._touched = self._touched, set()
         return touched
+
+    def _touch(self, ref: GroupRef) -> None:
+        if ref.kind is not GroupKind.IN_WORKLOAD:  # a Workload of 1.35 has no status
+            self._touched.add(ref)
 
     def _tidy(self, ref: GroupRef, entry: _Entry) -> None:
         if entry.group is None and not entry.members:

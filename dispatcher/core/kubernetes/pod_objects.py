@@ -114,7 +114,7 @@ class PodReader:
         problem, gang = "", None
         group = group_of(metadata, spec) if ours else None
         try:
-            gang = gang_of(metadata, spec, group) if ours else None
+            gang = gang_of(metadata, group) if ours else None
         except InvalidInput as exc:
             problem = str(exc)
         template = self._template(metadata, spec, status)
@@ -219,7 +219,7 @@ def _given_as_devices(spec: Object, status: Object) -> frozenset[str]:
     return frozenset() if made is None else made.resources
 
 
-def gang_of(metadata: Object, spec: Object, group: GroupRef | None) -> NewGang | None:
+def gang_of(metadata: Object, group: GroupRef | None) -> NewGang | None:
     """The gang of a pod: the pods of its group, or those of its controller where our annotation declares a
     minimum. With the annotation a group need not exist. Raises InvalidInput for an impossible declaration."""
     declared = (metadata.get("annotations") or {}).get(MIN_AVAILABLE_ANNOTATION, "")
@@ -228,9 +228,7 @@ def gang_of(metadata: Object, spec: Object, group: GroupRef | None) -> NewGang |
         raise InvalidInput(f"is {minimum}; {TOO_MANY_PODS}", where=MIN_AVAILABLE)
     namespace = metadata["namespace"]
     if group is not None:
-        return NewGang(namespace, group.name, minimum, group.key)
-    if not declared and spec.get("workloadRef"):  # Kubernetes 1.35 only; 1.36 has PodGroups instead
-        raise InvalidInput("Workloads of Kubernetes 1.35 are not supported", where="spec.workloadRef")
+        return NewGang(namespace, group.gang_name, minimum, group.key)
     if minimum <= 1:
         return None
     owner = controller_of(metadata)

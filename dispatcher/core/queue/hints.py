@@ -147,9 +147,13 @@ def _term_selects(term: PodAffinityTerm, pod: PodSpec) -> bool:
 
 
 def _topology_spread(spec: PodSpec, changes: Changes) -> bool:
-    """A counted pod was bound or deleted, or a node is in another topology domain."""
+    """A counted pod was bound or deleted, or a node is in another topology domain. A pod without constraints
+    was refused by defaults of its worker's profile, which are not known here."""
     required = [constraint for constraint in spec.spread if constraint.required]
     changed_pods = changes.bound_pods | changes.deleted_pods
+    if not spec.spread:
+        nodes = _nodes(changes, Aspect.ADDED | Aspect.LABELS | Aspect.REMOVED | Aspect.TAINTS)
+        return any(pod.namespace == spec.namespace for pod in changed_pods) or any(True for _ in nodes)
     if any(_counts(rule, spec, pod) for rule in required for pod in changed_pods):
         return True
     moved = list(_nodes(changes, Aspect.ADDED | Aspect.LABELS | Aspect.REMOVED))

@@ -6,11 +6,12 @@ on (docs/adr/0057-volumes.md). Pods without volumes and devices are passed over,
 what is held, and an entry ends with the last pod that holds it."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from hoss.model.devices import DeviceId
+from hoss.model.devices import Allocation, DeviceId
 from hoss.model.pod import PodGroup
+from hoss.model.quantity import Quantity
 from hoss.wire.columns import U32, decode
 from hoss.wire.convert_rules import group_defined
 from resolver.core.values import FeedEntry, GroupRun, Snapshot
@@ -21,10 +22,22 @@ ItemT = TypeVar("ItemT")
 
 
 class DeviceUse(NamedTuple):
-    """A claim that has a device. Others may have it as well if they all share it."""
+    """A claim that has a device. Others may have it as well if they all share it. `consumed`: what it takes
+    of each capacity then, maybe in several parts."""
 
     claim: ClaimKey
     shared: bool
+    consumed: tuple[tuple[str, Quantity], ...] = ()
+
+
+def device_uses(claim: ClaimKey, allocation: Allocation) -> dict[DeviceId, DeviceUse]:
+    """By device, how the claim has it. What only looks at a device does not have it."""
+    found: dict[DeviceId, DeviceUse] = {}
+    for result in allocation.results:
+        if not result.admin_access:
+            before = found[result.id].consumed if result.id in found else ()
+            found[result.id] = DeviceUse(claim, result.shared, before + result.consumed)
+    return found
 
 
 class ClaimChoice(NamedTuple):
@@ -34,11 +47,21 @@ class ClaimChoice(NamedTuple):
     node: int
 
 
+class _Assumed(NamedTuple):
+    """A pod that the ledger has not decided about."""
+
+    group: PodGroup
+    definition: bytes
+    node: int
+
+
 class HeldView:
-    """`seqs`: by shard, the seq up to which it is known; None: a snapshot is needed."""
+    """`seqs`: by shard, the seq up to which it is known; None: a snapshot is needed. `labels`: of nodes, as far
+    as somebody has noted them since the node last changed."""
 
     def __init__(self, shards: int) -> None:
         self.seqs: list[int | None] = [None] * shards
+        self.labels: dict[int, Mapping[str, str]] = {}
         self._shards = shards
         self._prepared: list[set[int]] = [
             set() for _ in range(shards)
@@ -46,6 +69,7 @@ class HeldView:
         self._pods: dict[int, Counter[bytes]] = {}  # by node: how many pods of which group hold anything
         self._mounted: dict[ClaimKey, Counter[ClaimChoice]] = {}
         self._devices: dict[DeviceId, Counter[DeviceUse]] = {}
+        self._assumed: list[_Assumed] = []
 
     def __len__(self) -> int:
         """The number of claims and devices that are held."""
@@ -62,6 +86,7 @@ class HeldView:
 
     def replace(self, shard: int, snapshot: Snapshot) -> None:
         """The shard is as the snapshot says."""
+        self.labels = {node: of for node, of in self.labels.items() if node % self._shards != shard}
         for node in [node for node in self._pods if node % self._shards == shard]:
             for definition, pods in list(self._pods[node].items()):
                 self._count(group_defined(definition), definition, node, -pods)
@@ -72,10 +97,29 @@ class HeldView:
         """Take in the entries of the feed that follow `seqs`."""
         for entry in entries:
             self._apply_runs(entry.runs)
+            for node in (*(index for index, _ in entry.specs), *entry.removed):
+                self.labels.pop(node, None)
             if entry.prepared:
                 self._prepared[shard].add(entry.seq)
             self._prepared[shard].difference_update(entry.ended)
             self.seqs[shard] = entry.seq
+
+    @property
+    def has_assumed(self) -> bool:
+        """Whether pods count that the ledger has not decided about."""
+        return bool(self._assumed)
+
+    def assume(self, definition: bytes, node: int) -> None:
+        """Count a pod of this group on the node as well, until `forget_assumed`."""
+        assumed = _Assumed(group_defined(definition), definition, node)
+        self._assumed.append(assumed)
+        self._count(*assumed, 1)
+
+    def forget_assumed(self) -> None:
+        """The ledger has decided: from now on the feed says who holds what."""
+        for assumed in self._assumed:
+            self._count(*assumed, -1)
+        self._assumed.clear()
 
     def users(self, claim: ClaimKey) -> int:
         """How many pods mount the claim."""
@@ -106,10 +150,8 @@ class HeldView:
             choice = ClaimChoice(mount.volume, node if mount.provisioned else -1)
             _add(self._mounted, (group.namespace, mount.claim), choice, pods)
         for held in group.held_claims:
-            for result in held.allocation.results:
-                if not result.admin_access:
-                    use = DeviceUse((held.namespace, held.name), result.shared)
-                    _add(self._devices, result.id, use, pods)
+            for device, use in device_uses((held.namespace, held.name), held.allocation).items():
+                _add(self._devices, device, use, pods)
 
 
 def _add(table: dict[KeyT, Counter[ItemT]], key: KeyT, item: ItemT, count: int) -> None:

@@ -4,11 +4,10 @@ different schedulers together and no kubelet refuses in time. Reasons are kube-s
 Checked is what others may have taken, or what no scheduler can wish: a claim for one pod that another pod
 mounts, a disk that is mounted on the node already, a volume that the node does not reach, more volumes than a
 driver attaches, a device that another claim has. What the API server has settled is not judged again: a
-volume belongs to the claim that its claimRef names, whatever a worker has chosen meanwhile. How much of a
-shared device is left, and which devices share counters, is the business of the scheduler that allocated
-them."""
+volume belongs to the claim that its claimRef names, whatever a worker has chosen meanwhile. Of devices that
+claims share, and of counters that devices share, nobody gets more than is left."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -35,6 +34,7 @@ from hoss.model.volumes import (
     PodVolumes,
 )
 from resolver.core.kubernetes.held_view import ClaimKey, HeldView
+from resolver.core.kubernetes.shared_devices import SharedDevices
 
 VOLUME_CONFLICT, DEVICE_CONFLICT = "conflict_volume", "conflict_device_claim"  # verdicts, in one word
 
@@ -78,14 +78,25 @@ class Taken(NamedTuple):
 
 
 class NotGiven(NamedTuple):
-    """Why a pod does not get its volumes and devices on the node."""
+    """Why a pod does not get its volumes and devices on the node. `tentative`: perhaps for a pod that will not
+    get them either."""
 
     verdict: str
     reason: str
+    tentative: bool = False
 
 
-def judge(wanted: Wanted, node: BindingNode, storage: StorageView, held: HeldView) -> Taken | NotGiven:
-    """The pod must hold no reservation: what it holds itself would count against it."""
+def judge(
+    wanted: Wanted,
+    node: BindingNode,
+    storage: StorageView,
+    devices: SharedDevices,
+    held: HeldView,
+    *,
+    idle: Collection[ClaimKey] = (),
+) -> Taken | NotGiven:
+    """The pod must hold no reservation: what it holds itself would count against it. `idle`: resource claims
+    none of whose pods is bound."""
     allocated = allocated_claims(wanted)
     if wanted.volumes is not None and (
         reason := _volumes_problem(wanted.namespace, wanted.volumes, node, storage, held)
@@ -94,7 +105,10 @@ def judge(wanted: Wanted, node: BindingNode, storage: StorageView, held: HeldVie
     for claim in allocated:
         if reason := _devices_problem((claim.namespace, claim.name), claim.allocation, node, held):
             return NotGiven(DEVICE_CONFLICT, reason)
-    return Taken(tuple(sorted(set(_names(wanted, allocated, node, storage)))), allocated)
+    if lack := devices.lack(allocated, held, idle):
+        return NotGiven(DEVICE_CONFLICT, f"{NOT_ALLOCATABLE}: {lack}")
+    names = set(_names(wanted, allocated, node, storage, devices))
+    return Taken(tuple(sorted(names)), allocated)
 
 
 def allocated_claims(wanted: Wanted) -> tuple[HeldClaim, ...]:
@@ -187,7 +201,11 @@ def _other_claim(key: ClaimKey, result: DeviceResult, held: HeldView) -> ClaimKe
 
 
 def _names(
-    wanted: Wanted, allocated: tuple[HeldClaim, ...], node: BindingNode, storage: StorageView
+    wanted: Wanted,
+    allocated: tuple[HeldClaim, ...],
+    node: BindingNode,
+    storage: StorageView,
+    devices: SharedDevices,
 ) -> Iterator[str]:
     volumes = wanted.volumes or PodVolumes()
     for mount in volumes.claims:
@@ -205,3 +223,5 @@ def _names(
         for result in given.allocation.results:
             if not result.admin_access:
                 yield reserved_names.device(result.id)
+                for counter_set in devices.counter_sets(result.id):
+                    yield reserved_names.counters(result.id.driver, result.id.pool, counter_set)

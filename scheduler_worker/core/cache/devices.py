@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.cluster import DeviceUpdate, device_key_of
+from hoss.model.device_usage import DeviceUsage
 from hoss.model.devices import (
     CLASS_RESOURCE_PREFIX,
     Allocation,
@@ -30,7 +31,7 @@ from scheduler_worker.core.devices.allocator import (
     allocate,
 )
 from scheduler_worker.core.devices.held import ClaimKey, HeldClaims, RecentChanges
-from scheduler_worker.core.devices.pools import DeviceUsage, PoolId, PoolTable, SelectorTable
+from scheduler_worker.core.devices.pools import PoolId, PoolTable, SelectorTable
 from scheduler_worker.core.nodes import ChangeLog, Mask, NodeCatalogue
 
 _MOST_SHAPES = 32  # whose answers are kept; those used last

@@ -75,6 +75,7 @@ class Scheduler:
         # A profile that packs scores finely, and pays for every point that it gives away.
         self._ties = TieOrder(rng, near_points=1 if profile.mixes else NEAR_POINTS)
         self._demands = DemandTable(cache.schema, cache.catalogue.images, cache.pod_index)
+        self._demands.set_spread_by_default(profile.spread_by_default)
         self._classes = ClassTable(self._demands)
         self._outcomes = OutcomeCollector()
         self._backlog = Backlog()

@@ -7,6 +7,7 @@ thousand claims are judged once."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hoss.model.device_usage import CounterAmounts, DeviceUsage
 from hoss.model.devices import (
     MOST_DEVICES,
     NOT_ALLOCATABLE,
@@ -27,7 +28,6 @@ from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from scheduler_worker.core.devices.cel_values import CelError
 from scheduler_worker.core.devices.pools import (
     DevicePool,
-    DeviceUsage,
     OfferedDevice,
     PoolId,
     SelectorTable,
@@ -165,7 +165,7 @@ class _Search:
         ] = {}  # taken alone -> by which claims; more than one: for admins
         self._shared: dict[DeviceId, dict[str, int]] = {}  # what this search has taken of it, billionths
         self._sharers: dict[DeviceId, int] = {}
-        self._counters: dict[PoolId, dict[tuple[str, str], int]] = {}  # what is left
+        self._counters: dict[PoolId, CounterAmounts] = {}  # what is left
         self._all: dict[tuple[int, int, int], list[tuple[DevicePool, OfferedDevice]]] = {}
 
     def prepare(self) -> None:
@@ -380,14 +380,12 @@ class _Search:
         its set became smaller, stops all devices that use counters."""
         return all(nano >= offered.use.get(key, 0) for key, nano in self._left(pool).items())
 
-    def _left(self, pool: DevicePool) -> dict[tuple[str, str], int]:
+    def _left(self, pool: DevicePool) -> CounterAmounts:
         left = self._counters.get(pool.id)
         if left is None:
-            left = self._counters[pool.id] = dict(pool.counters or {})
-            for other in pool.everywhere:
-                if other.use and other.id in self._offer.usage:
-                    for key, nano in other.use.items():
-                        left[key] -= nano
+            devices = ((other.id, other.use) for other in pool.everywhere)
+            left = self._offer.usage.counters_left(pool.counters or {}, devices)
+            self._counters[pool.id] = left
         return left
 
     def _tolerated(self, request: ExactRequest, offered: OfferedDevice) -> bool:

@@ -6,15 +6,14 @@ it (kube-scheduler's GatherPools)."""
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hoss.model.device_usage import CounterAmounts, amounts_of
 from hoss.model.devices import AttributeValue, Device, DeviceId, NodeReach, ResourceSlice, VersionText
-from hoss.model.quantity import Quantity
 from hoss.model.selectors import NodeSelector
 from scheduler_worker.core.devices.cel import CelExpression
 from scheduler_worker.core.devices.cel_syntax import CelSyntaxError
 from scheduler_worker.core.devices.cel_values import CelError, parse_version
 
 PoolId = tuple[str, str]  # driver, pool
-CounterUse = dict[tuple[str, str], int]  # (counter set, counter) -> billionths
 
 
 class SelectorTable:
@@ -76,16 +75,12 @@ class OfferedDevice:
     own_reach: bool
     variables: dict[str, object]
     selected: dict[str, bool | str]
-    use: CounterUse
+    use: CounterAmounts
     attributes: dict[str, AttributeValue]
 
     @classmethod
     def of(cls, device: Device, of: ResourceSlice) -> "OfferedDevice":
         own = device.reach if of.reach is None else None
-        use: CounterUse = {}
-        for counters in device.consumes:
-            for name, amount in counters.counters:
-                use[counters.name, name] = use.get((counters.name, name), 0) + amount.nano
         return cls(
             id=DeviceId(of.driver, of.pool, device.name),
             device=device,
@@ -93,7 +88,7 @@ class OfferedDevice:
             own_reach=of.reach is None,
             variables=_variables(device, of.driver),
             selected={},
-            use=use,
+            use=amounts_of(device.consumes),
             attributes=dict(device.attributes),
         )
 
@@ -129,7 +124,7 @@ class DevicePool:
     id: PoolId
     devices: tuple[OfferedDevice, ...] = ()  # that may be for the node, in the order of slices
     everywhere: tuple[OfferedDevice, ...] = ()  # those of other nodes as well: they use counters too
-    counters: Mapping[tuple[str, str], int] | None = None  # (counter set, counter) -> billionths
+    counters: CounterAmounts | None = None
     incomplete: bool = False
     invalid: bool = False
 
@@ -227,11 +222,7 @@ def _gather(parts: Sequence[_Slice], node: str, labels: Mapping[str, str]) -> De
         return DevicePool(pool_id, incomplete=True)
     everywhere = tuple(device for part in members for device in part.devices)
     counter_sets = [counter_set for part in members for counter_set in part.spec.counter_sets]
-    counters = {
-        (counter_set.name, name): amount.nano
-        for counter_set in counter_sets
-        for name, amount in counter_set.counters
-    }
+    counters = amounts_of(counter_sets)
     unique = _distinct(device.id.device for device in devices) and _distinct(c.name for c in counter_sets)
     if not unique or any(key not in counters for device in everywhere for key in device.use):
         return DevicePool(pool_id, invalid=True)
@@ -260,41 +251,3 @@ def reaches(reach: NodeReach, node: str, labels: Mapping[str, str]) -> bool:
 
 def _selects(selector: NodeSelector | None, node: str, labels: Mapping[str, str]) -> bool:
     return selector is not None and selector.matches(labels, node)
-
-
-class DeviceUsage:
-    """Which devices are in use: those of claims, by the API server or by the ledger. Nothing is counted twice
-    if `add` and `remove` come in pairs."""
-
-    def __init__(self) -> None:
-        self.exclusive: dict[DeviceId, int] = {}  # how many claims have it
-        self.consumed: dict[DeviceId, dict[str, int]] = {}  # of shared devices, billionths by capacity
-        self._sharers: dict[DeviceId, int] = {}
-
-    def __contains__(self, device: DeviceId) -> bool:
-        """Whether any claim has it."""
-        return device in self.exclusive or device in self._sharers
-
-    def add(self, device: DeviceId, consumed: Iterable[tuple[str, Quantity]], *, shared: bool) -> None:
-        """One more claim has the device."""
-        if not shared:
-            self.exclusive[device] = self.exclusive.get(device, 0) + 1
-            return
-        self._sharers[device] = self._sharers.get(device, 0) + 1
-        amounts = self.consumed.setdefault(device, {})
-        for name, quantity in consumed:
-            amounts[name] = amounts.get(name, 0) + quantity.nano
-
-    def remove(self, device: DeviceId, consumed: Iterable[tuple[str, Quantity]], *, shared: bool) -> None:
-        """One claim less has the device."""
-        if not shared:
-            self.exclusive[device] -= 1
-            if not self.exclusive[device]:
-                del self.exclusive[device]
-            return
-        self._sharers[device] -= 1
-        amounts = self.consumed[device]
-        for name, quantity in consumed:
-            amounts[name] -= quantity.nano
-        if not self._sharers[device]:
-            del self._sharers[device], self.consumed[device]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from hoss.model.devices import Allocation, HeldClaim
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec
+from hoss.model.pod import PodSpec, SpreadConstraint
 from hoss.wire.columns import Uids
 from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.cache.node_info import NodeInfoCache
@@ -246,6 +246,8 @@ class FilterPlugin:
     reason = "node(s) were refused by a plugin"  # shown for pods that fit nowhere
     filter_reads = Reads.REQUESTED
     fast_filter = FilterFastPaths()
+    # Constraints for pods that have none, of which some are DoNotSchedule; without selectors.
+    spread_by_default: tuple[SpreadConstraint, ...] = ()
 
     def pre_filter(self, spec: PodSpec) -> frozenset[str] | Rejection | None:  # noqa: ARG002
         """By the pod alone: the only nodes to be considered, by name; or why no node can take it; None: no

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.pod import SpreadConstraint
 from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework.extension_points import (
@@ -62,6 +63,11 @@ class Profile:
     def version(self) -> int:
         """Grows whenever scores change though no node did."""
         return sum(observer.version for observer in self.observers)
+
+    @property
+    def spread_by_default(self) -> tuple[SpreadConstraint, ...]:
+        """Constraints for pods that have none (FilterPlugin)."""
+        return next((f.spread_by_default for f in self.filters if f.spread_by_default), ())
 
     def wants_cards(self, demand: Demand) -> bool:
         """Whether views for this demand must hold cards."""

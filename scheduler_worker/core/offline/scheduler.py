@@ -91,6 +91,7 @@ class ClusterView(Protocol):
 
 def examine(spec: PodSpec, cluster: ClusterView, profile: Profile) -> ExaminedPod:
     """The pod with its static fit and plugin state in this cluster."""
+    cluster.demands.set_spread_by_default(profile.spread_by_default)
     demand = cluster.demands.compile(spec).demand
     pod = ExaminedPod(
         demand, StaticFit(demand.spec, profile, cluster.cache), PluginState(demand, profile, cluster.cache)

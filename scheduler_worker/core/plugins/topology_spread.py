@@ -31,14 +31,17 @@ _SKEWED = "node(s) didn't match pod topology spread constraints"
 
 class PodTopologySpread(FilterPlugin, ScorePlugin):
     """DoNotSchedule constraints filter, ScheduleAnyway ones score; a pod without any scores by the system's
-    defaults, or by `default_constraints`. These are ScheduleAnyway, and their selectors do not count.
-    kube-scheduler: PodTopologySpreadArgs with defaultingType List."""
+    defaults, or by `default_constraints`, whose selectors do not count (kube-scheduler:
+    PodTopologySpreadArgs with defaultingType List). If one of these is DoNotSchedule, a pod's class has them
+    all like its own."""
 
     name = "PodTopologySpread"
     filter_reads = score_reads = Reads.PODS
 
     def __init__(self, default_constraints: tuple[SpreadConstraint, ...] | None = None) -> None:
         self._defaults = default_constraints
+        if any(constraint.required for constraint in default_constraints or ()):
+            self.spread_by_default = default_constraints or ()
 
     def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
         """See FilterPlugin."""

@@ -97,6 +97,8 @@ def _make_room(state: PlanState, entry: WaitingPods, pod: ExaminedPod) -> int:
     priorities = np.array([spec.priority for spec in pods.specs], np.int64)[pods.classes]
     # More important pods are not restarted for a less important one.
     rows = np.flatnonzero(state.movable() & (priorities <= entry.spec.priority))
+    if not len(rows):
+        return -1
     nodes = _nearest(state, pod, nodes, rows)
     rows = rows[np.isin(state.nodes[rows], nodes)]
     if not len(rows):

@@ -7,6 +7,8 @@ from e2e.kubernetes.api import Api
 
 DRIVER = "gpu.example.com"
 RESOURCE = "example.com/gpu"  # of classes that are created with it as their extendedResourceName
+# A device of which claims take memory.
+SHAREABLE = {"name": "gpu-0", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
 _GROUP = "/apis/resource.k8s.io/v1"
 _CLAIMS = f"{_GROUP}/namespaces/default/resourceclaims"
 _MERGE = {"Content-Type": "application/merge-patch+json"}
@@ -33,15 +35,26 @@ class Devices:
         body = {"metadata": {"name": name}, "spec": {"selectors": [{"cel": cel}], **spec}}
         self._api("POST", f"{_GROUP}/deviceclasses", body)
 
-    def publish(self, node: str, *devices: str, slices: int = 1) -> None:
-        """The node has these devices. `slices`: of how many its pool is said to consist."""
+    def publish(self, node: str, *devices: Any, slices: int = 1, counters: Any = (), name: str = "") -> None:
+        """The node has these devices, each a name or what a slice says of it. `slices`: of how many its pool
+        is said to consist. `counters`: a slice of its own offers them. `name`: of the slice."""
+        if counters:
+            self._publish(f"{node}-counters", node, slices + 1, {"sharedCounters": list(counters)})
+        named = [{"name": device} if isinstance(device, str) else device for device in devices]
+        self._publish(name or f"{node}-slice", node, slices + bool(counters), {"devices": named})
+
+    def withdraw(self, name: str) -> None:
+        """There is no slice of this name."""
+        self._api("DELETE", f"{_GROUP}/resourceslices/{name}")
+
+    def _publish(self, name: str, node: str, slices: int, offer: Any) -> None:
         body = {
-            "metadata": {"name": f"{node}-slice"},
+            "metadata": {"name": name},
             "spec": {
                 "driver": DRIVER,
                 "nodeName": node,
                 "pool": {"name": node, "generation": 1, "resourceSliceCount": slices},
-                "devices": [{"name": device} for device in devices],
+                **offer,
             },
         }
         self._api("POST", f"{_GROUP}/resourceslices", body)
@@ -90,10 +103,14 @@ class Devices:
         made = {"status": {"resourceClaimStatuses": [{"name": entry, "resourceClaimName": claim}]}}
         self._api("PATCH", path, made, **_MERGE)
 
-    def give(self, claim: str, node: str, device: str) -> None:
-        """The claim has this device of the node, by some scheduler."""
-        result = {"request": "one", "driver": DRIVER, "pool": node, "device": device}
-        body = {"status": {"allocation": {"devices": {"results": [result]}}}}
+    def give(self, claim: str, node: str, device: str, *, on: str = "", **given: Any) -> None:
+        """The claim has this device of the node, by some scheduler. `on`: the only node that reaches it."""
+        result = {"request": "one", "driver": DRIVER, "pool": node, "device": device, **given}
+        allocation: dict[str, Any] = {"devices": {"results": [result]}}
+        if on:
+            at = {"key": "metadata.name", "operator": "In", "values": [on]}
+            allocation["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [at]}]}
+        body = {"status": {"allocation": allocation}}
         self._api("PATCH", f"{_CLAIMS}/{claim}/status", body, **_MERGE)
 
     def collect(self, claim: str) -> None:

@@ -100,6 +100,12 @@ class Storage:
         path = "/api/v1/namespaces/default/persistentvolumeclaims"
         self._api("POST", path, {"metadata": metadata, "spec": spec})
 
+    def delete_claim(self, name: str) -> None:
+        """As a user does. The API server keeps it while it is protected."""
+        path = f"/api/v1/namespaces/default/persistentvolumeclaims/{name}"
+        self._api("PATCH", path, {"metadata": {"finalizers": ["kubernetes.io/pvc-protection"]}}, **_MERGE)
+        self._api("DELETE", path)
+
     def claim(self, name: str) -> Any:
         return self._api("GET", f"/api/v1/namespaces/default/persistentvolumeclaims/{name}")
 

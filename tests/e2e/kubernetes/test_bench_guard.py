@@ -62,7 +62,7 @@ def test_the_latency_of_bindings_is_told_for_both_ways_of_asking_and_what_they_c
         "1.5",
     ]
     done = subprocess.run(
-        [*command, "--nodes", "3", "-o", "json"],
+        [*command, "--nodes", "3", "--with-claims", "50", "-o", "json"],
         capture_output=True,
         text=True,
         timeout=COMMAND_SECONDS,
@@ -71,7 +71,8 @@ def test_the_latency_of_bindings_is_told_for_both_ways_of_asking_and_what_they_c
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert [case["asked"] for case in document["cases"]] == ["webhook", "API server"]
+    asked = [(case["asked"], case["pods"]) for case in document["cases"]]
+    assert asked == [(way, pods) for way in ("webhook", "API server") for pods in ("plain", "with claims")]
     for case in document["cases"]:
         assert 0 < case["p50Ms"] <= case["p90Ms"] <= case["p99Ms"] <= case["p999Ms"] <= case["maxMs"]
         assert {"resolver-1", "redis", "dispatcher", "kube-apiserver", "etcd", "client"} == set(case["cpuMs"])

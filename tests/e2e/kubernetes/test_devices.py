@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, reserved, run_hoss
-from e2e.kubernetes.api import Api, await_reason, node_of, placed
+from e2e.kubernetes.api import Api, await_reason, events_of, node_of, placed
 from e2e.kubernetes.devices import DRIVER, RESOURCE, Devices, claiming, wanting
 from waiting import wait_until
 
@@ -119,7 +119,9 @@ def test_what_cannot_be_used_is_named(api: Api, devices: Devices, cluster: Clust
     devices.create_class("broken", 'device.attributes["absent"].x == 1')
     devices.publish("n1", "gpu-0", slices=2)
     api.create_pod("missing", scheduler="hoss", resourceClaims=claiming("nowhere"))
-    await_reason(api, "missing", 'could not find ResourceClaim "default/nowhere"')
+    missing = 'could not find ResourceClaim "default/nowhere"'
+    await_reason(api, "missing", missing)
+    assert missing in run_hoss(cluster, "describe", "pod", "missing")
     template = [{"name": "gpu", "resourceClaimTemplateName": "gpus"}]
     api.create_pod("stranger", scheduler="hoss", resourceClaims=template)
     devices.create_claim("whole")
@@ -136,6 +138,25 @@ def test_what_cannot_be_used_is_named(api: Api, devices: Devices, cluster: Clust
     devices.create_claim("odd", device_class="broken")
     api.create_pod("failing", scheduler="hoss", resourceClaims=claiming("odd"))
     await_reason(api, "failing", "no such key: x")
+
+
+def test_slices_that_contradict_each_other_offer_nothing_until_they_agree(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    """Two slices of one pool have a device of the same name."""
+    api.create_node("n1")
+    devices.create_class()
+    devices.create_claim("mine")
+    devices.publish("n1", "gpu-0", slices=2)
+    devices.publish("n1", "gpu-0", slices=2, name="another")
+    api.create_pod("p", scheduler="hoss", resourceClaims=claiming("mine"))
+    reason = "0/1 nodes are available: 1 invalid resource pools were encountered."
+    await_reason(api, "p", reason)
+    assert reason in run_hoss(cluster, "describe", "pod", "p")
+    devices.withdraw("another")
+    devices.withdraw("n1-slice")
+    devices.publish("n1", "gpu-0")
+    assert placed(api, "p") == "n1"
 
 
 def test_the_next_dispatcher_goes_on_where_the_last_one_was_killed(
@@ -226,3 +247,37 @@ def test_a_class_that_comes_after_the_pod_is_taken_into_account(
     assert placed(api, "q") == "n1"
     used = [devices.extended_claim(name)["status"]["allocation"]["devices"]["results"] for name in "pq"]
     assert sorted(result["device"] for results in used for result in results) == ["gpu-0", "gpu-1"]
+
+
+def test_a_claim_whose_devices_no_node_has_room_for_gives_them_back_and_gets_others(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    """A scheduler allocated it and died before the pod was bound; the node has filled up since."""
+    for name in ("n1", "n2"):
+        api.create_node(name)
+        devices.publish(name, "gpu-0")
+    devices.create_class()
+    devices.create_claim("idle")
+    devices.give("idle", "n1", "gpu-0", on="n1")
+    api.create_pod("full", scheduler="hoss", cpu="4", nodeName="n1")
+    api.create_pod("p", scheduler="hoss", resourceClaims=claiming("idle"))
+    assert placed(api, "p") == "n2"
+    assert devices.device_of("idle") == "n2/gpu-0"
+    events = [text for _, text in events_of(api, "p")]
+    assert "deallocation of ResourceClaim completed: default/idle" in events
+
+
+def test_a_claim_that_another_pod_uses_keeps_its_devices(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    for name in ("n1", "n2"):
+        api.create_node(name)
+        devices.publish(name, "gpu-0")
+    devices.create_class()
+    devices.create_claim("shared")
+    api.create_pod("first", scheduler="hoss", resourceClaims=claiming("shared"), cpu="3")
+    node = placed(api, "first")
+    api.create_pod("second", scheduler="hoss", resourceClaims=claiming("shared"), cpu="3")
+    await_reason(api, "second", "1 resourceclaim not available on the node")
+    assert devices.device_of("shared") == f"{node}/gpu-0"
+    assert devices.users_of("shared") == ["first"]

@@ -13,7 +13,7 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, counted, reserved
 from e2e.kubernetes.api import Api, await_reason, node_of, placed
-from e2e.kubernetes.devices import Devices, claiming
+from e2e.kubernetes.devices import SHAREABLE, Devices, claiming
 from e2e.kubernetes.guarded import Guarded, await_guard, install
 from e2e.kubernetes.storage import Storage, mounting
 from waiting import wait_until
@@ -184,6 +184,52 @@ def test_kube_scheduler_does_not_get_a_device_that_a_pod_of_hoss_has_in_the_ledg
     devices.create_claim("ours-again")
     api.create_pod("ours-again", scheduler="hoss", resourceClaims=claiming("ours-again"))
     await_reason(api, "ours-again", "2 cannot allocate all claims")
+
+
+MOST_OF_IT = {"capacity": {"requests": {"memory": "50Gi"}}}
+
+
+def test_kube_scheduler_does_not_get_more_of_a_shared_device_than_a_pod_of_hoss_leaves(
+    beside: Beside,
+) -> None:
+    api, devices = beside.api, beside.devices
+    devices.create_class()
+    devices.publish("n1", SHAREABLE)
+    for name in ("ours", "theirs"):
+        devices.create_claim(name, **MOST_OF_IT)
+    beside.hold_up("ours", resourceClaims=claiming("ours"))
+    api.create_pod("theirs", scheduler="default-scheduler", resourceClaims=claiming("theirs"))
+    lack = "device gpu.example.com/n1/gpu-0 has 30Gi and not 50Gi left of capacity memory"
+    await_reason(api, "theirs", lack)
+    assert devices.device_of("theirs") == "n1/gpu-0"  # kube-scheduler tried
+    beside.release("ours")
+    assert placed(api, "ours") == "n1"
+    assert node_of(api, "theirs") == ""
+    api.delete_pod("ours")
+    devices.free("ours")
+    assert placed(api, "theirs") == "n1"
+
+
+def test_kube_scheduler_does_not_get_a_partition_whose_counters_a_pod_of_hoss_has(beside: Beside) -> None:
+    api, devices = beside.api, beside.devices
+    devices.create_class("whole", 'device.attributes["gpu.example.com"].whole')
+    devices.create_class("part", '!device.attributes["gpu.example.com"].whole')
+
+    def device(name: str, memory: str, *, whole: bool) -> Any:
+        used = {"counterSet": "gpu-0", "counters": {"memory": {"value": memory}}}
+        return {"name": name, "attributes": {"whole": {"bool": whole}}, "consumesCounters": [used]}
+
+    counters = [{"name": "gpu-0", "counters": {"memory": {"value": "80Gi"}}}]
+    offered = device("all", "80Gi", whole=True), device("half", "40Gi", whole=False)
+    devices.publish("n1", *offered, counters=counters)
+    devices.create_claim("ours", device_class="part")
+    devices.create_claim("theirs", device_class="whole")
+    beside.hold_up("ours", resourceClaims=claiming("ours"))
+    api.create_pod("theirs", scheduler="default-scheduler", resourceClaims=claiming("theirs"))
+    await_reason(api, "theirs", "40Gi and not 80Gi of counter gpu-0/memory is left for device")
+    beside.release("ours")
+    assert placed(api, "ours") == "n1"
+    assert node_of(api, "theirs") == ""
 
 
 def test_of_pods_of_both_schedulers_that_want_one_volume_and_one_device_one_of_each_gets_it(

@@ -62,7 +62,14 @@ BY_ROOM = """
 plugins:
   score: {disabled: [{name: "*"}], enabled: [{name: NodeResourcesFit, weight: 1000}]}
 """
-PROFILES = {"plain": "", "packing": PACKING, "tuned": TUNED, "by-room": BY_ROOM}
+STRICT = """
+pluginConfig:
+  - name: PodTopologySpread
+    args:
+      defaultingType: List
+      defaultConstraints: [{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]
+"""
+PROFILES = {"plain": "", "packing": PACKING, "tuned": TUNED, "by-room": BY_ROOM, "strict": STRICT}
 
 
 def pod_terms(app: str, *, required: bool) -> dict[str, Any]:
@@ -87,6 +94,17 @@ class Case:
     comes: dict[str, Any] | None = None
 
 
+# More than any other score: the racks must forbid what this prefers.
+NEAR = {
+    "nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "weight": 100,
+                "preference": {"matchExpressions": [{"key": "near", "operator": "In", "values": ["yes"]}]},
+            }
+        ]
+    }
+}
 LIGHT, HALF, HEAVY = ({"cpu": f"{m}m", "memory": f"{2 * m}Mi"} for m in (200, 2000, 3600))
 CASES = {
     "the-fuller-node": Case("packing", "b", "a", {"a": {}, "b": {}}, (("a", HALF),)),
@@ -120,6 +138,17 @@ CASES = {
         {name: {"labels": {"rack": rack}} for name, rack in (("a", "1"), ("b", "2"), ("c", "1"))},
         (("a", {**LIGHT, "metadata": {"labels": {"app": "spread"}}}), ("b", HEAVY)),
         {"metadata": {"labels": {"app": "spread"}}},
+    ),
+    "only-other-racks": Case(
+        "strict",
+        "c",
+        "b",
+        {
+            name: {"labels": {"rack": rack, "near": near}}
+            for name, rack, near in (("a", "1", "no"), ("b", "2", "no"), ("c", "1", "yes"))
+        },
+        (("a", {**LIGHT, "metadata": {"labels": {"app": "spread"}}}), ("b", HEAVY)),
+        {"metadata": {"labels": {"app": "spread"}}, "affinity": NEAR},
     ),
     "widgets-in-balance": Case(
         "tuned",

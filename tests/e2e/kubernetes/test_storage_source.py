@@ -10,20 +10,24 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from e2e.kubernetes.api import Api
-from e2e.kubernetes.devices import Devices
+from e2e.kubernetes.devices import DRIVER, SHAREABLE, Devices
 from e2e.kubernetes.storage import PROVISIONER, Storage, mounting
 from storage_in_memory import StorageInMemory
-from waiting import DEADLINE_SECONDS
+from waiting import DEADLINE_SECONDS, until
 
 from hoss.errors import TransportError
 from hoss.kube.access import load_access
 from hoss.kube.api import KubeApi
 from hoss.manifests.volumes import read_pod_volumes
-from hoss.model.devices import ClaimUse, PodClaims
+from hoss.model.devices import Allocation, ClaimUse, DeviceId, DeviceResult, HeldClaim, PodClaims
+from hoss.model.quantity import parse_quantity
 from hoss.model.volumes import CsiVolume
 from hoss.tasks import background
 from hossctl.local.control_plane import ControlPlane
+from resolver.core.kubernetes.held_view import HeldView
 from resolver.kubernetes.storage_source import ClusterStorage, StorageSource
+
+SHARE = "1c1b4a3e-0e62-4b1f-9a0c-6a3b8f7d2e51"  # the API server wants a UID
 
 
 class Source:
@@ -58,9 +62,17 @@ class InMemory:
         driver = {"name": PROVISIONER, "allocatable": {"count": count}}
         self._source.put("CSINode", node, spec={"drivers": [driver]})
 
-    def give(self, claim: str, node: str, device: str) -> None:
-        result = {"request": "one", "driver": "d", "pool": node, "device": device}
+    def give(self, claim: str, node: str, device: str, **given: Any) -> None:
+        result = {"request": "one", "driver": DRIVER, "pool": node, "device": device, **given}
         self._source.put("ResourceClaim", claim, status={"allocation": {"devices": {"results": [result]}}})
+
+    def free(self, claim: str) -> None:
+        self._source.put("ResourceClaim", claim)
+
+    def publish(self, node: str, device: Any) -> None:
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [device]}
+        self._source.put("ResourceSlice", node, spec=spec)
 
     def create_class(self) -> None:
         """Nobody asks for classes."""
@@ -137,6 +149,28 @@ async def test_devices_are_known_the_moment_a_claim_has_them(source: Source) -> 
     found = (await source.source.device_claims("default", claims))["gpus"].allocation
     assert found is not None
     assert [(result.id.pool, result.id.device) for result in found.results] == [("n1", "gpu-0")]
+
+
+async def test_what_shared_devices_have_left_follows_slices_and_claims(source: Source) -> None:
+    source.devices.create_class()
+    source.devices.publish("n1", SHAREABLE)
+    shared = source.source.shared_devices
+
+    def lack(memory: str) -> str:
+        """Of a claim that nobody has seen."""
+        device = DeviceId(DRIVER, "n1", "gpu-0")
+        result = DeviceResult("one", device, shared=True, consumed=(("memory", parse_quantity(memory)),))
+        return shared.lack([HeldClaim("default", "new", Allocation((result,)))], HeldView(1))
+
+    async def become(memory: str, expected: str) -> None:
+        await until(lambda: lack(memory) == expected, lambda: lack(memory))
+
+    await become("81Gi", f"device {DRIVER}/n1/gpu-0 has 80Gi and not 81Gi left of capacity memory")
+    source.devices.create_claim("gpus")
+    source.devices.give("gpus", "n1", "gpu-0", consumedCapacity={"memory": "50Gi"}, shareID=SHARE)
+    await become("40Gi", f"device {DRIVER}/n1/gpu-0 has 30Gi and not 40Gi left of capacity memory")
+    source.devices.free("gpus")
+    await become("40Gi", "")
 
 
 async def test_volumes_that_are_not_listed_yet_are_no_answer(own_control_plane: ControlPlane) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.kubernetes.agreement import assigned, reserved
+from e2e.kubernetes.agreement import assigned, reserved, run_hoss
 from e2e.kubernetes.api import Api, await_reason, node_of, placed
 from e2e.kubernetes.storage import Storage, mounting
 from waiting import wait_until
@@ -87,6 +87,49 @@ def test_a_claim_for_one_pod_is_given_to_the_next_once_the_first_is_gone(
     await_reason(api, "second", "ReadWriteOncePod access mode already in-use by another pod")
     api.delete_pod("first")
     placed(api, "second")
+
+
+def test_the_pod_that_uses_a_claim_for_one_pod_goes_for_a_more_urgent_one(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    for name in ("n1", "n2"):
+        api.create_node(name)
+    for name, value in (("low", 1), ("high", 1000)):
+        body = {"metadata": {"name": name}, "value": value}
+        api.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)  # it may be there already
+    storage.create_volume("pv")
+    storage.create_claim("mine", modes=("ReadWriteOncePod",))
+    storage.bind("mine", "pv")
+    leaving = {"priorityClassName": "low", "terminationGracePeriodSeconds": 0}
+    api.create_pod("user", scheduler="hoss", volumes=mounting("mine"), **leaving)
+    api.create_pod("other", scheduler="hoss", **leaving)
+    placed(api, "user")
+    placed(api, "other")
+    api.create_pod("urgent", scheduler="hoss", volumes=mounting("mine"), priorityClassName="high")
+    placed(api, "urgent")
+    assert api.request("GET", "/api/v1/namespaces/default/pods/user")[0] == 404
+    assert node_of(api, "other")
+
+
+def test_claims_that_cannot_be_used_are_named_in_kube_schedulers_words(
+    api: Api, storage: Storage, cluster: Cluster
+) -> None:
+    api.create_node("n1")
+    storage.create_class("by-hand", provisioner="kubernetes.io/no-provisioner")
+    storage.create_claim("no-volume", storage_class="by-hand")
+    storage.create_claim("no-class", storage_class="nowhere")
+    storage.create_claim("going", storage_class="by-hand")
+    storage.delete_claim("going")  # its finalizer keeps it
+    expected = {
+        "no-volume": "0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind.",
+        "no-class": "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+        "going": '0/1 nodes are available: persistentvolumeclaim "going" is being deleted.',
+        "nowhere": '0/1 nodes are available: persistentvolumeclaim "nowhere" not found.',
+    }
+    for claim, reason in expected.items():
+        api.create_pod(claim, scheduler="hoss", volumes=mounting(claim))
+        await_reason(api, claim, reason)
+        assert reason in run_hoss(cluster, "describe", "pod", claim)
 
 
 def test_the_claim_of_an_ephemeral_volume_must_have_been_made_for_the_pod(

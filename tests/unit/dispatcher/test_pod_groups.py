@@ -11,10 +11,11 @@ from dispatcher.core.kubernetes.pod_groups import (
     MemberCounts,
     PodGroups,
     read_group,
+    read_workload,
 )
 from dispatcher.core.pods.sets import GangRule
 
-COSCHEDULING, VOLCANO, WORKLOAD = GroupKind
+COSCHEDULING, VOLCANO, WORKLOAD, _ = GroupKind
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z"
 WAITING, ON_NODE = Member(on_node=False, phase="Pending"), Member(on_node=True, phase="Pending")
 RUNNING, DONE, BROKEN = (Member(on_node=True, phase=phase) for phase in ("Running", "Succeeded", "Failed"))
@@ -128,6 +129,69 @@ def test_only_a_change_of_what_a_group_says_is_told(groups):
     assert groups.take_rules() == {ref().key: GangRule(4)}
     groups.remove(ref())
     assert groups.take_rules()[ref().key].missing
+
+
+def workload(*entries, name="train"):
+    metadata = {"name": name, "namespace": "default", "uid": "u", "resourceVersion": "7"}
+    return {"metadata": metadata, "spec": {"podGroups": list(entries)}}
+
+
+def entry(name, minimum):
+    return {"name": name, "policy": {"gang": {"minCount": minimum}} if minimum else {"basic": {}}}
+
+
+def inside(name, replica=""):
+    return GroupRef(GroupKind.IN_WORKLOAD, "default", name, replica)
+
+
+def apply_workload(groups, *entries):
+    groups.apply_workload("default", "train", read_workload(workload(*entries)))
+
+
+def test_a_workload_of_kubernetes_1_35_has_a_rule_for_each_of_its_groups_and_for_every_replica(groups):
+    groups.pod_seen(b"1", inside("train/workers", "0"), WAITING)
+    groups.pod_seen(b"2", inside("train/workers", "1"), WAITING)
+    missing = GangRule(missing="pod group workers of Workload default/train does not exist")
+    assert groups.rule(inside("train/workers", "0")) == missing
+    apply_workload(groups, entry("driver", 0), entry("workers", 4))
+    assert groups.take_rules() == {
+        inside("train/driver").key: GangRule(1),
+        inside("train/workers").key: GangRule(4),
+        inside("train/workers", "0").key: GangRule(4),
+        inside("train/workers", "1").key: GangRule(4),
+    }
+    assert groups.take_touched() == set(), "a Workload of 1.35 has no status"
+
+
+def test_a_group_that_a_workload_no_longer_has_is_gone_and_so_are_all_with_it(groups):
+    apply_workload(groups, entry("driver", 0), entry("workers", 4))
+    groups.pod_seen(b"1", inside("train/workers", "0"), WAITING)
+    groups.take_rules()
+    apply_workload(groups, entry("driver", 0))
+    assert groups.take_rules()[inside("train/workers", "0").key].missing
+    apply_workload(groups)
+    groups.pod_gone(b"1")
+    assert len(groups) == 0
+
+
+@pytest.mark.parametrize(
+    ("item", "rule"),
+    [
+        (
+            workload(entry("workers", 1001)),
+            "pod group workers of Workload default/train: its minimum is 1001",
+        ),
+        (
+            workload(entry("workers", "x")),
+            "pod group workers of Workload default/train: spec.schedulingPolicy",
+        ),
+        (workload("workers"), "pod group workers of Workload default/train does not exist"),
+        ({**workload(), "spec": "x"}, "pod group workers of Workload default/train does not exist"),
+    ],
+)
+def test_a_workload_that_cannot_be_read_says_so_to_its_pods(groups, item, rule):
+    groups.apply_workload("default", "train", read_workload(item))
+    assert groups.rule(inside("train/workers")).missing.startswith(rule)
 
 
 def test_a_group_is_forgotten_with_its_object_and_the_last_pod_that_names_it(groups):

@@ -270,14 +270,15 @@ def test_a_gang_that_cannot_be_is_the_pod_s_problem(reader, annotations, problem
     assert read.problem.startswith(f"metadata.annotations[hoss.dev/min-available]: {problem}")
 
 
-def test_a_pod_of_a_workload_as_kubernetes_1_35_has_them_is_not_placed_alone_unless_it_declares_a_minimum(
-    reader,
+@pytest.mark.parametrize(
+    ("replica", "name"), [({}, "train/workers"), ({"podGroupReplicaKey": "7"}, "train/workers/7")]
+)
+def test_a_pod_of_a_workload_as_kubernetes_1_35_has_them_is_of_its_group_or_of_a_replica_of_it(
+    reader, replica, name
 ):
-    workload = {"name": "train", "podGroup": "workers"}
-    refused = reader.read(member({}, workloadRef=workload))
-    assert refused.problem == "spec.workloadRef: Workloads of Kubernetes 1.35 are not supported"
-    declared = reader.read(member({MINIMUM: "3"}, owners=[JOB], workloadRef=workload))
-    assert (declared.gang, declared.problem) == (NewGang("default", "train", 3, "of-the-job"), "")
+    read = reader.read(member({}, workloadRef={"name": "train", "podGroup": "workers", **replica}))
+    assert read.gang == NewGang("default", name, 0, f"workloads.scheduling.k8s.io/default/{name}")
+    assert read.problem == ""
 
 
 def test_a_pod_of_ours_with_too_many_terms_is_not_placed_and_any_pod_is_read():

@@ -71,3 +71,24 @@ def test_choices_are_those_of_pods_that_brought_the_claim_its_volume() -> None:
     assert list(view.choices(DATA)) == [("pv", -1)]
     assert list(view.choices(("default", "new"))) == [("", 4)]
     assert view.users(DATA) == 2
+
+
+def test_what_is_assumed_counts_until_it_is_forgotten_and_leaves_nothing() -> None:
+    view = HeldView(1)
+    view.replace(0, snapshot(1, run(MOUNTING, 0)))
+    view.assume(definition_of(MOUNTING), 0)
+    view.assume(definition_of(HOLDING), 1)
+    assert (view.users(DATA), len(list(view.uses(GPU))), view.has_assumed) == (2, 1, True)
+    view.forget_assumed()
+    assert (view.users(DATA), list(view.uses(GPU)), view.has_assumed, len(view)) == (1, [], False, 1)
+
+
+def test_labels_that_were_noted_are_forgotten_when_their_node_changes() -> None:
+    view = HeldView(2)
+    for shard in (0, 1):
+        view.replace(shard, snapshot(1))
+    view.labels.update({node: {"a": str(node)} for node in range(6)})
+    view.apply(0, [FeedEntry(2, AccountRows(), specs=((2, b""),), removed=(4,))])
+    assert sorted(view.labels) == [0, 1, 3, 5]
+    view.replace(1, snapshot(9))
+    assert sorted(view.labels) == [0]

@@ -9,6 +9,7 @@ from webhook_in_memory import WebhookCluster, review_of
 from hoss.model.devices import Allocation, DeviceId, DeviceResult, HeldClaim
 from hoss.model.pod import PodGroup, PodSpec
 from hoss.model.reserved_names import claim_for_one_pod, device
+from hoss.model.reserved_names import counters as counters_of
 from hoss.model.volumes import ClaimMount, PodVolumes
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.convert_rules import definition_of, definition_taking, group_defined
@@ -52,16 +53,24 @@ class VolumeCluster(WebhookCluster):
         driver = {"name": "disks.example.com", "allocatable": {"count": count}}
         self.storage.put("CSINode", node, spec={"drivers": [driver]})
 
-    def give(self, claim: str, device: str = "gpu-0", **result: Any) -> list[Any]:
-        """spec.resourceClaims with a claim to which its scheduler has given a device of node n1."""
+    def give(self, claim: str, device: str = "gpu-0", *, user: str = "", **result: Any) -> list[Any]:
+        """spec.resourceClaims with a claim to which its scheduler has given a device of node n1. `user`: the
+        UID of the pod that the claim is reserved for."""
         given = {"request": "one", "driver": GPU.driver, "pool": "n1", "device": device, **result}
         at = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
         allocation = {
             "devices": {"results": [given]},
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [at]}]},
         }
-        self.storage.put("ResourceClaim", claim, status={"allocation": allocation})
+        users = [{"resource": "pods", "name": claim, "uid": user}] if user else []
+        self.storage.put("ResourceClaim", claim, status={"allocation": allocation, "reservedFor": users})
         return [{"name": "gpu", "resourceClaimName": claim}]
+
+    def publish(self, *devices: Any, **spec: Any) -> None:
+        """The slice of node n1's pool."""
+        pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": GPU.driver, "nodeName": "n1", "pool": pool, "devices": list(devices), **spec}
+        self.storage.put("ResourceSlice", "n1", spec=spec)
 
     async def ask(self, pod: Any, node: str = "n1") -> str:
         """The verdict and what it says."""
@@ -137,6 +146,46 @@ async def test_of_pods_that_are_bound_at_once_with_a_claim_for_one_pod_one_is_al
     asked = [guards[i % 2].review(review_of(pod, f"n{1 + i % 2}")) for i, pod in enumerate(pods)]
     verdicts = [answer.verdict for answer in await asyncio.gather(*asked)]
     assert sorted(verdicts) == ["conflict_volume"] * 5 + ["reserved"]
+
+
+async def test_bindings_that_come_together_share_one_look_at_the_ledger(cluster: VolumeCluster) -> None:
+    pods = [cluster.pod(f"p{n}", volumes=cluster.volume(f"v{n}", mode=ONE_POD)) for n in range(9)]
+    assert await cluster.ask(pods.pop()) == "reserved"  # knows the node from now on
+    looks = 0
+    seq = cluster.ledger.seq
+
+    async def counted(shard: int) -> int:
+        nonlocal looks
+        looks += 1
+        return await seq(shard)
+
+    cluster.ledger.seq = counted
+    assert await asyncio.gather(*map(cluster.ask, pods)) == ["reserved"] * len(pods)
+    assert looks <= 2 * cluster.ledger.shards, "those that came first, and all others"
+
+
+async def test_a_pod_that_gets_no_room_does_not_keep_its_claim_from_another_of_the_same_moment(
+    cluster: VolumeCluster,
+) -> None:
+    volumes = cluster.volume("data", mode=ONE_POD)
+    large, small = cluster.pod("large", cpu="900", volumes=volumes), cluster.pod("small", volumes=volumes)
+    refused, allowed = await asyncio.gather(cluster.ask(large), cluster.ask(small))
+    assert refused.startswith("conflict_resource")
+    assert allowed == "reserved"
+
+
+async def test_a_turn_that_everybody_leaves_before_it_begins_does_not_stop_the_next(
+    cluster: VolumeCluster,
+) -> None:
+    pods = [cluster.pod(f"p{n}", volumes=cluster.volume(f"v{n}", mode=ONE_POD)) for n in range(4)]
+    gone = [asyncio.ensure_future(cluster.ask(pod)) for pod in pods[:2]]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    for asked in gone:
+        asked.cancel()
+    await asyncio.gather(*gone, return_exceptions=True)
+    answers = await asyncio.wait_for(asyncio.gather(*map(cluster.ask, pods[2:])), 10)
+    assert answers == ["reserved", "reserved"]
 
 
 async def test_the_same_question_twice_at_once_is_answered_by_one_reservation(cluster: VolumeCluster) -> None:
@@ -244,6 +293,85 @@ async def test_a_device_is_one_claims_unless_all_its_claims_share_it(cluster: Vo
 async def test_devices_are_not_bound_to_a_node_that_they_are_not_on(cluster: VolumeCluster) -> None:
     pod = cluster.pod("p", resourceClaims=cluster.give("gpus"))
     assert (await cluster.ask(pod, "n2")).endswith("resourceclaim not available on the node")
+
+
+SHAREABLE = {"name": "gpu-0", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
+
+
+def _taking(cluster: VolumeCluster, name: str, memory: str) -> Any:
+    """A pod whose claim its scheduler has given so much of the device."""
+    pod = cluster.pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": name}])
+    cluster.give(name, consumedCapacity={"memory": memory}, shareID=name, user=pod["metadata"]["uid"])
+    return pod
+
+
+async def test_nobody_gets_more_of_a_shared_device_than_it_has_left(cluster: VolumeCluster) -> None:
+    cluster.publish(SHAREABLE)
+    pods = [_taking(cluster, name, memory) for name, memory in (("a", "50Gi"), ("b", "30Gi"), ("c", "10Gi"))]
+    assert [await cluster.ask(pod) for pod in pods[:2]] == ["reserved"] * 2
+    assert await cluster.ask(pods[2]) == (
+        "conflict_device_claim node n1 cannot take pod default/c: cannot allocate all claims: device "
+        "gpu.example.com/n1/gpu-0 has 0 and not 10Gi left of capacity memory"
+    )
+    assert await cluster.ask(pods[0]) == "standing"
+
+
+async def test_of_two_schedulers_that_gave_the_last_of_a_device_to_two_pods_one_is_refused(
+    cluster: VolumeCluster,
+) -> None:
+    """Both wrote it into their claims, so by the API server's record neither would fit."""
+    cluster.publish(SHAREABLE)
+    pods = [_taking(cluster, name, "60Gi") for name in ("a", "b")]
+    guards = [cluster.guard, cluster.another_guard("another")]
+    reviews = [guard.review(review_of(pod, "n1")) for guard, pod in zip(guards, pods, strict=True)]
+    verdicts = [answer.verdict for answer in await asyncio.gather(*reviews)]
+    assert sorted(verdicts) == ["conflict_device_claim", "reserved"]
+
+
+async def test_what_a_claim_had_before_anybody_watched_counts_while_its_pod_is_bound(
+    cluster: VolumeCluster,
+) -> None:
+    """The ledger has that pod without its devices: a dispatcher told of it."""
+    cluster.publish(SHAREABLE)
+    bound = _taking(cluster, "bound", "60Gi")
+    uid = uid_from_text(bound["metadata"]["uid"])
+    await cluster.place("n1", PodGroup(), uid=uid)
+    late = _taking(cluster, "late", "60Gi")
+    assert "has 20Gi and not 60Gi left of capacity memory" in await cluster.ask(late)
+    await cluster.ledger.release(shard_of("n1", cluster.ledger.shards), cluster.uids(uid))
+    cluster.now += REPEATED_SECONDS
+    assert await cluster.ask(late) == "reserved"
+
+
+async def test_partitions_of_a_device_get_no_more_of_its_counters_than_there_is(
+    cluster: VolumeCluster,
+) -> None:
+    def part(name: str, memory: str) -> Any:
+        used = {"counterSet": "gpu-0", "counters": {"memory": {"value": memory}}}
+        return {"name": name, "consumesCounters": [used]}
+
+    counters = [{"name": "gpu-0", "counters": {"memory": {"value": "80Gi"}}}]
+    cluster.publish(
+        part("half", "40Gi"), part("other-half", "40Gi"), part("whole", "80Gi"), sharedCounters=counters
+    )
+    await cluster.place("n2", PodGroup(), "something/else")  # teaches the ledger the rule
+    await cluster.look()
+    pods = {n: cluster.pod(n, resourceClaims=cluster.give(n, n)) for n in ("half", "whole", "other-half")}
+    answers = {name: await cluster.ask(pod) for name, pod in pods.items()}
+    assert answers["whole"].endswith(
+        "cannot allocate all claims: 40Gi and not 80Gi of counter gpu-0/memory is left for device "
+        "gpu.example.com/n1/whole"
+    )
+    assert (answers["half"], answers["other-half"]) == ("reserved", "reserved")
+    # A worker that chose another partition knows nothing of these.
+    name = counters_of(GPU.driver, "n1", "gpu-0")
+    assert await cluster.place("n1", PodGroup(), name) is Verdict.CONFLICT_TOPOLOGY
+
+
+async def test_a_device_that_no_slice_offers_is_left_to_whoever_gave_it(cluster: VolumeCluster) -> None:
+    assert await cluster.ask(_taking(cluster, "early", "900Gi")) == "reserved"
+    cluster.publish(SHAREABLE, pool={"name": "n1", "generation": 2, "resourceSliceCount": 1})
+    assert "has 0 and not 1Gi left" in await cluster.ask(_taking(cluster, "late", "1Gi"))
 
 
 RESOURCE = "example.com/gpu"

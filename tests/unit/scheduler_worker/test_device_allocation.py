@@ -8,6 +8,7 @@ import pytest
 from conformance.live_path import live_worker
 
 from hoss.model.cluster import Cluster, DeviceUpdate, ObjectKey
+from hoss.model.device_usage import DeviceUsage
 from hoss.model.devices import (
     Allocation,
     ClaimConstraint,
@@ -37,7 +38,7 @@ from hossctl.explain.offline import explain
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.devices.allocator import TIMED_OUT, ClaimShape, OneNodeOffer, allocate
 from scheduler_worker.core.devices.held import HeldClaims
-from scheduler_worker.core.devices.pools import DeviceUsage, PoolTable, SelectorTable
+from scheduler_worker.core.devices.pools import PoolTable, SelectorTable
 
 GPU = DeviceClass("gpu")
 

@@ -7,13 +7,22 @@ import numpy as np
 import pytest
 
 from hoss.errors import ConfigError
+from hoss.model.cluster import BoundPod, Cluster, Service
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec, WeightedPodTerm, group_of
+from hoss.model.pod import (
+    PodAffinity,
+    PodAffinityTerm,
+    PodSpec,
+    SpreadConstraint,
+    WeightedPodTerm,
+    group_of,
+)
 from hoss.model.resources import ResourceSchema
 from hoss.model.selectors import LabelSelector, Requirement
+from hossctl.explain.offline import explain
 from scheduler_worker.config import WorkerConfig, chosen_profile
 from scheduler_worker.core.cache.node_info import NodeInfoCache
-from scheduler_worker.core.classes import compile_demand
+from scheduler_worker.core.classes import DemandTable, compile_demand
 from scheduler_worker.core.nodes import NodeCatalogue, NodeSpecs
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.core.plugins.topology_spread import HOSTNAME
@@ -335,6 +344,49 @@ def test_a_list_of_default_constraints_takes_the_place_of_the_systems(choose):
     selected = PodSpec(default_spread=LabelSelector((Requirement("app", "Exists", ()),)))
     assert none.score_state(selected, NodeInfoCache()) is None
     assert spread.score_state(selected, NodeInfoCache()) is not None
+
+
+def test_default_constraints_of_which_one_is_hard_are_as_if_pods_had_written_them(choose, make_pod):
+    """Node a is in the rack that has a pod of the service more."""
+    constraint = "{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}"
+    soft = "{maxSkew: 1, topologyKey: host, whenUnsatisfiable: ScheduleAnyway}"
+    args = f"{{defaultingType: List, defaultConstraints: [{constraint}, {soft}]}}"
+    _, profile = choose(arguments("PodTopologySpread", args))
+    assert [(c.topology_key, c.required) for c in profile.spread_by_default] == [
+        ("rack", True),
+        ("host", False),
+    ]
+    room = (("cpu", 4000), ("memory", 2**33), ("pods", 110))
+    nodes = [
+        NodeSpec(n, labels=(("rack", r), ("host", n)), allocatable=room) for n, r in (("a", "1"), ("b", "2"))
+    ]
+    of_service = LabelSelector((Requirement("app", "In", ("web",)),))
+    web = make_pod(labels=(("app", "web"),), default_spread=of_service)
+    cluster = Cluster(nodes, [BoundPod("there", "a", web, web.requests, 100, 2**28)])
+    for spec, feasible in (
+        (web, ["b"]),
+        (make_pod(labels=(("app", "db"),)), ["a", "b"]),
+        (replace(web, spread=(SpreadConstraint(5, "rack", None, required=False),)), ["a", "b"]),
+    ):
+        assert explain(spec, cluster, preemption=False, profile=profile)["feasible"] == feasible
+
+
+def test_the_class_of_a_pod_has_the_hard_defaults_for_the_ledger_and_follows_its_services(choose, make_pod):
+    constraint = "{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}"
+    args = f"{{defaultingType: List, defaultConstraints: [{constraint}]}}"
+    cache = NodeInfoCache()
+    table = DemandTable(cache.schema, cache.catalogue.images, cache.pod_index)
+    table.set_spread_by_default(choose(arguments("PodTopologySpread", args))[1].spread_by_default)
+    web = table.compile(make_pod(labels=(("app", "web"),)))
+    assert web.group.spread == ()
+    table.set_services([Service("default", (("app", "web"),), "web")])
+    [rule] = table.current(web).group.spread
+    assert (rule.topology_key, [(r.key, r.values) for r in rule.selector.requirements]) == (
+        "rack",
+        [("app", ("web",))],
+    )
+    table.set_services([])
+    assert table.current(table.current(web)).group.spread == ()
 
 
 def test_the_example_has_the_default_profile_and_one_that_packs():

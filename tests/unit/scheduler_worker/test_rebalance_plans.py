@@ -130,6 +130,12 @@ def test_a_pod_that_no_moves_make_room_for_says_why_and_the_state_is_as_it_was()
     assert found.columns() == before
 
 
+def test_on_nodes_without_a_pod_nothing_is_moved_for_one_that_fits_nowhere():
+    plan = fit_pending(Situation([node("a")], []).state, waiting(spec(1001)))
+    assert (plan.placements, plan.moves) == ([], [])
+    assert "Insufficient cpu" in plan.impossible[0].why
+
+
 def test_a_gang_gets_all_its_room_or_no_move_is_made():
     found = scattered()
     before = found.columns()

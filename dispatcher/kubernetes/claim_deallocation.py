@@ -1,0 +1,124 @@
+"""Kubernetes mode: frees a resource claim whose devices keep its pod from every node (kube-scheduler's
+PostFilter of DynamicResources).
+
+A claim may have been given devices of a node for a pod that was never bound there, by a scheduler that died
+or by one whose binding was refused. The node may be full or gone by now. Nobody else uses the claim, so it
+gives its devices back, and the pod gets others at its next attempt. Like kube-scheduler this takes one claim
+at a time, by chance."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import orjson
+
+from dispatcher.core.kubernetes.conditions import WaitingPod
+from dispatcher.core.machine import Machine
+from hoss.errors import TransportError
+from hoss.kube.api import MERGE_PATCH, KubeApi, Object
+from hoss.model.cluster import ObjectKey
+from hoss.model.devices import CLAIM_UNREACHABLE, DeviceManifest
+from hoss.telemetry import logger
+from hoss.wire.uids import uid_text
+
+DEALLOCATED = "deallocation of ResourceClaim completed"  # kube-scheduler's words
+_PLUGIN = "DynamicResources"
+_BINDS_TO_NODES = "nodeSelector"  # an allocation without it is good for every node
+
+
+class _Blocked(NamedTuple):
+    """A pod that its claims keep from every node."""
+
+    row: int
+    pod: WaitingPod
+    claims: tuple[str, ...]
+
+
+def blocked_by_claims(pod: WaitingPod) -> bool:
+    """Whether devices that the pod's claims have are the reason on any node."""
+    return _PLUGIN in pod.refused_by and CLAIM_UNREACHABLE in pod.message
+
+
+def is_idle(claim: Object, uid: str) -> bool:
+    """Whether the claim has devices that bind it to some nodes, or that never became ready, for nobody but
+    the pod with this UID."""
+    status = claim.get("status") or {}
+    allocation = status.get("allocation")
+    users = [user.get("uid") for user in status.get("reservedFor") or ()]
+    if allocation is None or claim["metadata"].get("deletionTimestamp") or users not in ([], [uid]):
+        return False
+    conditional = any(result.get("bindingConditions") for result in allocation["devices"].get("results", ()))
+    return conditional or bool(allocation.get(_BINDS_TO_NODES))
+
+
+def deallocating_patch(claim: Object) -> Object:
+    """The merge patch of the status after which the claim has no devices and no users. It is for this very
+    state of the claim: whoever has begun to use it makes the API server answer 409."""
+    known = claim["metadata"]
+    same = {"uid": known["uid"], "resourceVersion": known["resourceVersion"]}
+    return {"metadata": same, "status": {"allocation": None, "reservedFor": None}}
+
+
+class ClaimDeallocation:
+    """`run` must be running. `tell` gets the row of a pod and what was done for it."""
+
+    def __init__(
+        self, machine: Machine, api: KubeApi, tell: Callable[[int, str], None], *, rng: random.Random
+    ) -> None:
+        self._registry = machine.registry
+        self._storage = machine.storage
+        self._counters = machine.counters
+        self._api = api
+        self._tell = tell
+        self._rng = rng
+        self._queue: asyncio.Queue[_Blocked] = asyncio.Queue()
+        self._queued: set[bytes] = set()
+
+    def __len__(self) -> int:
+        """How many pods wait for their turn."""
+        return len(self._queued)
+
+    def consider(self, row: int, pod: WaitingPod) -> None:
+        """The pod fits nowhere. Free one of its claims if these are the reason."""
+        if pod.uid in self._queued or not blocked_by_claims(pod):
+            return
+        templates, pods = self._registry.templates, self._registry.pods
+        claims = templates.pod_spec(int(templates.class_id[pods.template[row]])).claims
+        names = () if claims is None else tuple(use.claim for use in claims.uses if use.needed and use.claim)
+        if names:
+            self._queued.add(pod.uid)
+            self._queue.put_nowait(_Blocked(row, pod, names))
+
+    async def run(self) -> None:
+        """Free claims until cancelled."""
+        while True:
+            blocked = await self._queue.get()
+            self._queued.discard(blocked.pod.uid)
+            try:
+                await self._free_one(blocked)
+            except TransportError as exc:
+                logger().warning("claim_not_deallocated", pod=blocked.pod.name, error=str(exc))
+
+    async def _free_one(self, blocked: _Blocked) -> None:
+        namespace = blocked.pod.namespace
+        idle = [
+            claim
+            for claim in self._claims(namespace, blocked.claims)
+            if is_idle(claim, uid_text(blocked.pod.uid))
+        ]
+        if not idle:
+            return
+        claim = self._rng.choice(idle)
+        name = claim["metadata"]["name"]
+        path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}/status"
+        reply = await self._api.send("PATCH", path, deallocating_patch(claim), content_type=MERGE_PATCH)
+        if reply.done:
+            self._counters["claims_deallocated"] += 1
+            self._tell(blocked.row, f"{DEALLOCATED}: {namespace}/{name}")
+        elif reply.status not in (404, 409):  # the claim is gone or has changed, which wakes the pod
+            logger().warning("claim_not_deallocated", claim=f"{namespace}/{name}", error=reply.message)
+
+    def _claims(self, namespace: str, names: Iterable[str]) -> list[Object]:
+        found = (self._storage.get(ObjectKey("ResourceClaim", namespace, name)) for name in names)
+        return [orjson.loads(item.text) for item in found if isinstance(item, DeviceManifest)]
