@@ -215,6 +215,9 @@ class DispatcherService(DispatcherServicer):
         return await _answer(self._mover.hear(request), context)
 
     async def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.DispatcherStatus:
+        view = self._view()
+        if view.tenant:
+            return self._queries.tenant_status(version(), view)
         status = self._queries.status(version())
         status.steering.CopyFrom(overlap_message(self._runtime.machine, steps=False))
         status.policy.CopyFrom(self._policy.message(with_text=False))
@@ -268,8 +271,7 @@ class DispatcherService(DispatcherServicer):
         info = self._queries.pod(row, detail=True, steps=request.steps)
         if request.queue and (position := self._queries.queue_position(row)) is not None:
             info.queue.CopyFrom(position)
-            if view.tenant:
-                info.queue.ClearField("behind")  # it names other tenants, and what they hold
+        view.redact(info)
         if request.decisions:
             await self._add_decisions(info)
         return info
