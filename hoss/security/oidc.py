@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hoss.errors import AccessDenied, ConfigError, quoted
-from hoss.security.users import CheckedUser, OidcIssuer, User, text_claims
+from hoss.security.users import CheckedUser, OidcIssuer, UncheckedToken, User, text_claims
 from hoss.telemetry import logger
 
 # Signatures by the issuer's private key alone. None of them can be made with what its key set tells
@@ -222,7 +222,7 @@ class OidcTokens:
         try:
             keys = await self._keys.find(kid, algorithm)
         except UnreachableIssuerError as exc:
-            raise AccessDenied(
+            raise UncheckedToken(
                 f"the token cannot be checked: the keys of its issuer {config.issuer} cannot be read ({exc}); "
                 "try again later"
             ) from exc

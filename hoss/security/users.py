@@ -29,6 +29,10 @@ class UnmappedUser(AccessDenied):
     """The token is genuine, and no rule gives its user a role here."""
 
 
+class UncheckedToken(AccessDenied):
+    """Whoever knows whether the token is genuine cannot be asked now."""
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """Whom a token names, with the prefix of who vouches for it."""

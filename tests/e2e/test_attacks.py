@@ -183,6 +183,43 @@ async def test_a_revoked_certificate_is_refused_on_a_connection_that_stands(atta
             await client.list_jobs()
 
 
+async def test_a_watch_ends_with_its_token_and_its_client_is_told_why(attacked: Attacked) -> None:
+    access = ClientAccess(attacked.entry, attacked.token(Role.VIEW))
+    mine = attacked.authority.tokens()[-1]["id"]
+    async with (
+        attacked.client(Role.SUBMIT, "seen") as other,
+        DispatcherClient([attacked.state.dispatcher], open_channel=access.channel) as client,
+    ):
+        await other.submit(job("seen", "seen"))
+        watching = client.watch(states=True)
+        await asyncio.wait_for(anext(watching), DEADLINE_SECONDS)
+        attacked.authority.revoke_token(mine)
+        with pytest.raises(AccessDenied, match="the token was revoked"):
+            async for _ in watching:
+                pass
+
+
+async def test_a_workers_link_ends_with_its_certificate(attacked: Attacked) -> None:
+    access = ClientAccess(attacked.directory_of(Identity(CallerKind.WORKER, "w7")))
+    register = workerlink_pb2.WorkerMessage(
+        register=workerlink_pb2.Register(name="w7", incarnation=1, window=1)
+    )
+    async with access.channel([attacked.addresses["dispatcher"]], kind="dispatcher") as channel:
+        call = WorkerLinkStub(channel).Connect(timeout=DEADLINE_SECONDS)
+        await call.write(register)
+        await call.read()
+        attacked.authority.revoke_certificate(attacked.authority.named("worker/w7"))
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while not call.done():
+                await call.write(workerlink_pb2.WorkerMessage(heartbeat=workerlink_pb2.Heartbeat()))
+                await asyncio.sleep(0.1)
+        # Python's client makes INTERNAL of an end that crosses a message on its way.
+        assert await call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
+    log = (attacked.directory / "logs" / "dispatcher.log").read_text().splitlines()
+    (line,) = (line for line in log if '"stream_ended"' in line and '"worker/w7"' in line)
+    assert "the certificate was revoked" in line
+
+
 @pytest.mark.parametrize("days", [-10, 10])
 async def test_an_expired_certificate_and_one_of_next_week_do_not_connect(
     attacked: Attacked, tmp_path, days, monkeypatch
