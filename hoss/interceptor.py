@@ -237,7 +237,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return caller, known
 
     async def _deny(self, method: str, problem: AccessDenied, context: Context) -> None:
-        logger().warning("caller_refused", method=method, peer=context.peer(), problem=str(problem))
+        unlogged = self._limits.refuse_identity(_address_of(context))
+        if unlogged is not None:
+            logger().warning(
+                "caller_refused",
+                method=method,
+                peer=context.peer(),
+                problem=str(problem),
+                **({"unlogged": unlogged} if unlogged else {}),
+            )
         known = isinstance(problem, UnmappedUser)
         code = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.UNAUTHENTICATED
         await context.abort(code, str(problem))

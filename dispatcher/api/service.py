@@ -105,8 +105,9 @@ class DispatcherService(DispatcherServicer):
         return await _answer(self._submit(request), context)
 
     async def _submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
-        self._check_submission(self._view(), request)
-        return await self._admission.submit(request)
+        view = self._view()
+        self._check_submission(view, request)
+        return await self._admission.submit(request, view.tenant)
 
     def _check_submission(self, view: TenantView, request: pb.SubmitRequest) -> None:
         """Raises AccessDenied. Writes into the request who sends it."""
@@ -249,7 +250,7 @@ class DispatcherService(DispatcherServicer):
             view = self._view()
             async for request in requests:
                 self._check_submission(view, request)
-                await pending.put(await self._admission.begin(request))
+                await pending.put(await self._admission.begin(request, view.tenant))
                 await self._admission.throttle()
         except Exception as exc:  # noqa: BLE001 - raised by the call that reads the queue
             await pending.put(exc)

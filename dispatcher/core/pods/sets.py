@@ -171,7 +171,12 @@ class Submission:
     durable: bool = False
     order: int = 0  # of its record in the journal
     first_transition: int = 0  # its pods' transitions follow this entry of the pod history
-    submitted_by: str = ""  # who has the request id; "": anybody
+    submitted_by: str = ""  # who has the request id, as CALLER@TENANT; "": anybody
+
+    @property
+    def tenant(self) -> str:
+        """To which its client was limited; "": to none."""
+        return self.submitted_by.rpartition("@")[2]
 
 
 class Directory:
