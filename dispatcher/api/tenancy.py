@@ -21,6 +21,7 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U32
 
 _PREFIX_BYTES = 12  # of a UID: those of a job's pods differ in the last four
+_SEEN_PREFIXES = 256  # of a watch, before it looks which of them have ended
 _NOBODY = -1  # the number of a tenant without pods
 
 
@@ -31,6 +32,7 @@ class TenantView:
         self.tenant = tenant
         self._machine = machine
         self._registry = machine.registry
+        self._seen_at_most = _SEEN_PREFIXES
 
     def of_rows(self, rows: Rows) -> Rows:
         """Those of the rows that are visible."""
@@ -96,7 +98,12 @@ class TenantView:
     def of_events(self, batches: Sequence[PodEvents], seen: set[bytes]) -> list[PodEvents]:
         """The events of visible pods. `seen`: beginnings of UIDs that this watch has shown; for pods that are
         deleted meanwhile, and so have no row that tells whose they were."""
-        return [kept for batch in batches if (kept := self._of_batch(batch, seen)) is not None]
+        shown = [kept for batch in batches if (kept := self._of_batch(batch, seen)) is not None]
+        if len(seen) > self._seen_at_most and batches[-1].revision == self._machine.log.revision:
+            # No event of a set that was forgotten is left to be read.
+            seen.intersection_update([*filter(self._registry.directory.has_prefix, seen)])
+            self._seen_at_most = max(_SEEN_PREFIXES, 2 * len(seen))
+        return shown
 
     def _of_batch(self, batch: PodEvents, seen: set[bytes]) -> PodEvents | None:
         rows = self._registry.directory.rows_of_uids(batch.uids)
@@ -109,7 +116,8 @@ class TenantView:
             visible[i] = prefixes[i] in seen
         if not visible.any():
             return None
-        reasons, texts = None, ()
+        reasons: NDArray[np.uint16] | None = None
+        texts: tuple[str, ...] = ()
         if batch.reasons is not None:
             # Texts of others' events are left out, too.
             given = batch.reasons[visible]

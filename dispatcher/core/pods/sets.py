@@ -193,6 +193,10 @@ class Directory:
         self._prefixes: dict[bytes, PodSet] = {}
         self._given_uids: dict[bytes, int] = {}  # UID -> row
 
+    def has_prefix(self, uid_prefix: bytes) -> bool:
+        """Whether there is a set whose pods' UIDs begin so."""
+        return uid_prefix in self._prefixes
+
     @property
     def newest(self) -> int:
         """The index of the set that was added last. Later sets have higher ones."""
