@@ -18,19 +18,22 @@ REFUSED = Metric(
     "hoss_refused_calls_total",
     COUNTER,
     "Calls that were ended for their caller, by the reason: calls or streams (it had too many), slow_reader, "
-    "malformed (bytes that are no message).",
+    "malformed (bytes that are no message), identity (no valid certificate or token).",
     ("limit",),
 )
 OPEN_STREAMS = Metric("hoss_open_streams", GAUGE, "Streams of callers that are open.")
 METRICS = (REFUSED, OPEN_STREAMS)
 
-_REASONS = ("calls", "malformed", "slow_reader", "streams")
+_REASONS = ("calls", "identity", "malformed", "slow_reader", "streams")
 
 # A burst may have so many seconds' worth of calls.
 BURST_SECONDS = 10.0
 _MOST_CALLERS = 10_000
 _SWEPT_CALLERS = 64
 _LOG_SECONDS = 10.0
+# Of callers without an identity so many lines are logged for an address at once, and then one each second.
+_IDENTITY_LINES = 20.0
+_IDENTITY_LINES_PER_SECOND = 1.0
 
 
 class CallerLimitsConfig(Document):
@@ -111,6 +114,8 @@ class CallerLimits:
         self._next_line = 0.0
         rate = config.calls_per_second
         self._rates = RateLimits(rate, max(1.0, rate * BURST_SECONDS), clock=clock) if rate else None
+        self._lines = RateLimits(_IDENTITY_LINES_PER_SECOND, _IDENTITY_LINES, clock=clock)
+        self._unlogged = 0
 
     def __call__(self) -> Iterable[Family]:
         return (
@@ -142,6 +147,16 @@ class CallerLimits:
         self._streams[caller] -= 1
         if self._streams[caller] <= 0:
             del self._streams[caller]
+
+    def refuse_identity(self, address: str) -> int | None:
+        """Count a caller at this address that showed nothing valid. Returns how many such calls were not
+        logged before this one; None: neither is this one, because it has filled the log enough."""
+        self.refused["identity"] += 1
+        if self._lines.take(address):
+            self._unlogged += 1
+            return None
+        unlogged, self._unlogged = self._unlogged, 0
+        return unlogged
 
     def note(self, limit: str, caller: str) -> None:
         """Count a refusal. One line in ten seconds is logged, so that nobody fills the log."""

@@ -4,7 +4,11 @@ Four things are done here and nowhere else. The caller gets its key, its identit
 `CallerLimits` says whether it may call. Bytes that are no message are refused by INVALID_ARGUMENT. Where the
 service speaks TLS, `AccessControl` says whether this caller may call this method. A reader that takes too
 long for a message of a resumable stream is cut with UNAVAILABLE; the clients of hoss.client resume by
-themselves."""
+themselves.
+
+Invariant: no stream outlasts what its caller was let in by, a certificate or a token, for longer than
+RECHECK_SECONDS. It is cut with UNAVAILABLE, too. A client with a new certificate or token resumes, and
+another one is told at the door why it may not."""
 
 import asyncio
 import contextlib
@@ -19,7 +23,7 @@ from hoss.caller_limits import CallerLimits
 from hoss.client.errors import refuse
 from hoss.errors import AccessDenied, InvalidInput, Overloaded
 from hoss.security.identity import Identity, caller, set_caller
-from hoss.security.users import UnmappedUser
+from hoss.security.users import UncheckedToken, UnmappedUser
 from hoss.telemetry import logger
 
 # The key of a peer without an address, as of a Unix socket.
@@ -28,6 +32,10 @@ _LOCAL = "local"
 # For so long a stream that is to be refused waits for its first request. Python's client of gRPC makes
 # INTERNAL of a refusal that crosses a request on its way.
 _FIRST_REQUEST_SECONDS = 1.0
+
+# How often the callers of open streams are identified again. A look takes 5 us.
+RECHECK_SECONDS = 5.0
+_CHECKED_AT_ONCE = 100
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Decode = Callable[[bytes], Any]
@@ -55,18 +63,78 @@ def _address_of(context: Context) -> str:
     return address.rpartition(":")[0] if kind in ("ipv4", "ipv6") else _LOCAL
 
 
+class _OpenStreams:
+    """The open streams of callers that were identified. Each is the task that handles it."""
+
+    def __init__(self, access: CallAccess, recheck_seconds: float) -> None:
+        self._access = access
+        self._recheck_seconds = recheck_seconds
+        self._open: dict[asyncio.Task[Any], tuple[Context, Identity]] = {}
+        self._ended: dict[asyncio.Task[Any], AccessDenied] = {}
+        self._checking: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def one(self, context: Context, who: Identity) -> AsyncIterator[None]:
+        """The length of a stream, within its handler. Ends the call where its caller may not go on."""
+        task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment] # a handler is a task's
+        self._open[task] = context, who
+        if self._checking is None:
+            self._checking = asyncio.ensure_future(self._check_all())
+        try:
+            yield
+        except asyncio.CancelledError:
+            problem = self._ended.get(task)
+            if problem is None:
+                raise
+            logger().warning("stream_ended", caller=str(who), peer=context.peer(), problem=str(problem))
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"the stream ends: {problem}")
+        finally:
+            del self._open[task]
+            self._ended.pop(task, None)
+
+    async def _check_all(self) -> None:
+        try:
+            while self._open:
+                await asyncio.sleep(self._recheck_seconds)
+                for number, (task, (context, who)) in enumerate([*self._open.items()], 1):
+                    problem = await self._problem(context, who)
+                    if problem is not None and task in self._open:
+                        self._ended[task] = problem
+                        task.cancel()
+                    if number % _CHECKED_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+        finally:
+            self._checking = None
+
+    async def _problem(self, context: Context, who: Identity) -> AccessDenied | None:
+        found = await self._access.identify(context)
+        if isinstance(found, UncheckedToken):
+            return None  # nobody says that it is wrong; the stream goes on until somebody can
+        if isinstance(found, AccessDenied):
+            return found
+        return None if found == who else AccessDenied(f"{who} has other rights now")
+
+
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Holds every call of a server to `limits`, and to the rights of `guard_by`. `resumable`: methods
     ("/service/Method") whose slow readers are cut."""
 
-    def __init__(self, limits: CallerLimits, resumable: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        limits: CallerLimits,
+        resumable: Collection[str] = (),
+        *,
+        recheck_seconds: float = RECHECK_SECONDS,
+    ) -> None:
         self._limits = limits
         self._resumable = frozenset(resumable)
+        self._recheck_seconds = recheck_seconds
         self._access: CallAccess | None = None
+        self._streams: _OpenStreams | None = None
 
     def guard_by(self, access: CallAccess) -> None:
         """From now on calls need a right. A host with TLS does this before the server exists."""
-        self._access = access
+        self._access, self._streams = access, _OpenStreams(access, self._recheck_seconds)
 
     async def intercept_service(
         self,
@@ -100,7 +168,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             try:
                 message = self._read(request, decode, caller, streamed=streamed)
                 await self._admit(method, who, message, context, requests)
-                return await answer(message, context)
+                async with self._open(context, who if streamed else None):
+                    return await answer(message, context)
             except _NoMessageError as exc:
                 await refuse(context, exc)
             finally:
@@ -118,24 +187,31 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             try:
                 message = self._read(request, decode, caller, streamed=streamed)
                 await self._admit(method, who, message, context, requests)
-                found = answer(message, context)
-                if not hasattr(found, "__aiter__"):  # it writes by itself, as gRPC's health check does
-                    await found
-                    return
-                # Closed at once and not when it is collected: the end of its stream is how a lost worker is
-                # noticed.
-                async with contextlib.aclosing(found) as replies:
-                    async for reply in replies:
-                        if seconds:
-                            await self._write_in_time(context, reply, seconds, caller)
-                        else:
-                            await context.write(reply)
+                async with self._open(context, who):
+                    found = answer(message, context)
+                    if not hasattr(found, "__aiter__"):  # it writes by itself, as gRPC's health check does
+                        await found
+                        return
+                    # Closed at once and not when it is collected: the end of its stream is how a lost worker
+                    # is noticed.
+                    async with contextlib.aclosing(found) as replies:
+                        async for reply in replies:
+                            if seconds:
+                                await self._write_in_time(context, reply, seconds, caller)
+                            else:
+                                await context.write(reply)
             except _NoMessageError as exc:
                 await refuse(context, exc)
             finally:
                 self._limits.end(caller)
 
         return handle
+
+    def _open(self, context: Context, who: Identity | None) -> contextlib.AbstractAsyncContextManager[None]:
+        """The length of a stream; nothing for a call that is none, and where nobody is asked who he is."""
+        if self._streams is None or who is None:
+            return contextlib.nullcontext()
+        return self._streams.one(context, who)
 
     async def _begin(
         self, method: str, context: Context, requests: AsyncIterator[bytes] | None, *, stream: bool
@@ -161,7 +237,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return caller, known
 
     async def _deny(self, method: str, problem: AccessDenied, context: Context) -> None:
-        logger().warning("caller_refused", method=method, peer=context.peer(), problem=str(problem))
+        unlogged = self._limits.refuse_identity(_address_of(context))
+        if unlogged is not None:
+            logger().warning(
+                "caller_refused",
+                method=method,
+                peer=context.peer(),
+                problem=str(problem),
+                **({"unlogged": unlogged} if unlogged else {}),
+            )
         known = isinstance(problem, UnmappedUser)
         code = grpc.StatusCode.PERMISSION_DENIED if known else grpc.StatusCode.UNAUTHENTICATED
         await context.abort(code, str(problem))

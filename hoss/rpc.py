@@ -13,6 +13,9 @@ from hoss.errors import TransportError
 # A snapshot of 20,000 nodes is some 20 MB; a Submit message of 50,000 distinct pods likewise.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
+# The longest bearer token that a service takes. One with many groups has some thousand bytes.
+MOST_TOKEN_BYTES = 8 * 1024
+
 # Pings detect a peer that vanished. A server answers pings more frequent than every 5 minutes with GOAWAY
 # unless it is configured otherwise, so both sides have the same setting.
 _KEEPALIVE_MS = 10_000

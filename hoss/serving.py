@@ -15,7 +15,7 @@ import orjson
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from hoss.errors import ConfigError
-from hoss.rpc import COMMON_OPTIONS
+from hoss.rpc import COMMON_OPTIONS, MOST_TOKEN_BYTES
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -24,6 +24,9 @@ _SERVER_OPTIONS = [
     # Half of the shortest time between two pings of a client (hoss.rpc).
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.so_reuseport", 0),
+    # Room for the longest token beside the other headers. By default gRPC refuses some calls beyond 8 KiB, by
+    # chance.
+    ("grpc.max_metadata_size", 2 * MOST_TOKEN_BYTES),
 ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from typer.main import get_command
 
+from hoss import quieten_grpc
 from hossctl.cli import app, exit_code, flush_output, report
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -28,6 +29,7 @@ def run(command: Callable[..., Any], name: str) -> None:
     leaves no process behind."""
     signal.signal(signal.SIGTERM, _end)
     write_whole()
+    quieten_grpc()  # commands import it when they run
     try:
         command(prog_name=name)
     except _Terminated:

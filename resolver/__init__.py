@@ -1,5 +1,6 @@
 """The conflict resolver service: the only writer of the ledger."""
 
-from hoss import speak_tls_1_3_alone
+from hoss import quieten_grpc, speak_tls_1_3_alone
 
+quieten_grpc()
 speak_tls_1_3_alone()

@@ -62,11 +62,11 @@ class Admission:
         self._deleting = asyncio.Lock()
         self._accepting = asyncio.Lock()  # one at a time, because names are checked before they are taken
 
-    async def submit(self, message: pb.SubmitRequest) -> pb.SubmitReply:
-        """Raises InvalidInput, AlreadyExists, LedgerUnavailable or Overloaded; then this call changed
-        nothing. Raises OutcomeUnknown; then the same message settles it."""
+    async def submit(self, message: pb.SubmitRequest, tenant: str = "") -> pb.SubmitReply:
+        """Raises InvalidInput, AlreadyExists, LedgerUnavailable, Overloaded or AccessDenied; then this call
+        changed nothing. Raises OutcomeUnknown; then the same message settles it."""
         # Shielded: a client that leaves does not stop the write of its message.
-        return self.reply(await asyncio.shield(await self.begin(message)))
+        return self.reply(await asyncio.shield(await self.begin(message, tenant)))
 
     async def throttle(self) -> None:
         """Await between the messages of a stream. Delays the stream when many pods wait already."""
@@ -74,17 +74,18 @@ class Admission:
         if pause_seconds:
             await asyncio.sleep(pause_seconds)
 
-    async def begin(self, message: pb.SubmitRequest) -> "asyncio.Future[Submission]":
+    async def begin(self, message: pb.SubmitRequest, tenant: str = "") -> "asyncio.Future[Submission]":
         """Check a message and reserve its names. The future is done when the submission is durable; shield it
-        from cancellation. `submitted_by` in the message is who sends it.
+        from cancellation. `submitted_by` in the message is who sends it. `tenant`: to which its client is
+        limited; "": to none.
 
-        Raises InvalidInput, AlreadyExists or Overloaded. A message with a known request id returns the
+        Raises InvalidInput, AlreadyExists, Overloaded or AccessDenied. A message with a known request id returns the
         submission that the first one made."""
         if self._follows_cluster:
             refuse_changes("create pods that name it as their scheduler")
-        return await _to_the_end(self._begin(message))
+        return await _to_the_end(self._begin(message, tenant))
 
-    async def _begin(self, message: pb.SubmitRequest) -> "asyncio.Future[Submission]":
+    async def _begin(self, message: pb.SubmitRequest, tenant: str) -> "asyncio.Future[Submission]":
         async with self._accepting:
             loop = asyncio.get_running_loop()
             if message.request_id:
@@ -98,11 +99,12 @@ class Admission:
                     done.set_result(known)
                     return done
             self._objects.resolve_priorities(message)
+            self._objects.check_priorities(message, tenant)
             if not message.request_id:
                 message.request_id = random_uid_text(self._rng)
             order = await in_turns(reading_order(message, self._max_pod_terms))
             refusal = self._runtime.machine.pressure.refusal(
-                order.pod_count, order.record_bytes, self._runtime.now()
+                order.pod_count, order.record_bytes, self._runtime.now(), tenant
             )
             if refusal is not None:
                 if refusal.retry_after_seconds is None:

@@ -10,7 +10,7 @@ from dispatcher.core.bound.disruption_budgets import PodCounts
 from dispatcher.core.cluster.objects import Applied
 from dispatcher.core.slices import Steps
 from dispatcher.runtime import Runtime
-from hoss.errors import InvalidInput
+from hoss.errors import AccessDenied, InvalidInput
 from hoss.manifests.fields import check_name, check_namespace
 from hoss.model.cluster import ClusterObject, ObjectKey, PodDisruptionBudget, PriorityClass, key_of
 from hoss.v1 import dispatcher_pb2 as pb
@@ -104,13 +104,32 @@ class ClusterObjectStore:
         classes = self._known.priority_classes
         if not classes:
             return
-        default = min((c for c in classes.values() if c.global_default), key=lambda c: c.value, default=None)
+        default = self._default_class()
         for number, template in enumerate(message.templates):
             named = classes.get(template.priority_class_name)
             if named is not None:
                 _give(template, named, number)
             elif default is not None and not template.priority_class_name and not template.spec.priority:
                 _give(template, default, number)
+
+    def check_priorities(self, message: pb.SubmitRequest, tenant: str) -> None:
+        """Raises AccessDenied for a priority that a client of this tenant may not give; "": it may give
+        any."""
+        if not tenant:
+            return
+        default = self._default_class()
+        most = self._runtime.machine.tenants.sharing.max_priority(tenant)
+        most = most if default is None else max(most, default.value)
+        for number, template in enumerate(message.templates):
+            if template.spec.priority > most:
+                raise AccessDenied(
+                    f"templates[{number}]: priority {template.spec.priority} is over {most}, the highest that "
+                    f"clients of tenant {tenant[:100]!r} may give; the policy says so (tenants.maxPriority)"
+                )
+
+    def _default_class(self) -> PriorityClass | None:
+        found = (c for c in self._known.priority_classes.values() if c.global_default)
+        return min(found, key=lambda c: c.value, default=None)
 
 
 def _page_key(item: ClusterObject) -> str:

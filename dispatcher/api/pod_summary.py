@@ -28,16 +28,7 @@ _ENTRY = re.compile(r"(?:^|, )(\d+) ([^,]+(?:, (?!\d+ )[^,]+)*)")
 
 def pod_summary(machine: Machine, view: TenantView) -> pb.PodSummary:
     """The pods in a view."""
-    pods = machine.registry.pods
-    if view.tenant:
-        present = np.flatnonzero(pods.phase[: pods.size] != Phase.ABSENT)
-        counts = np.bincount(pods.phase[present[view.mask(present)]], minlength=len(Phase))
-    else:
-        counts = pods.count_by_phase()
-    return pb.PodSummary(
-        pods_by_phase={phase.name: int(counts[phase]) for phase in Phase if phase is not Phase.ABSENT},
-        pending=pending_groups(machine, view),
-    )
+    return pb.PodSummary(pods_by_phase=view.count_by_phase(), pending=pending_groups(machine, view))
 
 
 @lru_cache(maxsize=65_536)
@@ -68,7 +59,7 @@ def pending_groups(machine: Machine, view: TenantView) -> list[pb.PendingPods]:
             sub_queues,
             lambda sub_queue: machine.routing.destination(sub_queue).problem or NO_REASON_GIVEN,
         ),
-        (tried, pods.reason[tried], lambda number: dominant(registry.reasons.texts[number])),
+        (tried, pods.reason[tried], lambda number: dominant(view.text(registry.reasons.texts[number]))),
     )
     for rows, numbers, written in kinds:
         counts = np.bincount(numbers)  # without sorting: a million pods may wait

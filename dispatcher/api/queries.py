@@ -217,6 +217,8 @@ class Queries:
         for row, uid in zip(rows[:limit].tolist(), uids, strict=True):
             if (self._registry.pods.uid[row] == uid).all():  # else the row was given to another pod meanwhile
                 reply.pods.append(self.pod(row, detail=request.templates))
+                if view is not None:
+                    view.redact(reply.pods[-1])
             yield _POD_MICROS
         return reply
 
@@ -358,6 +360,17 @@ class Queries:
                 )
                 for name, histogram in self._machine.settlement.times.by_phase()
             ],
+        )
+
+    def tenant_status(self, version: str, view: TenantView) -> pb.DispatcherStatus:
+        """What the status says of a tenant's own pods, and the revision that a watch begins at."""
+        jobs = (job for job in self._registry.directory.jobs() if job.submission.durable)
+        return pb.DispatcherStatus(
+            version=version,
+            pods_by_phase=view.count_by_phase(),
+            jobs=sum(map(view.has_job, jobs)),
+            revision=self._machine.log.revision,
+            term=self._leadership.term,
         )
 
     def bound(self) -> tuple[bytes, bytes]:

@@ -105,8 +105,9 @@ class DispatcherService(DispatcherServicer):
         return await _answer(self._submit(request), context)
 
     async def _submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
-        self._check_submission(self._view(), request)
-        return await self._admission.submit(request)
+        view = self._view()
+        self._check_submission(view, request)
+        return await self._admission.submit(request, view.tenant)
 
     def _check_submission(self, view: TenantView, request: pb.SubmitRequest) -> None:
         """Raises AccessDenied. Writes into the request who sends it."""
@@ -215,6 +216,9 @@ class DispatcherService(DispatcherServicer):
         return await _answer(self._mover.hear(request), context)
 
     async def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.DispatcherStatus:
+        view = self._view()
+        if view.tenant:
+            return self._queries.tenant_status(version(), view)
         status = self._queries.status(version())
         status.steering.CopyFrom(overlap_message(self._runtime.machine, steps=False))
         status.policy.CopyFrom(self._policy.message(with_text=False))
@@ -246,7 +250,7 @@ class DispatcherService(DispatcherServicer):
             view = self._view()
             async for request in requests:
                 self._check_submission(view, request)
-                await pending.put(await self._admission.begin(request))
+                await pending.put(await self._admission.begin(request, view.tenant))
                 await self._admission.throttle()
         except Exception as exc:  # noqa: BLE001 - raised by the call that reads the queue
             await pending.put(exc)
@@ -268,8 +272,7 @@ class DispatcherService(DispatcherServicer):
         info = self._queries.pod(row, detail=True, steps=request.steps)
         if request.queue and (position := self._queries.queue_position(row)) is not None:
             info.queue.CopyFrom(position)
-            if view.tenant:
-                info.queue.ClearField("behind")  # it names other tenants, and what they hold
+        view.redact(info)
         if request.decisions:
             await self._add_decisions(info)
         return info

@@ -130,7 +130,7 @@ class Watch:
             message = self._message(revision, pods.uid[part], shown, nodes)
             if (reasons != NO_TEXT).any():
                 message.reasons = encode(reasons, U16)
-                message.reason_texts.extend(texts[i] for i in distinct.tolist())
+                message.reason_texts.extend(self._view.text(texts[i]) for i in distinct.tolist())
             messages.append(message)
         if not messages:
             messages.append(pb.WatchBatch(revision=revision))

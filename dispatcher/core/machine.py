@@ -140,7 +140,7 @@ class Machine:
         )
         self.work_timeline = WorkTimeline()
         self.stealing = Stealing(self.registry, self.routing, self.members, self.estimates, settings.stealing)
-        self.pressure = Pressure(settings.limits, self.registry, self.counters)
+        self.pressure = Pressure(settings.limits, self.registry, self.tenants, self.counters)
         self.overlap = OverlapEnforcer(
             settings.overlap_control,
             self.members,

@@ -3,6 +3,7 @@
 Events go in: from clients, workers, the ledger, operators and the clock. Instructions come out. Row arrays
 identify pods by row; their UIDs are added where the other side needs them."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -257,6 +258,15 @@ class BindingRefused(Event):
     rows: Rows
     reasons: tuple[str, ...]  # (n,)
     attempted: bool = True
+
+
+# How the reason of an eviction names the pod that took the place.
+PREEMPTED_BY = re.compile(r"preempted by (?:pod (?P<uid>\S+)|(?P<namespace>[^/\s]+)/(?P<name>\S+)) on node ")
+
+
+def preempted_by(pod: str, node: str) -> str:
+    """The reason of an eviction. `pod`: namespace/name, or "pod UID" of one that nobody knows any more."""
+    return f"preempted by {pod} on node {node}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

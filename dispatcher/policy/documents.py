@@ -290,6 +290,7 @@ class RuleDocument(Document):
 # Beyond this, shares differ by more than an integer of pods can express in any cluster.
 _MAX_WEIGHT = 1_000_000
 
+Priority = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Weight = Annotated[float, Field(gt=0, le=_MAX_WEIGHT)]
 
 
@@ -317,9 +318,19 @@ class TenantsDocument(Document):
     # The weight of all other tenants.
     defaultWeight: Weight = 1.0  # noqa: N815 - Kubernetes' spelling
 
+    # By tenant: the highest priority that a client limited to it (view, submit with a tenant) may give its
+    # pods. Other clients may give any. What a PriorityClass that is the globalDefault stands for may be given
+    # always.
+    maxPriority: dict[str, Priority] = Field(default_factory=dict)  # noqa: N815 - as above
+
+    # That of all other tenants.
+    defaultMaxPriority: Priority = 0  # noqa: N815 - as above
+
     def sharing(self) -> Sharing:
         label = self.by.label if isinstance(self.by, ByLabel) else ""
-        return Sharing(label, dict(self.weights), self.defaultWeight)
+        return Sharing(
+            label, dict(self.weights), self.defaultWeight, dict(self.maxPriority), self.defaultMaxPriority
+        )
 
 
 KIND = "SchedulingPolicy"

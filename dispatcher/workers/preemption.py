@@ -90,9 +90,7 @@ class PreemptionAnswers:
         sizes = [len(part) for part in parts]
         for size in sizes:
             self.victims.add(size)
-        reasons = [
-            f"preempted by {self._name(e.uid)} on node {self._nodes.name(e.node)}" for e in message.evictions
-        ]
+        reasons = [m.preempted_by(self._name(e.uid), self._nodes.name(e.node)) for e in message.evictions]
         numbers = np.repeat(np.arange(len(sizes)), sizes).tolist()  # the eviction of each victim
         self._runtime.handle(
             m.Evicted(

@@ -22,6 +22,7 @@ import grpc.aio
 from hoss import rpc
 from hoss.contexts import home, load_contexts
 from hoss.errors import ConfigError
+from hoss.rpc import MOST_TOKEN_BYTES
 
 TLS_DIR_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "HOSS_TLS_DIR", "HOSS_TOKEN", "HOSS_TOKEN_FILE"
 
@@ -68,7 +69,8 @@ class ClientAccess:
     def _token_source(self) -> Callable[[], str] | None:
         """The token of each call; None: calls have none."""
         if self.token:
-            return lambda: self.token
+            token = checked_token(self.token.strip(), "token")
+            return lambda: token
         if self.token_file is not None:
             return token_of_file(self.token_file)
         return PrintedToken(self.token_command) if self.token_command else None
@@ -81,12 +83,26 @@ def token_of_file(path: Path) -> Callable[[], str]:
     followed = FollowedFile(path)
 
     def read() -> str:
-        token = followed.read().decode("utf-8", "replace").strip()
-        if not token:
-            raise ConfigError("has no token", where=f"token file {path}")
-        return token
+        return checked_token(followed.read().decode("utf-8", "replace").strip(), f"token file {path}")
 
     return read
+
+
+def checked_token(token: str, where: str) -> str:
+    """A text that can travel as a token. Raises ConfigError, which does not show it."""
+    if not token:
+        raise ConfigError("has no token", where=where)
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(
+            "is no token: it has spaces or characters that no token has; see that it is the token alone",
+            where=where,
+        )
+    if len(token) > MOST_TOKEN_BYTES:
+        raise ConfigError(
+            f"is no token: it has {len(token):,} bytes, and no service takes more than {MOST_TOKEN_BYTES:,}",
+            where=where,
+        )
+    return token
 
 
 class PrintedToken:
@@ -131,7 +147,7 @@ class PrintedToken:
                 text = ""
         if not text or len(text.split()) > 1:
             raise ConfigError("prints no token, and no ExecCredential with one", where=self._where)
-        return text
+        return checked_token(text, self._where)
 
 
 def _expiry(token: str) -> float:

@@ -22,6 +22,7 @@ from hoss.security.users import (
     SERVICE_ACCOUNT_PREFIX,
     CheckedUser,
     ServiceAccountTokens,
+    UncheckedToken,
     User,
     text_claims,
 )
@@ -105,7 +106,7 @@ class ServiceAccountReviews:
         review = self._under_way.get(text)
         if review is None:
             if wait_seconds := self._rate.take(self._clock()):
-                raise AccessDenied(
+                raise UncheckedToken(
                     "the token cannot be checked: too many new tokens come at once (service_accounts."
                     f"reviews_per_second); try again in {math.ceil(wait_seconds)} s"
                 )
@@ -133,7 +134,7 @@ class ServiceAccountReviews:
             status = self._status(reply)
         except TransportError as exc:
             logger().warning("token_review_failed", problem=str(exc))
-            raise AccessDenied(
+            raise UncheckedToken(
                 "the token cannot be checked: the API server does not answer; try again later"
             ) from exc
         if not status.get("authenticated"):
@@ -164,9 +165,9 @@ class ServiceAccountReviews:
             lacking = (
                 "; its account lacks the right to create tokenreviews" if reply.status in _NO_RIGHT else ""
             )
-            raise AccessDenied(
-                "the token cannot be checked: the API server answers this service with"
-                f" {reply.status}{lacking}; ask who runs this platform"
+            raise UncheckedToken(
+                f"the token cannot be checked: the API server answers this service with {reply.status}{lacking}; "
+                "ask who runs this platform"
             )
         found = reply.json()
         status = found.get("status") if isinstance(found, dict) else None

@@ -3,8 +3,8 @@
 hoss.interceptor asks this for each call before its handler runs. The identity is the certificate's, or, of a
 client that sends a bearer token, the token's. Calls of the same certificate cost a look-up."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import grpc.aio
 
@@ -12,7 +12,7 @@ from hoss.errors import AccessDenied, ConfigError, InvalidInput
 from hoss.security import rights
 from hoss.security.identity import SCHEME, TENANT_METADATA, CallerKind, Identity
 from hoss.security.tokens import RevocationList, TokenVerifier
-from hoss.security.transport import fingerprint
+from hoss.security.transport import fingerprint, validity
 from hoss.telemetry import logger
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -22,13 +22,22 @@ _REMEMBERED_CERTIFICATES = 10_000
 _SHOWN_LETTERS = 100
 
 
+class _Certificate(NamedTuple):
+    identity: Identity
+    entry: str  # in the list of what is revoked
+    expires: float  # Unix seconds
+
+
 class Authenticator:
     """Who makes a call."""
 
-    def __init__(self, revoked: RevocationList, tokens: TokenVerifier) -> None:
+    def __init__(
+        self, revoked: RevocationList, tokens: TokenVerifier, *, unix_clock: Callable[[], float]
+    ) -> None:
         self._revoked = revoked
         self._tokens = tokens
-        self._known: dict[bytes, tuple[Identity, str]] = {}  # by certificate: and its entry in the list
+        self._unix_clock = unix_clock
+        self._known: dict[bytes, _Certificate] = {}
 
     async def identify(self, context: Context) -> Identity:
         """Raises AccessDenied, with a sentence for the caller."""
@@ -40,9 +49,14 @@ class Authenticator:
             if len(self._known) >= _REMEMBERED_CERTIFICATES:
                 self._known.pop(next(iter(self._known)))
             self._known[certificate] = known
-        identity, entry = known
-        if entry in self._revoked:
+        identity = known.identity
+        if known.entry in self._revoked:
             raise AccessDenied("the certificate was revoked; have a new one issued (`hoss certs issue`)")
+        # A handshake looks at it once, and a connection may stand for long afterwards.
+        if self._unix_clock() >= known.expires:
+            raise AccessDenied(
+                "the certificate has expired since it connected; renew it (`hoss certs renew`)"
+            )
         metadata = dict(context.invocation_metadata() or ())
         token = _bearer_token(metadata) if identity.kind is CallerKind.CLIENT else ""
         found = await self._tokens.identify(token) if token else identity
@@ -50,7 +64,7 @@ class Authenticator:
         return found.limited_to(str(tenant)) if tenant else found
 
     @staticmethod
-    def _read(certificate: bytes, of_connection: Mapping[str, Any]) -> tuple[Identity, str]:
+    def _read(certificate: bytes, of_connection: Mapping[str, Any]) -> "_Certificate":
         names = of_connection.get("x509_subject_alternative_name") or ()
         uris = [name.decode("ascii", "replace") for name in names if name.startswith(SCHEME.encode())]
         if len(uris) != 1:
@@ -59,7 +73,8 @@ class Authenticator:
                 " `hoss certs issue` makes one that does"
             )
         try:
-            return Identity.from_uri(uris[0]), f"certificate {fingerprint(certificate)}"
+            entry = f"certificate {fingerprint(certificate)}"
+            return _Certificate(Identity.from_uri(uris[0]), entry, validity(certificate)[1].timestamp())
         except (InvalidInput, ValueError) as exc:
             raise AccessDenied(f"the certificate's identity cannot be read: {exc}") from exc
 

@@ -203,6 +203,17 @@ class Authority:
             raise NotFound(f"no token has the id {token_id!r}; `hoss token list` lists them")
         self._revoke(f"token {id_of_user(token_id)}")
 
+    def rotate_token_key(self, *, at_once: bool = False) -> None:
+        """Sign tokens by a new key from now on. Tokens of the key before stay good until they expire, unless
+        it ends `at_once`; those of older keys end."""
+        signing, public = _new_token_key()
+        before = _public_key(self.directory / _TOKEN_KEY)
+        keys = public if at_once else before + public
+        # Known before the first token is signed by it.
+        for directory in (self.directory, *(self.directory / _ISSUED).glob("*/")):
+            _write(directory / PUBLIC_KEYS_FILE, keys)
+        _write(self.directory / _TOKEN_KEY, signing)
+
     def _revoke(self, entry: str) -> None:
         lines = (self.directory / REVOKED_FILE).read_bytes() + entry.encode() + b"\n"
         _write(self.directory / REVOKED_FILE, lines)
@@ -242,6 +253,18 @@ def _new_token_key() -> tuple[bytes, bytes]:
     key, pem = Ed25519PrivateKey.generate(), serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return private, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _public_key(path: Path) -> bytes:
+    """The public half of the key in a file, PEM. Raises ConfigError for a file without one."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - as above
+
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError) as exc:
+        raise ConfigError("holds no key, so tokens cannot be signed", where=str(path)) from exc
+    pem = serialization.Encoding.PEM
+    return key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def _private_directory(path: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hoss.errors import AccessDenied, ConfigError, quoted
-from hoss.security.users import CheckedUser, OidcIssuer, User, text_claims
+from hoss.security.users import CheckedUser, OidcIssuer, UncheckedToken, User, claim, text_claims
 from hoss.telemetry import logger
 
 # Signatures by the issuer's private key alone. None of them can be made with what its key set tells
@@ -222,9 +222,9 @@ class OidcTokens:
         try:
             keys = await self._keys.find(kid, algorithm)
         except UnreachableIssuerError as exc:
-            raise AccessDenied(
-                f"the token cannot be checked: the keys of its issuer {config.issuer} cannot be read ({exc});"
-                " try again later"
+            raise UncheckedToken(
+                f"the token cannot be checked: the keys of its issuer {config.issuer} cannot be read ({exc}); "
+                "try again later"
             ) from exc
         return self._user(self._signed_claims(text, algorithm, keys))
 
@@ -266,17 +266,17 @@ class OidcTokens:
 
     def _user(self, claims: Mapping[str, Any]) -> CheckedUser:
         config = self._config
-        for claim, value in config.required_claims.items():
-            if claims.get(claim) != value:
+        for required, value in config.required_claims.items():
+            if claim(claims, required) != value:
                 raise AccessDenied(
-                    f"the token is refused: its claim {claim!r} is not {value!r}, as this platform wants"
+                    f"the token is refused: its claim {required!r} is not {value!r}, as this platform wants"
                 )
-        name = claims.get(config.name_claim)
+        name = claim(claims, config.name_claim)
         if not isinstance(name, str) or not name:
             raise AccessDenied(f"the token is refused: it names no user in the claim {config.name_claim!r}")
         if config.name_claim == "email" and claims.get("email_verified", True) is not True:
             raise AccessDenied("the token is refused: its issuer has not verified the user's email")
-        groups = tuple(f"{config.prefix}{group}" for group in text_claims(claims.get(config.groups_claim)))
+        groups = tuple(f"{config.prefix}{group}" for group in text_claims(claim(claims, config.groups_claim)))
         begins, ends = claims.get("nbf", 0), claims["exp"]
         if not all(isinstance(time, int | float) and math.isfinite(time) for time in (begins, ends)):
             raise AccessDenied("the token is refused: its times are no numbers")

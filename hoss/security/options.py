@@ -108,7 +108,9 @@ class SecuredHost(Host):
         if not guarded:
             raise InvariantViolation("a server with TLS has no interceptor that asks for rights")
         for interceptor in guarded:
-            interceptor.guard_by(AccessControl(Authenticator(self._revoked, self.tokens)))
+            interceptor.guard_by(
+                AccessControl(Authenticator(self._revoked, self.tokens, unix_clock=self.unix))
+            )
         return Server(credentials=server_credentials(self._files), interceptors=interceptors)
 
     def _verifier(self) -> "TokenVerifier":

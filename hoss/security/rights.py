@@ -60,6 +60,8 @@ RIGHTS: Mapping[str, Right] = {
     "/hoss.v1.Dispatcher/RemoveGates": _client(Role.SUBMIT, tenants=True),
     "/hoss.v1.Dispatcher/Retry": _client(Role.SUBMIT, tenants=True),
     "/hoss.v1.Dispatcher/ListTenants": _client(Role.VIEW, tenants=True),
+    # Of it a tenant's client gets the counts of its own pods, and the revision that a watch begins at.
+    "/hoss.v1.Dispatcher/GetStatus": _client(Role.VIEW, tenants=True),
     # The platform: what is shown names pods of all tenants, or concerns all of them.
     "/hoss.v1.Dispatcher/ApplyObjects": _client(Role.OPERATE),
     "/hoss.v1.Dispatcher/DeleteObjects": _client(Role.OPERATE),
@@ -74,7 +76,6 @@ RIGHTS: Mapping[str, Right] = {
     "/hoss.v1.Dispatcher/Steer": _client(Role.OPERATE),
     "/hoss.v1.Dispatcher/Rebalance": _client(Role.OPERATE),
     "/hoss.v1.Dispatcher/ReportRebalancing": _client(Role.OPERATE),
-    "/hoss.v1.Dispatcher/GetStatus": _client(Role.VIEW),
     "/hoss.v1.Dispatcher/Audit": _client(Role.OPERATE),
     # The name that a worker registers with must be that of its certificate.
     "/hoss.v1.WorkerLink/Connect": _WORKER_ALONE,

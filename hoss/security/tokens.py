@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hoss.errors import AccessDenied, InvalidInput, quoted
+from hoss.rpc import MOST_TOKEN_BYTES
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.transport import FollowedFile
 from hoss.security.users import AuthenticationConfig, UserSource
@@ -29,7 +30,6 @@ _REMEMBERED_TOKENS = 10_000
 # A refusal by somebody else's word is remembered, too: a program that tries again and again would otherwise
 # use up what may be asked. Apart from the tokens that are good, which no number of bad ones pushes out.
 _REMEMBERED_REFUSALS, _REFUSED_SECONDS = 1_000, 5.0
-_MOST_BYTES = 8_192
 _KEY_END = b"-----END PUBLIC KEY-----\n"
 _CLOCKS_DIFFER_SECONDS = 60.0
 
@@ -269,8 +269,8 @@ def _unchecked_claims(text: str) -> Mapping[str, Any]:
     """What a token says of itself; nothing of a text that is no token. Raises AccessDenied for a long one."""
     import jwt  # noqa: PLC0415 - see above
 
-    if len(text) > _MOST_BYTES:
-        raise AccessDenied(f"the token is longer than {_MOST_BYTES} bytes")
+    if len(text) > MOST_TOKEN_BYTES:
+        raise AccessDenied(f"the token is longer than {MOST_TOKEN_BYTES} bytes")
     try:
         claims: Mapping[str, Any] = jwt.decode(text, options={"verify_signature": False})
     except jwt.PyJWTError:

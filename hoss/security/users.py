@@ -29,6 +29,10 @@ class UnmappedUser(AccessDenied):
     """The token is genuine, and no rule gives its user a role here."""
 
 
+class UncheckedToken(AccessDenied):
+    """Whoever knows whether the token is genuine cannot be asked now."""
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """Whom a token names, with the prefix of who vouches for it."""
@@ -134,11 +138,12 @@ class OidcIssuer(Document):
     ca_file: Path | None = None
 
     # The claims that name a user and its groups. Of `email` only a verified one counts. `sub` is the only
-    # claim that an issuer never gives to another user later.
+    # claim that an issuer never gives to another user later. A claim within another is named by a path, such
+    # as realm_access.roles; a claim whose own name has dots is found first.
     name_claim: str = Field(default="sub", min_length=1, max_length=100)
     groups_claim: str = Field(default="groups", min_length=1, max_length=100)
 
-    # Claims that a token has to have with these values, such as {hd: example.com}.
+    # Claims that a token has to have with these values, such as {hd: example.com}; paths likewise.
     required_claims: dict[str, str] = Field(default_factory=dict)
 
     # In front of each name and group. No two issuers have the same.
@@ -222,6 +227,19 @@ class AuthenticationConfig(Document):
             raise AccessDenied(
                 f"the token is refused: its user's name is none that HOSS takes: {exc.text}"
             ) from exc
+
+
+def claim(claims: Mapping[str, Any], name: str) -> Any:
+    """The claim of that name; without one, what the name leads to as a path of dots. None where there is
+    nothing."""
+    if name in claims:
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            return None
+        found = found[part]
+    return found
 
 
 def text_claims(value: Any) -> Sequence[str]:

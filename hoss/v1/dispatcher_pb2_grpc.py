@@ -368,7 +368,8 @@ class DispatcherServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """The dispatcher's state: pods by phase, counters, and every problem as a sentence.
+        """The dispatcher's state: pods by phase, counters, and every problem as a sentence. A client that is limited to a
+        tenant gets the version, the term, the revision, and the counts of its own pods and jobs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -113,7 +113,9 @@ class DispatcherStub:
     Kubernetes mode, and for a second controller beside a living one.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]
-    """The dispatcher's state: pods by phase, counters, and every problem as a sentence."""
+    """The dispatcher's state: pods by phase, counters, and every problem as a sentence. A client that is limited to a
+    tenant gets the version, the term, the revision, and the counts of its own pods and jobs.
+    """
     Audit: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.DispatcherAuditRequest, _dispatcher_pb2.DispatcherAuditReply]
     """Evidence for `hoss audit`: every live worker's view of the ledger, and the dispatcher's bound pods."""
 
@@ -202,7 +204,9 @@ class DispatcherAsyncStub(DispatcherStub):
     Kubernetes mode, and for a second controller beside a living one.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]  # type: ignore[assignment]
-    """The dispatcher's state: pods by phase, counters, and every problem as a sentence."""
+    """The dispatcher's state: pods by phase, counters, and every problem as a sentence. A client that is limited to a
+    tenant gets the version, the term, the revision, and the counts of its own pods and jobs.
+    """
     Audit: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.DispatcherAuditRequest, _dispatcher_pb2.DispatcherAuditReply]  # type: ignore[assignment]
     """Evidence for `hoss audit`: every live worker's view of the ledger, and the dispatcher's bound pods."""
 
@@ -438,7 +442,9 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         request: _dispatcher_pb2.StatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.DispatcherStatus, _abc.Awaitable[_dispatcher_pb2.DispatcherStatus]]:
-        """The dispatcher's state: pods by phase, counters, and every problem as a sentence."""
+        """The dispatcher's state: pods by phase, counters, and every problem as a sentence. A client that is limited to a
+        tenant gets the version, the term, the revision, and the counts of its own pods and jobs.
+        """
 
     @_abc_1.abstractmethod
     def Audit(

@@ -45,8 +45,7 @@ Lifetime = Annotated[str, typer.Option("--ttl", metavar="TIME", help="90m, 12h, 
 
 @certs.command("init")
 def init(*, directory: Directory = None, output: Output = Format.TABLE) -> None:
-    """Make an authority: its key, and the key that signs tokens. Services of one platform trust one
-    authority."""
+    """Make an authority: its key, and the key that signs tokens. All services of a platform trust one."""
     from hoss.security.authority import Authority
 
     made = Authority.create(_directory(directory), now=THIS_HOST.utc_now())
@@ -221,6 +220,23 @@ def list_tokens(*, directory: Directory = None, output: Output = Format.TABLE) -
         return
     fields = ("id", "name", "role", "tenant", "expires", "revoked")
     print_rows(found, [Column(field.upper(), _field(field)) for field in fields])
+
+
+@token.command("rotate-key")
+def rotate_token_key(
+    *,
+    at_once: Annotated[
+        bool, typer.Option("--at-once", help="End the tokens of the key before, too, as after a theft.")
+    ] = False,
+    directory: Directory = None,
+) -> None:
+    """Sign tokens by a new key. Those of the key before stay good until they expire, and older ones end."""
+    authority = _authority(directory)
+    authority.rotate_token_key(at_once=at_once)
+    say(
+        f"tokens are signed by a new key; services elsewhere need the file {authority.directory / 'tokens.pem'} "
+        "before they take them"
+    )
 
 
 @token.command("revoke")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.errors import InvalidInput, Overloaded
+from hoss.errors import AccessDenied, InvalidInput, Overloaded
 from hossctl.cli import EXIT_FAILED, run_async
 from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
@@ -125,9 +125,14 @@ async def _apply(client: "DispatcherClient", objects: "Sequence[ClusterObject]")
 async def _warn_of_missing_objects(client: "DispatcherClient", workloads: "Sequence[Workload]") -> None:
     from hossctl.views.cluster_objects import missing_objects, refers_to_objects
 
-    if refers_to_objects(workloads):
-        for warning in missing_objects(workloads, await client.list_objects()):
-            warn(warning)
+    if not refers_to_objects(workloads):
+        return
+    try:
+        objects = await client.list_objects()
+    except AccessDenied:  # a tenant's client may not list them
+        return
+    for warning in missing_objects(workloads, objects):
+        warn(warning)
 
 
 def _say_full(error: Overloaded) -> None:

@@ -4,9 +4,12 @@ made: test_foreign_tokens.py, and kubernetes/test_service_account_tokens.py."""
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -32,6 +35,7 @@ from hoss.client.resolver import ResolverClient
 from hoss.errors import AccessDenied, ConfigError, HossError, InvalidInput, TransportError
 from hoss.host import THIS_HOST
 from hoss.model.pod import PodSpec, PodTemplate, Workload
+from hoss.rpc import MOST_TOKEN_BYTES
 from hoss.security.authority import Authority
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.rights import refusal
@@ -181,6 +185,43 @@ async def test_a_revoked_certificate_is_refused_on_a_connection_that_stands(atta
         attacked.authority.revoke_certificate(attacked.authority.named("client/leaver"))
         with pytest.raises(AccessDenied, match="certificate was revoked"):
             await client.list_jobs()
+
+
+async def test_a_watch_ends_with_its_token_and_its_client_is_told_why(attacked: Attacked) -> None:
+    access = ClientAccess(attacked.entry, attacked.token(Role.VIEW))
+    mine = attacked.authority.tokens()[-1]["id"]
+    async with (
+        attacked.client(Role.SUBMIT, "seen") as other,
+        DispatcherClient([attacked.state.dispatcher], open_channel=access.channel) as client,
+    ):
+        await other.submit(job("seen", "seen"))
+        watching = client.watch(states=True)
+        await asyncio.wait_for(anext(watching), DEADLINE_SECONDS)
+        attacked.authority.revoke_token(mine)
+        with pytest.raises(AccessDenied, match="the token was revoked"):
+            async for _ in watching:
+                pass
+
+
+async def test_a_workers_link_ends_with_its_certificate(attacked: Attacked) -> None:
+    access = ClientAccess(attacked.directory_of(Identity(CallerKind.WORKER, "w7")))
+    register = workerlink_pb2.WorkerMessage(
+        register=workerlink_pb2.Register(name="w7", incarnation=1, window=1)
+    )
+    async with access.channel([attacked.addresses["dispatcher"]], kind="dispatcher") as channel:
+        call = WorkerLinkStub(channel).Connect(timeout=DEADLINE_SECONDS)
+        await call.write(register)
+        await call.read()
+        attacked.authority.revoke_certificate(attacked.authority.named("worker/w7"))
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while not call.done():
+                await call.write(workerlink_pb2.WorkerMessage(heartbeat=workerlink_pb2.Heartbeat()))
+                await asyncio.sleep(0.1)
+        # Python's client makes INTERNAL of an end that crosses a message on its way.
+        assert await call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
+    log = (attacked.directory / "logs" / "dispatcher.log").read_text().splitlines()
+    (line,) = (line for line in log if '"stream_ended"' in line and '"worker/w7"' in line)
+    assert "the certificate was revoked" in line
 
 
 @pytest.mark.parametrize("days", [-10, 10])
@@ -491,6 +532,33 @@ async def test_a_self_signed_certificate_does_not_connect_and_its_bearer_is_told
     access = ClientAccess(directory_with(pair, attacked.entry / "ca.crt", tmp_path / "eve"))
     client = DispatcherClient([attacked.state.dispatcher], open_channel=access.channel)
     await expect(client, TransportError, "may want TLS and a certificate of its authority: give one with")
+
+
+def test_a_user_whose_certificate_is_not_known_reads_one_sentence(
+    attacked: Attacked, strange: Authority
+) -> None:
+    """And none of gRPC's own lines beside it."""
+    eve = strange.issue(Identity(CallerKind.CLIENT, "eve", Role.ADMIN), now=THIS_HOST.utc_now()).directory
+    done = subprocess.run(
+        [sys.executable, "-m", "hossctl", "get", "pods", "--dispatcher", attacked.state.dispatcher],
+        env={**os.environ, "HOSS_TLS_DIR": str(eve), "HOSS_HOME": str(eve)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 3
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("error: dispatcher ")
+    assert "of another authority than this client trusts" in sentence
+
+
+async def test_the_longest_token_gets_to_the_service(attacked: Attacked) -> None:
+    """Beside the other headers of a call; one of an issuer with many groups is long."""
+    access = ClientAccess(attacked.entry, "a." * (MOST_TOKEN_BYTES // 2))
+    for _ in range(20):  # gRPC refuses too much by chance
+        client = DispatcherClient([attacked.state.dispatcher], open_channel=access.channel)
+        await expect(client, AccessDenied, "is no token of HOSS")
 
 
 async def test_a_certificate_of_the_authority_without_an_identity_is_no_caller(

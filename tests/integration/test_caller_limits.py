@@ -200,6 +200,37 @@ async def test_identities_of_one_address_have_limits_of_their_own_and_nobodies_s
     assert codes == ["OK", "OK", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "RESOURCE_EXHAUSTED", "OK"]
 
 
+async def test_who_is_nobody_does_not_fill_the_log(capsys):
+    """A flood of bad tokens is counted, and told by a line a second."""
+    now = [0.0]
+    limits = CallerLimits(CallerLimitsConfig(), clock=lambda: now[0])
+    interceptor = CallInterceptor(limits, [WATCH])
+    interceptor.guard_by(ByToken())
+    server = serving.Server(interceptors=(interceptor,))
+    add_DispatcherServicer_to_server(Endless(), server.grpc)
+    address = f"127.0.0.1:{await server.start('127.0.0.1:0', ())}"
+    try:
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub = DispatcherStub(channel)
+
+            async def refused() -> None:
+                call = stub.GetStatus(pb.StatusRequest(), metadata=(("authorization", "nobody"),))
+                assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+            for _ in range(50):
+                await refused()
+            lines = capsys.readouterr().out.count("caller_refused")
+            now[0] = 1.0
+            await refused()
+            last = capsys.readouterr().out
+    finally:
+        await server.stop(0)
+    assert lines == 20
+    assert last.count("caller_refused") == 1
+    assert "unlogged=30" in last or '"unlogged": 30' in last
+    assert limits.refused["identity"] == 51
+
+
 class ViewersAlone(ByToken):
     """Who is known may not call what is a stream of requests."""
 

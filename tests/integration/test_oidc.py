@@ -148,6 +148,18 @@ async def test_claims_of_name_and_groups_are_the_issuers_own(tmp_path, issuer) -
     assert (await checked.identify(listed)).tenant == "research"
 
 
+async def test_claims_within_claims_are_named_by_a_path(tmp_path, issuer) -> None:
+    """As an issuer that keeps the roles of each of its clients apart."""
+    settings = {
+        "groups_claim": "resource_access.hoss.roles",
+        "required_claims": {"realm.name": "prod"},
+    }
+    checked = Checked(tmp_path, issuer, **settings)
+    roles = {"resource_access": {"other": {"roles": ["staff"]}, "hoss": {"roles": ["research"]}}}
+    assert await checked.identify(issuer.token(**roles, groups=[], realm={"name": "prod"})) == ANA
+    assert "claim 'realm.name' is not 'prod'" in await checked.refused(issuer.token(**roles, realm="prod"))
+
+
 async def test_clocks_may_differ_by_the_leeway_and_no_more(tmp_path, issuer) -> None:
     checked = Checked(tmp_path, issuer, leeway_seconds=30)
     token = issuer.token(exp=int(checked.unix()) + 60)

@@ -6,6 +6,7 @@ is *admitted*; otherwise it is *abandoned* without a trace. When pods are delete
 they are *forgotten*: rows, names and templates are free for others. A submission without pods is forgotten as
 well."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -72,6 +73,7 @@ class PodRegistry:
         self.has_node_rules = False  # any pod ever accepted requires its node to match during execution
         self.gangs = Gangs(self.pods, self.gated)
         self.record_bytes = 0  # of all submissions not forgotten
+        self.tenant_bytes: Counter[str] = Counter()  # of these, what clients limited to a tenant sent
         self._route = route
 
     def accept(self, order: Order, now_ms: int) -> Submission:
@@ -104,7 +106,7 @@ class PodRegistry:
         self._add_gangs(submission, order)
         self.templates.drop(template_ids)  # held since they were interned; an order may carry unused ones
         self.directory.submissions[submission.key] = submission
-        self.record_bytes += submission.record_bytes
+        self._count_bytes(submission, submission.record_bytes)
         return submission
 
     def admit(self, submission: Submission, now_ms: int, most: int | None = None) -> list[Rows]:
@@ -193,7 +195,14 @@ class PodRegistry:
 
     def _forget(self, submission: Submission) -> None:
         del self.directory.submissions[submission.key]
-        self.record_bytes -= submission.record_bytes
+        self._count_bytes(submission, -submission.record_bytes)
+
+    def _count_bytes(self, submission: Submission, change: int) -> None:
+        self.record_bytes += change
+        if tenant := submission.tenant:
+            self.tenant_bytes[tenant] += change
+            if not self.tenant_bytes[tenant]:
+                del self.tenant_bytes[tenant]
 
     def table_sizes(self) -> dict[str, int]:
         """The entries of each table."""

@@ -171,7 +171,12 @@ class Submission:
     durable: bool = False
     order: int = 0  # of its record in the journal
     first_transition: int = 0  # its pods' transitions follow this entry of the pod history
-    submitted_by: str = ""  # who has the request id; "": anybody
+    submitted_by: str = ""  # who has the request id, as CALLER@TENANT; "": anybody
+
+    @property
+    def tenant(self) -> str:
+        """To which its client was limited; "": to none."""
+        return self.submitted_by.rpartition("@")[2]
 
 
 class Directory:
@@ -187,6 +192,10 @@ class Directory:
         self._ordinals: dict[tuple[str, str], set[int]] = {}  # listed pods named like pods of a job
         self._prefixes: dict[bytes, PodSet] = {}
         self._given_uids: dict[bytes, int] = {}  # UID -> row
+
+    def has_prefix(self, uid_prefix: bytes) -> bool:
+        """Whether there is a set whose pods' UIDs begin so."""
+        return uid_prefix in self._prefixes
 
     @property
     def newest(self) -> int:

@@ -23,10 +23,17 @@ class Sharing:
     label: str = ""
     weights: Mapping[str, float] = field(default_factory=dict)
     default_weight: float = 1.0
+    max_priorities: Mapping[str, int] = field(default_factory=dict)
+    default_max_priority: int = 0
 
     def weight(self, tenant: str) -> float:
         """A tenant of weight 3 may hold three times as much as one of weight 1. Always positive."""
         return self.weights.get(tenant, self.default_weight)
+
+    def max_priority(self, tenant: str) -> int:
+        """The highest priority that a client limited to this tenant may give its pods. Priority comes before
+        fairness, and preempts, so a tenant without a limit could take everybody's place."""
+        return self.max_priorities.get(tenant, self.default_max_priority)
 
 
 DEFAULT_SHARING = Sharing()

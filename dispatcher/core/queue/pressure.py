@@ -1,8 +1,9 @@
 """Back pressure: how full the dispatcher is, whether it accepts more, and when a client may retry.
 
 The dispatcher holds waiting pods, one row each, and the record of every submission (names, classes). Above a
-part of its limits it slows streams of submissions, the more the fuller it is. Above its limits it refuses
-whole submissions. What was accepted is never dropped."""
+part of its limits it slows streams of submissions, the more the fuller it is, and a client that is limited to
+a tenant may submit no more than that tenant's share, so that the rest is left to others. Above its limits it
+refuses whole submissions. What was accepted is never dropped."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import Phase
+from dispatcher.core.queue.tenants import Tenants
 
 LONGEST_PAUSE_SECONDS = 1.0
 SOONEST_RETRY_SECONDS = 0.1
@@ -20,15 +22,20 @@ IDLE_RETRY_SECONDS = 1.0  # while nothing drains, which may change at any moment
 # Counting reads one column of all pods: 0.2 ms for a million.
 _COUNT_SECONDS = 0.1
 _COUNT_SECONDS_PER_POD = 1e-7
+# Whose they are takes ten times as long, and is asked only where the dispatcher is nearly full.
+_TENANT_COUNT_SECONDS_PER_POD = 1e-6
 
+_WAITING = tuple(
+    phase for phase in Phase if phase not in (Phase.ABSENT, Phase.BOUND, Phase.FAILED, Phase.DELETED)
+)
 _SETTLED = (Phase.BOUND, Phase.FAILED, Phase.DELETED)
 _DRAINED = ("bound", "deleted", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class PressureLimits:
-    """Limits on unbound pods, and on bytes of submission records. Streams are slowed from the part
-    `slow_from` of either limit on."""
+    """Limits on unbound pods, and on bytes of submission records. From the part `slow_from` of either limit
+    on streams are slowed, and tenants are held to their shares of it."""
 
     pods: int = 10_000_000
     record_bytes: int = 256 * 2**20
@@ -49,10 +56,16 @@ class BackPressure:
 class Pressure:
     """The back pressure of one registry. `counters` are the machine's."""
 
-    def __init__(self, limits: PressureLimits, registry: PodRegistry, counters: Mapping[str, int]) -> None:
+    def __init__(
+        self, limits: PressureLimits, registry: PodRegistry, tenants: Tenants, counters: Mapping[str, int]
+    ) -> None:
         self._limits = limits
         self._registry = registry
+        self._tenants = tenants
         self._counters = counters
+        self._waiting_by_tenant: Mapping[str, int] = {}
+        self._holdings: dict[str, tuple[int, float]] = {}  # of tenants that were asked for since the count
+        self._tenants_counted_at = float("-inf")
         self._waiting = 0
         self._counted_at = float("-inf")
         self._drained = 0
@@ -65,8 +78,9 @@ class Pressure:
         over = (full - limits.slow_from) / (1 - limits.slow_from)
         return LONGEST_PAUSE_SECONDS * min(max(over, 0.0), 1.0)
 
-    def refusal(self, pods: int, record_bytes: int, now: float) -> BackPressure | None:
-        """Why so much more cannot be accepted now. None: it can, and it is counted as accepted."""
+    def refusal(self, pods: int, record_bytes: int, now: float, tenant: str = "") -> BackPressure | None:
+        """Why so much more cannot be accepted now. None: it can, and it is counted as accepted. `tenant`: to
+        which the client is limited; "": to none."""
         limits = self._limits
         if pods > limits.pods or record_bytes > limits.record_bytes:
             text = f"{pods} pods in {record_bytes} bytes are more than this dispatcher ever holds at once"
@@ -83,8 +97,42 @@ class Pressure:
             return BackPressure(
                 f"{text}: nothing was accepted; deleting jobs makes room", LATEST_RETRY_SECONDS
             )
+        if tenant and (refusal := self._beyond_share(pods, record_bytes, now, tenant)) is not None:
+            return refusal
         self._waiting += pods
         return None
+
+    def _beyond_share(self, pods: int, record_bytes: int, now: float, tenant: str) -> BackPressure | None:
+        """Why a tenant may have no more of a dispatcher that is nearly full."""
+        limits, registry = self._limits, self._registry
+        crowded = self._waiting + pods > limits.slow_from * limits.pods
+        heavy = registry.record_bytes + record_bytes > limits.slow_from * limits.record_bytes
+        if not crowded and not heavy:
+            return None
+        waiting, part = self._holding(tenant, now)
+        if crowded and waiting + pods > (most := int(part * limits.pods)):
+            text = f"{waiting} pods of tenant {tenant!r} wait, and its share of a full dispatcher is {most}"
+            excess = waiting + pods - most
+            return BackPressure(f"{text}: nothing of these {pods} was accepted", self._retry_after(excess))
+        held = registry.tenant_bytes[tenant]
+        if heavy and held + record_bytes > (most := int(part * limits.record_bytes)):
+            text = f"records of tenant {tenant!r} hold {held} bytes, and its share of a full dispatcher is {most}"
+            return BackPressure(
+                f"{text}: nothing was accepted; deleting jobs makes room", LATEST_RETRY_SECONDS
+            )
+        self._holdings[tenant] = waiting + pods, part
+        return None
+
+    def _holding(self, tenant: str, now: float) -> tuple[int, float]:
+        """How many pods of a tenant wait, and its part of the limits."""
+        elapsed = now - self._tenants_counted_at
+        if elapsed >= max(_COUNT_SECONDS, _TENANT_COUNT_SECONDS_PER_POD * self._registry.pods.size):
+            self._waiting_by_tenant = self._tenants.pods_in(_WAITING)
+            self._holdings.clear()
+            self._tenants_counted_at = now
+        if tenant not in self._holdings:
+            self._holdings[tenant] = self._waiting_by_tenant.get(tenant, 0), self._tenants.part(tenant)
+        return self._holdings[tenant]
 
     def _waiting_pods(self, now: float) -> int:
         pods = self._registry.pods

@@ -5,7 +5,7 @@ bound. Of the waiting tenants the one with the least share for its weight is nex
 Ghodsi et al., NSDI 2011). Dispatched pods are charged at once; released resources are seen at the next count
 of the pod table."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -175,13 +175,7 @@ class Tenants:
         self._count()
         self._counted_at = now
         self._uncounted.clear()
-        phases = len(Phase)
-        flat = np.zeros(len(self._names) * phases, np.int64)
-        for start in range(0, self._pods.size, _ROWS_AT_ONCE):
-            part = slice(start, min(start + _ROWS_AT_ONCE, self._pods.size))
-            keys = self._templates.tenant[self._pods.template[part]] * phases + self._pods.phase[part]
-            flat += np.bincount(keys, minlength=len(flat))
-        counts = flat.reshape(-1, phases)
+        counts = self._pods_by_phase()
         parts = self._held / self._allocatable
         found = []
         for number, name in enumerate(self._names):
@@ -191,6 +185,27 @@ class Tenants:
                 share, resource = float(parts[number, dominant]), self._resources[dominant]
                 found.append(Holding(name, self.sharing.weight(name), share, resource, mine))
         return found
+
+    def part(self, name: str) -> float:
+        """The part of anything that a tenant may have when it is shared by weight among it and all tenants
+        with pods."""
+        names = {name, *self._numbers}
+        return self.sharing.weight(name) / sum(map(self.sharing.weight, names))
+
+    def pods_in(self, phases: Sequence[Phase]) -> dict[str, int]:
+        """How many pods of each tenant are in one of these phases, counted now."""
+        counts = self._pods_by_phase()[:, list(phases)].sum(axis=1).tolist()
+        return {name: count for name, count in zip(self._names, counts, strict=True) if count}
+
+    def _pods_by_phase(self) -> NDArray[np.int64]:
+        """(tenants, phases)"""
+        phases = len(Phase)
+        flat = np.zeros(len(self._names) * phases, np.int64)
+        for start in range(0, self._pods.size, _ROWS_AT_ONCE):
+            part = slice(start, min(start + _ROWS_AT_ONCE, self._pods.size))
+            keys = self._templates.tenant[self._pods.template[part]] * phases + self._pods.phase[part]
+            flat += np.bincount(keys, minlength=len(flat))
+        return flat.reshape(-1, phases)
 
     def _stale(self, now: float) -> bool:
         return now - self._counted_at >= max(COUNT_SECONDS, COUNT_SECONDS_PER_POD * self._pods.size)

@@ -80,8 +80,8 @@ def test_a_file_with_a_token_is_followed(tmp_path) -> None:
         token()
     file.write_text("first\n")
     assert token() == "first"
-    file.write_text("the second\n")
-    assert token() == "the second"
+    file.write_text("second\n")
+    assert token() == "second"
 
 
 def test_the_environment_comes_before_the_context(tmp_path, monkeypatch) -> None:
@@ -103,3 +103,22 @@ def test_the_environment_comes_before_the_context(tmp_path, monkeypatch) -> None
 def test_no_token_travels_in_plain_text(access) -> None:
     with pytest.raises(ConfigError, match="over TLS alone"):
         access.channel([ADDRESS])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"\xff\xfe\x00", "has spaces or characters that no token has"),
+        ("tök\u00ebn".encode(), "has spaces or characters"),
+        (b"one two", "has spaces"),
+        (b"first\nsecond", "has spaces or characters"),
+        (b"a" * 8193, "has 8,193 bytes, and no service takes more than 8,192"),
+        (b" \n", "has no token"),
+    ],
+)
+def test_what_cannot_travel_as_a_token_is_refused_by_name_and_not_shown(tmp_path, text, problem):
+    (tmp_path / "token").write_bytes(text)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        token_of_file(tmp_path / "token")()
+    assert "token file" in str(caught.value)
+    assert "aaaa" not in str(caught.value)

@@ -12,9 +12,11 @@ from dispatcher.api.intake import read_order
 from dispatcher.core import messages as m
 from dispatcher.core.pods.sets import AlreadyExists
 from dispatcher.core.pods.table import Phase
+from dispatcher.core.policy.rules import Policy, Rule, Sharing
 from dispatcher.journal.memory import MemoryJournal
 from dispatcher.runtime import Runtime
-from hoss.errors import InvalidInput
+from hoss.errors import AccessDenied, InvalidInput
+from hoss.model.cluster import PriorityClass
 from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 
@@ -290,3 +292,42 @@ def test_between_two_slices_of_a_growing_table_time_may_pass_and_waiting_pods_ma
     assert taken > 20  # the columns, and slices of rows
     left = 3 * max(0, len(gone) - taken)
     assert (registry.pods.phase[: registry.pods.size] == Phase.QUEUED).sum() == 300 + left
+
+
+def of_priority(priority: int, name: str, class_name: str = "") -> pb.SubmitRequest:
+    spec = common_pb2.PodSpec(namespace="blue", priority=priority)
+    template = pb.PodTemplate(spec=spec, owner_kind="Job", priority_class_name=class_name)
+    return pb.SubmitRequest(
+        request_id=name, templates=[template], jobs=[pb.Job(name=name, template=0, replicas=1)]
+    )
+
+
+async def test_a_tenants_client_gives_no_priority_by_which_it_would_take_others_place(bench, admission):
+    """Neither as a number nor by the name of a class that operators made for others."""
+    bench.handle(m.ObjectsApplied((PriorityClass("urgent", 1000),)))
+    for message in (of_priority(1, "number"), of_priority(0, "class", "urgent")):
+        with pytest.raises(
+            AccessDenied, match="is over 0, the highest that clients of tenant 'blue' may give"
+        ):
+            await admission.submit(message, "blue")
+    assert not list(bench.machine.registry.directory.jobs())
+    for name, priority in (("plain", 0), ("modest", -5)):
+        await admission.submit(of_priority(priority, name), "blue")
+    await admission.submit(of_priority(1000, "of-an-operator"))  # of a client that is limited to no tenant
+
+
+async def test_the_policy_says_how_high_a_tenants_priorities_may_be(new_bench, journal):
+    sharing = Sharing(max_priorities={"blue": 100}, default_max_priority=-1)
+    bench = new_bench(Policy((Rule("all"),), sharing=sharing))
+    runtime = Runtime(bench.machine, None, journal, clock=lambda: bench.now)
+    objects = ClusterObjectStore(runtime, follows_cluster=False)
+    admission = Admission(runtime, objects, None, rng=random.Random(1))
+    await admission.submit(of_priority(100, "highest"), "blue")
+    with pytest.raises(AccessDenied, match="priority 101 is over 100"):
+        await admission.submit(of_priority(101, "higher"), "blue")
+    with pytest.raises(AccessDenied, match="priority 0 is over -1"):
+        await admission.submit(of_priority(0, "other"), "red")
+    # What everybody gets who says nothing is not refused.
+    bench.handle(m.ObjectsApplied((PriorityClass("usual", 500, global_default=True),)))
+    await admission.submit(of_priority(0, "usual"), "red")
+    assert bench.machine.registry.directory.job("blue", "usual") is not None

@@ -4,6 +4,7 @@ numbers belong to others."""
 import numpy as np
 import pytest
 
+from dispatcher.api.tenancy import TenantView
 from dispatcher.core import messages as m
 from dispatcher.core.cluster.objects import DROP_NAMESPACES_SECONDS, FIRST_NAMESPACE
 from dispatcher.core.dispatch.balance import WeightedRoundRobin, WorkerLoad
@@ -204,3 +205,28 @@ def test_a_weighted_balance_forgets_workers_that_get_no_pods():
     for number in range(5 * WeightedRoundRobin.MOST_NAMES):
         balancer.choose([WorkerLoad(f"w-{number}", 0, 0, 1.0, 1)], 0, None)
     assert len(balancer._credit) <= WeightedRoundRobin.MOST_NAMES + 1
+
+
+def test_a_tenants_watch_forgets_the_jobs_that_have_ended(bench):
+    """It remembers those that it has shown, to tell of pods whose rows are gone."""
+    bench.join("w1")
+    log, view, seen = bench.machine.log, TenantView(bench.machine, "ns-1"), set()
+    position, most = log.revision, 0
+
+    def read() -> list[Phase]:
+        nonlocal position
+        batches = log.since(position)
+        position = batches[-1].revision
+        return [Phase(phase) for shown in view.of_events(batches, seen) for phase in shown.phases]
+
+    for number in range(300):
+        rows = bench.job(f"job-{number}", 1, spec=spec(1))
+        bench.answer("w1", m.OutcomeCode.BOUND)
+        assert read() == [Phase.BOUND]
+        bench.handle(m.Deleted(rows))
+        bench.handle(m.Released(rows))
+        bench.pass_time(2.0)
+        assert read() == [Phase.DELETED]  # the pod and its job are forgotten by now
+        most = max(most, len(seen))
+    assert most <= 257
+    assert len(seen) < 100

@@ -4,14 +4,18 @@ import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Settings
+from dispatcher.core.pods.sets import NewJob, Order
+from dispatcher.core.policy.rules import Policy, Rule, Sharing
 from dispatcher.core.queue.pressure import IDLE_RETRY_SECONDS, LONGEST_PAUSE_SECONDS, PressureLimits
+from hoss.model.pod import PodSpec
 
 
-def full_bench(new_bench, *, pods: int = 1000, record_bytes: int = 10_000):
+def full_bench(new_bench, *, pods: int = 1000, record_bytes: int = 10_000, policy: Policy | None = None):
     return new_bench(
+        policy,
         settings=Settings(
             worker_timeout_seconds=1e9, limits=PressureLimits(pods, record_bytes, slow_from=0.8)
-        )
+        ),
     )
 
 
@@ -90,3 +94,64 @@ def test_a_forgotten_submission_gives_its_bytes_back(bench):
     bench.handle(m.Deleted(rows))
     bench.pass_time(2.0)
     assert bench.machine.registry.record_bytes == 0
+
+
+def test_a_tenants_client_fills_the_dispatcher_up_to_its_share_and_leaves_the_rest_to_others(new_bench):
+    bench = full_bench(new_bench)
+    bench.job("flood", 790, spec=PodSpec(namespace="red"))
+    bench.job("other", 10, spec=PodSpec(namespace="blue"))
+    bench.now += 10.0
+    pressure = bench.machine.pressure
+    text = "790 pods of tenant 'red' wait, and its share of a full dispatcher is 500: nothing of these 1 "
+    assert text in pressure.refusal(1, 0, bench.now, "red").text
+    assert pressure.refusal(100, 0, bench.now, "blue") is None
+    assert pressure.refusal(50, 0, bench.now) is None  # a client that is limited to no tenant
+    assert pressure.refusal(40, 0, bench.now, "green") is None  # a third tenant
+    # What was accepted since the count is counted, and the limit holds for everybody.
+    assert "990 pods wait and 1000 may" in pressure.refusal(11, 0, bench.now, "blue").text
+
+
+def test_with_room_a_tenant_may_have_more_than_its_share(new_bench):
+    bench = full_bench(new_bench)
+    bench.job("other", 10, spec=PodSpec(namespace="blue"))
+    bench.job("flood", 600, spec=PodSpec(namespace="red"))
+    bench.now += 10.0
+    assert bench.machine.pressure.refusal(100, 0, bench.now, "red") is None
+
+
+def test_weights_count_for_shares_of_a_full_dispatcher(new_bench):
+    policy = Policy((Rule("all"),), sharing=Sharing(weights={"red": 9.0}))
+    bench = full_bench(new_bench, policy=policy)
+    bench.job("other", 1, spec=PodSpec(namespace="blue"))
+    bench.job("flood", 820, spec=PodSpec(namespace="red"))
+    bench.now += 10.0
+    refusals = [bench.machine.pressure.refusal(50, 0, bench.now, "red") for _ in range(2)]
+    assert refusals[0] is None
+    assert "its share of a full dispatcher is 900" in refusals[1].text
+
+
+def test_records_of_a_tenants_clients_are_held_to_its_share_and_forgotten_with_their_jobs(new_bench):
+    bench = full_bench(new_bench)
+    registry = bench.machine.registry
+
+    def submitted(tenant: str, record_bytes: int):
+        order = Order(
+            f"of-{tenant}",
+            (bench._template(PodSpec(namespace=tenant)),),
+            (NewJob("job", 0, 1),),
+            None,
+            record_bytes=record_bytes,
+            submitted_by=f"client/{tenant}@{tenant}",
+        )
+        return bench.admit_order(order)
+
+    floods = submitted("red", 7000)
+    submitted("blue", 500)
+    pressure = bench.machine.pressure
+    text = "records of tenant 'red' hold 7000 bytes, and its share of a full dispatcher is 5000"
+    assert text in pressure.refusal(1, 600, bench.now, "red").text
+    assert pressure.refusal(1, 600, bench.now, "blue") is None
+    assert registry.tenant_bytes == {"red": 7000, "blue": 500}
+    bench.handle(m.Deleted(floods))
+    bench.pass_time(10.0)
+    assert registry.tenant_bytes == {"blue": 500}

@@ -71,7 +71,7 @@ def test_a_dispatcher_and_a_resolver_call_no_dispatcher() -> None:
 
 
 def test_what_concerns_the_whole_platform_is_not_for_a_tenant() -> None:
-    for name in ("GetStatus", "GetConflicts", "ListWorkers", "GetPolicy", "ListObjects"):
+    for name in ("GetConflicts", "ListWorkers", "GetPolicy", "ListObjects"):
         assert "'research'" in refusal(f"/hoss.v1.Dispatcher/{name}", client(Role.VIEW, "research"))
 
 

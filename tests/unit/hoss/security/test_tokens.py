@@ -142,6 +142,25 @@ async def test_keys_that_are_replaced_count_at_once(authority, verifier, tmp_pat
     await refused(verifier, token)
 
 
+async def test_a_new_token_key_signs_and_the_one_before_is_good_for_its_tokens(authority, clock) -> None:
+    """Services follow the file of the directory that was issued to them."""
+    service = authority.issue(Identity(CallerKind.DISPATCHER), now=NOW).directory
+    verifier = TokenVerifier.of_directory(service, unix_clock=clock)
+    first = a_token(authority)
+    assert await verifier.identify(first) == RESEARCH
+    authority.rotate_token_key()
+    second = a_token(authority)
+    assert await verifier.identify(first) == await verifier.identify(second) == RESEARCH
+    authority.rotate_token_key()
+    third = a_token(authority)
+    assert "not signed by this platform's token key" in await refused(verifier, first)
+    assert await verifier.identify(second) == await verifier.identify(third) == RESEARCH
+    authority.rotate_token_key(at_once=True)
+    for token in (second, third):
+        await refused(verifier, token)
+    assert await verifier.identify(a_token(authority)) == RESEARCH
+
+
 def test_a_role_for_the_whole_platform_is_not_limited_to_a_tenant() -> None:
     with pytest.raises(InvalidInput, match="whole platform"):
         Identity(CallerKind.CLIENT, "ana", Role.OPERATE, "research")

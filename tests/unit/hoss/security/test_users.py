@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from hoss.errors import AccessDenied
 from hoss.security.identity import CallerKind, Identity, Role
-from hoss.security.users import AuthenticationConfig, OidcIssuer, UnmappedUser, User
+from hoss.security.users import AuthenticationConfig, OidcIssuer, UnmappedUser, User, claim
 
 ANA = User("oidc:ana", ("oidc:research", "oidc:staff"))
 ROBOT = User("system:serviceaccount:batch:robot", ("system:serviceaccounts", "system:serviceaccounts:batch"))
@@ -115,3 +115,26 @@ def test_two_issuers_are_told_apart(same) -> None:
     AuthenticationConfig.model_validate({"oidc": [a, b]})
     with pytest.raises(ValidationError, match=f"the same {same}"):
         AuthenticationConfig.model_validate({"oidc": [a, {**b, same: a[same]}]})
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("sub", "ana"),
+        ("realm_access.roles", ["research"]),
+        ("resource_access.hoss.roles", ["ops"]),
+        ("https://example.com/groups", ["named-with-dots"]),  # its own name, before any path
+        ("realm_access.roles.research", None),
+        ("realm_access.none", None),
+        ("sub.none", None),
+        ("none", None),
+    ],
+)
+def test_a_claim_is_found_by_its_name_or_by_a_path_of_dots(name, found) -> None:
+    claims = {
+        "sub": "ana",
+        "realm_access": {"roles": ["research"]},
+        "resource_access": {"hoss": {"roles": ["ops"]}},
+        "https://example.com/groups": ["named-with-dots"],
+    }
+    assert claim(claims, name) == found
