@@ -80,6 +80,16 @@ def test_room_of_a_victim_is_given_to_nobody_before_the_victim_has_left(server):
     assert any("terminating" in event for event in result.history)
 
 
+@pytest.mark.parametrize(
+    "name", ["room-of-a-victim-in-a-rebuilt-ledger", "preemptor-of-a-ledger-and-dispatcher-that-are-lost"]
+)
+def test_a_rebuilt_ledger_gives_the_room_of_a_victim_to_nobody_before_the_victim_has_left(server, name):
+    plan = Plan.from_json(json.loads((PLANS / f"{name}.json").read_text()))
+    result = run(plan, server)
+    assert result.problems() == []
+    assert result.reached[p.REDIS_EMPTIED] == 1
+
+
 # -- the judge
 
 

@@ -39,7 +39,7 @@ _CLUSTER_PATHS = {
     "/apis/resource.k8s.io/v1": {"deviceclasses": "DeviceClass", "resourceslices": "ResourceSlice"},
 }  # fmt: skip
 
-_GRACE_SECONDS = 30
+GRACE_SECONDS = 30
 _REASONS = {
     400: "BadRequest",
     403: "Forbidden",
@@ -242,7 +242,7 @@ class ApiModel:
             self._remove(target.kind, before)
             return _reply({"kind": "Status", "status": "Success", "code": 200})
         grace = body.get("gracePeriodSeconds", params.get("gracePeriodSeconds"))
-        seconds = _GRACE_SECONDS if grace is None else int(grace)
+        seconds = GRACE_SECONDS if grace is None else int(grace)
         if not before["spec"].get("nodeName") or _ended(before):
             seconds = 0  # nobody is there to end it
         leaving = before
@@ -384,7 +384,7 @@ def _defaulted(pod: Object) -> Object:
     """As admission leaves a new pod."""
     spec = {
         "schedulerName": "default-scheduler",
-        "terminationGracePeriodSeconds": _GRACE_SECONDS,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
         **pod["spec"],
     }
     status: Object = {"phase": "Pending"}

@@ -14,7 +14,7 @@ from hoss.errors import TransportError
 from hossctl.history.events import Event, History
 from tools.simulation import plan as p
 from tools.simulation.api_connection import SimulatedApiServer
-from tools.simulation.api_model import NODE, POD, Change, Object
+from tools.simulation.api_model import GRACE_SECONDS, NODE, POD, Change, Object
 from tools.simulation.clients import GATE, MEMORY_BYTES, NODE_PODS, SimulatedClients
 from tools.simulation.cluster_judge import ClusterJudge, cpu_of, is_over, ports_of
 from tools.simulation.plan import Act
@@ -113,6 +113,8 @@ class ClusterClients(SimulatedClients):
             spec["schedulingGates"] = [{"name": options["gate"]}]
         if "priority" in options:
             spec["priority"] = options["priority"]
+        if "leaves" in options:  # how long its kubelet needs to end it
+            spec["terminationGracePeriodSeconds"] = options["leaves"]
         if "node" in options:  # as a static pod
             spec["nodeName"] = options["node"]
         self._do("POST", PODS_PATH, {"metadata": {"name": name, "labels": {}}, "spec": spec})
@@ -148,7 +150,9 @@ class ClusterClients(SimulatedClients):
             return now >= self._orphaned.setdefault(uid, now + _ORPHANED_SECONDS)
         self._orphaned.pop(uid, None)
         if "deletionTimestamp" in pod["metadata"]:
-            return now >= self._ending.setdefault(uid, now + self._rng.uniform(*_TERMINATION_SECONDS))
+            grace = pod["spec"]["terminationGracePeriodSeconds"]
+            seconds = self._rng.uniform(*_TERMINATION_SECONDS) if grace == GRACE_SECONDS else grace
+            return now >= self._ending.setdefault(uid, now + seconds)
         return False
 
     # -- the history
