@@ -161,19 +161,6 @@ class Machine:
         self._overdue = OverdueWork(
             self.members, self.registry.pods, self.counters, settings.work_timeout_seconds
         )
-        self._workers = WorkerRegistry(
-            self.members,
-            self.registry,
-            self.settlement,
-            self.estimates,
-            self.overlap,
-            self._overdue,
-            outcomes=Outcomes(self.registry, self.queues, self.settlement, self.work_timeline, self.counters),
-            objects=self.objects,
-            storage=self.storage,
-            counters=self.counters,
-            unix_ms=self.unix_ms,
-        )
         evictions = Evictions(
             self.registry,
             self.nodes,
@@ -181,6 +168,20 @@ class Machine:
             self.queues,
             self.settlement,
             counters=self.counters,
+        )
+        self._workers = WorkerRegistry(
+            self.members,
+            self.registry,
+            self.settlement,
+            self.estimates,
+            self.overlap,
+            self._overdue,
+            evictions,
+            outcomes=Outcomes(self.registry, self.queues, self.settlement, self.work_timeline, self.counters),
+            objects=self.objects,
+            storage=self.storage,
+            counters=self.counters,
+            unix_ms=self.unix_ms,
         )
         feed_updates = FeedUpdates(
             self.registry,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dispatcher.core import messages as m
+from dispatcher.core.bound.evictions import Evictions
 from dispatcher.core.bound.outcomes import Outcomes
 from dispatcher.core.bound.settlement import Settlement
 from dispatcher.core.cluster.objects import ClusterObjects
@@ -31,6 +32,7 @@ class WorkerRegistry:
     estimates: Estimates
     overlap: OverlapEnforcer
     overdue: OverdueWork
+    evictions: Evictions
     outcomes: Outcomes
     objects: ClusterObjects
     storage: StorageObjects
@@ -103,7 +105,9 @@ class WorkerRegistry:
         return [] if worker is None else self.lose(worker, now, "its stream ended")
 
     def _ledger_lost(self, _event: m.LedgerLost, now: float) -> list[m.Instruction]:
-        out: list[m.Instruction] = []
+        """A rebuilt ledger knows of no preemption, so pods that wait for victims are placed anew."""
+        preemptors = self.settlement.nominations.to_place_anew()
+        out = self.evictions.unbound_by_ledger(preemptors, now, self.unix_ms(now))
         for worker in self.members.living():
             out += self._close(worker, now, "Redis has lost the ledger")
         return out

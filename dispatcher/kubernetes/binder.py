@@ -268,8 +268,9 @@ class PodBinder:
             self._retry_later([_Request(int(rows[i]), uids[i].tobytes()) for i in unknown.tolist()])
         # The ledger knows of victims also where their evictions were not read: by an earlier term, or in a
         # gap.
-        early = np.flatnonzero(results == pb.BIND_VICTIMS).tolist()
-        self._retry_later([_Request(int(rows[i]), uids[i].tobytes()) for i in early])
+        early = np.flatnonzero(results == pb.BIND_VICTIMS)
+        self._machine.settlement.nominations.waits_by_ledger(rows[early])
+        self._retry_later([_Request(int(rows[i]), uids[i].tobytes()) for i in early.tolist()])
         unreserved = results == pb.BIND_UNRESERVED
         if unreserved.any():
             await self._runtime.verify(m.Verify(rows[unreserved], uids[unreserved]))

@@ -17,7 +17,7 @@ import numpy as np
 
 from dispatcher.core import messages as m
 from dispatcher.core.pods.registry import PodRegistry
-from dispatcher.core.pods.table import NO_REASON, Phase
+from dispatcher.core.pods.table import Phase
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.ports import LedgerStatus
@@ -45,11 +45,9 @@ def _node_parts(nodes: ClusterNodes) -> Iterator[pb.LedgerPart]:
 
 def _bound_pod_parts(registry: PodRegistry) -> Iterator[pb.LedgerPart]:
     pods = registry.pods
-    # Another pod has the room of a pod that is being evicted.
-    leaving = pods.assigned[: pods.size] & (pods.eviction[: pods.size] != NO_REASON)
-    rows = np.flatnonzero(
-        (pods.phase[: pods.size] == Phase.BOUND) & (pods.node[: pods.size] != NONE_U32) & ~leaving
-    )
+    # Pods that are being evicted as well: they are on their nodes. Such a node has less than its pods ask for,
+    # so it gets nothing more, and no preemptor is bound to it, until they have ended.
+    rows = np.flatnonzero((pods.phase[: pods.size] == Phase.BOUND) & (pods.node[: pods.size] != NONE_U32))
     templates, kinds = np.unique(pods.template[rows], return_inverse=True)
     if len(templates):
         yield pb.LedgerPart(kinds=[kind_of(registry, template) for template in templates.tolist()])

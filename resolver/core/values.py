@@ -430,6 +430,8 @@ class ShardState:
     commits: UnconfirmedCommits = field(default_factory=UnconfirmedCommits)
     # Of pods that were moved to this shard: node and commit of a source that is still to be released.
     moved: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    # Of terminating pods: their preemptor, and what that took of their amounts, in schema order.
+    shares: dict[bytes, tuple[bytes, tuple[int, ...]]] = field(default_factory=dict)
 
     @property
     def commit_faults(self) -> list[CommitFault]:

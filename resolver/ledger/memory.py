@@ -413,7 +413,9 @@ class MemoryLedger:
             arbiter.leases.now(clock_ms),
             0 if arbiter.leases.time_ms is None else clock_ms - arbiter.leases.seen_ms,
         )
-        return ShardState(snapshot, self._reservations(shard), ports, groups, commits, dict(arbiter.moved))
+        shares = {uid: (share.preemptor, share.requests) for uid, share in arbiter.terminating.items()}
+        held = self._reservations(shard)
+        return ShardState(snapshot, held, ports, groups, commits, dict(arbiter.moved), shares)
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         self._read(shard, incomplete=True)

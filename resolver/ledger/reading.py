@@ -269,10 +269,11 @@ class LedgerReading:
             ("hmget", keys[0], ["lease_time", "lease_seen"]),
             ("time",),
             ("hgetall", keys[21]),
+            ("hgetall", keys[SHARD_KEYS.index("terminating")]),
             incomplete=True,
         )
         accounts, cards, specs, held, ports, groups, group_pods, pending, prepared, leases, *clocks = columns
-        *clocks, moved = clocks
+        *clocks, moved, shares = clocks
         resources = max(len(await self.schema(incomplete=True)), 1)
         return ShardState(
             replace(_snapshot(position, accounts, cards, specs), prepared=tuple(sorted(map(int, prepared)))),
@@ -281,6 +282,7 @@ class LedgerReading:
             {stored.number(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
             _unconfirmed(pending, leases, prepared, *clocks),
             {uid: stored.read_source(record) for uid, record in moved.items()},
+            {uid: stored.read_share(record) for uid, record in shares.items()},
         )
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:

@@ -97,6 +97,12 @@ def read_source(record: bytes) -> tuple[int, int]:
     return int.from_bytes(record[:4], "little"), int.from_bytes(record[4:], "little")
 
 
+def read_share(record: bytes) -> tuple[bytes, tuple[int, ...]]:
+    """Of a terminating pod: its preemptor, and what that has taken, in schema order."""
+    amounts = np.frombuffer(record, np.dtype("<i8"), offset=UID_BYTES)
+    return record[:UID_BYTES], tuple(amounts.tolist())
+
+
 def source_record(node: int, seq: int) -> bytes:
     """The reverse."""
     return node_field(node) + seq.to_bytes(8, "little")

@@ -1,7 +1,7 @@
 """A ledger in parts, for dump, restore and rebuild: converts between LedgerPart messages and
 resolver.core."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARD_SLOTS, U8, U16, U32, U64, decode, decode_uids
 from hoss.wire.uids import UID_BYTES, uid_text
 from resolver.core.contents import ReservedPods
-from resolver.core.values import Group, ReservationState, ShardState, reservation_dtype
+from resolver.core.values import Group, Reservations, ReservationState, ShardState, reservation_dtype
 from resolver.messages.nodes import check_nodes
 from resolver.messages.proposals import group_of
 
@@ -132,8 +132,9 @@ class PartWriter:
         self._kinds: dict[bytes, int] = {}
 
     def shard(self, state: ShardState) -> Iterator[pb.LedgerPart]:
-        """A shard: its nodes, then its reservations. Those of pods that a worker still prepares are left out:
-        no worker will say that they are ready, and a part cannot mark them."""
+        """A shard: its nodes, then its reservations. Left out are those that a part cannot mark: of pods that
+        a worker still prepares, because no worker will say that they are ready, and of preemptors whose
+        victims terminate. The victims hold all that they held before."""
         specs = sorted(state.snapshot.specs.items())
         for start in range(0, len(specs), _ROWS):
             yield pb.LedgerPart(
@@ -142,7 +143,11 @@ class PartWriter:
                     for index, spec in specs[start : start + _ROWS]
                 ]
             )
-        held = state.reservations.of(state.reservations.states != ReservationState.PRE_BINDING)
+        preemptors = {preemptor for preemptor, _ in state.shares.values()}
+        left_out = np.array([uid.tobytes() in preemptors for uid in state.reservations.uids], np.bool_)
+        left_out |= state.reservations.states == ReservationState.PRE_BINDING
+        held = state.reservations.of(~left_out)
+        _give_back(held, state.shares)
         for start in range(0, len(held.uids), _ROWS):
             rows = slice(start, start + _ROWS)
             yield self._pods(held.uids[rows], held.records[rows], held.assumed[rows], state.groups)
@@ -188,6 +193,13 @@ class PartWriter:
                 )
             )
         return self._kinds[shared]
+
+
+def _give_back(held: Reservations, shares: Mapping[bytes, tuple[bytes, tuple[int, ...]]]) -> None:
+    """Add to terminating pods what preemptors have taken of their amounts."""
+    for row in np.flatnonzero(held.terminating).tolist() if shares else ():
+        _, taken = shares.get(held.uids[row].tobytes(), (b"", ()))
+        held.records["requests"][row, : len(taken)] += np.array(taken, np.int64)
 
 
 def read_parts(parts: Iterable[pb.LedgerPart]) -> LedgerContents:

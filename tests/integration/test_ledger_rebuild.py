@@ -23,7 +23,7 @@ from resolver.api.auditing import audit_ledger
 from resolver.api.feed import ShardFeed
 from resolver.api.rebuilding import RebuildService
 from resolver.core.repair import plan_repair
-from resolver.core.values import Group, LedgerNodeChange, Position, Proposal, Writer
+from resolver.core.values import Group, LedgerNodeChange, Position, Proposal, Verdict, Writer
 from resolver.ledger.port import LedgerLostError
 from resolver.ledger.rebuild import RedisRebuild
 from resolver.ledger.store import RedisLedger
@@ -201,6 +201,30 @@ async def test_of_a_pod_that_shards_reserve_twice_one_reservation_is_left_so_a_r
     uids = make_proposal([7], [[0]]).uids
     held = [(await ledger.lookup(shard, uids))["node"].tolist() for shard in range(SHARDS)]
     assert held == [[NONE_U32], [1]], "that of the later epoch stands"
+
+
+async def test_a_rebuilt_ledger_holds_terminating_pods_in_full_and_not_the_pod_that_they_were_evicted_for(
+    open_ledger: Any, make_node: Any, make_proposal: Any
+) -> None:
+    opened = await open_ledger()
+    ledger, shard = opened.ledger, shard_of("a", SHARDS)
+    upserted = await ledger.upsert_nodes(shard, [make_node("a", cpu=1000)])
+    node, epoch = int(upserted.indexes[0]), await ledger.grant("w1")
+    victim = make_proposal([1], [[node]], cpu=900, priorities=[0], epoch=epoch)
+    (decision,) = await ledger.commit(shard, [victim])
+    await ledger.confirm(shard, np.array([decision.seq], np.uint64))
+    preemptor = make_proposal([2], [[node]], cpu=400, priorities=[9], epoch=epoch)
+    evicting = replace(preemptor, victims={0: (victim.uids[0].tobytes(),)}, victims_terminate=True)
+    (decision,) = await ledger.commit(shard, [evicting])
+    assert decision.verdicts.tolist() == [Verdict.COMMITTED]
+    await opened.rebuilding.rebuild(
+        pb.LedgerHead(shards=SHARDS, replaces=ledger.epoch, as_kept=True), LedgerContents()
+    )
+    assert (await ledger.lookup(shard, preemptor.uids))["node"].tolist() == [NONE_U32]
+    held = await ledger.reservations_of(shard, victim.uids)
+    cpu = (await ledger.schema()).index("cpu")
+    assert held.records["requests"][:, cpu].tolist() == [900], "the pod is on its node"
+    assert await _clean(opened)
 
 
 @pytest.mark.parametrize("stopped_after", range(3 * SHARDS + 1))

@@ -14,7 +14,7 @@ from tools.simulation import plan as p
 from tools.simulation.api_connection import SimulatedApiServer
 from tools.simulation.api_model import ApiModel
 from tools.simulation.cluster import OUTCOMES
-from tools.simulation.cluster_judge import ClusterJudge
+from tools.simulation.cluster_judge import MINIMUM_ANNOTATION, ClusterJudge
 from tools.simulation.cluster_plan import draw_kubernetes
 from tools.simulation.loop import SimulationLoop
 from tools.simulation.plan import Plan
@@ -61,9 +61,11 @@ def test_a_plan_of_kubernetes_mode_that_was_written_down_is_the_same_plan():
 
 
 def test_plans_have_every_kind_of_fault_of_clusters():
-    drawn = {act.what for seed in range(200) for act in draw_kubernetes(seed).acts}
-    assert set(p.OF_CLUSTERS) <= drawn
-    assert {p.RESIZE, p.EVICT, p.END_PODS} <= drawn
+    acts = [act for seed in range(200) for act in draw_kubernetes(seed).acts]
+    drawn = {act.what for act in acts}
+    assert {*p.OF_CLUSTERS, *p.LOSSES} <= drawn
+    assert {p.RESIZE, p.EVICT, p.END_PODS, p.DELETE_GROUP} <= drawn
+    assert {"priority", "gang", "group", "budget"} <= {option for act in acts for option in act.options}
 
 
 def test_a_watch_names_the_node_of_a_static_pod_whose_node_has_come_back(server):
@@ -78,6 +80,16 @@ def test_room_of_a_victim_is_given_to_nobody_before_the_victim_has_left(server):
     result = run(plan, server)
     assert result.problems() == []
     assert any("terminating" in event for event in result.history)
+
+
+@pytest.mark.parametrize(
+    "name", ["room-of-a-victim-in-a-rebuilt-ledger", "preemptor-of-a-ledger-and-dispatcher-that-are-lost"]
+)
+def test_a_rebuilt_ledger_gives_the_room_of_a_victim_to_nobody_before_the_victim_has_left(server, name):
+    plan = Plan.from_json(json.loads((PLANS / f"{name}.json").read_text()))
+    result = run(plan, server)
+    assert result.problems() == []
+    assert result.reached[p.REDIS_EMPTIED] == 1
 
 
 # -- the judge
@@ -194,6 +206,42 @@ def test_a_pod_waits_only_with_a_reason_that_is_true(story):
     assert story.at_rest() == ["pod small waits while n1 has room for it"]
     story.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": True}})
     assert story.at_rest() == []
+
+
+def _gang(story, pods, minimum, scheduler="hoss"):
+    """Pods of a gang by annotation, which say why they wait."""
+    for number in range(pods):
+        name = f"gang-{number}"
+        owner = {"kind": "ReplicaSet", "name": "gang", "uid": "1", "controller": True}
+        metadata = {
+            "name": name,
+            "ownerReferences": [owner],
+            "annotations": {MINIMUM_ANNOTATION: str(minimum)},
+        }
+        container = {"name": "c", "resources": {"requests": {"cpu": "400m"}}}
+        spec = {"schedulerName": scheduler, "containers": [container]}
+        assert story.model.answer("POST", PODS, {"metadata": metadata, "spec": spec}, {}).done
+        condition = {"type": "PodScheduled", "status": "False", "message": "waits for its gang"}
+        story.patch(f"{PODS}/{name}/status", {"status": {"conditions": [condition]}})
+
+
+@pytest.mark.parametrize(("pods", "minimum", "waits_truly"), [(3, 3, True), (3, 2, False), (2, 3, True)])
+def test_a_gang_waits_truly_while_it_is_not_complete_or_has_no_room_as_a_whole(
+    story, pods, minimum, waits_truly
+):
+    _gang(story, pods, minimum)
+    assert (story.at_rest() == []) == waits_truly
+
+
+def test_a_gang_whose_minimum_is_placed_waits_only_where_nothing_has_room_for_one_more(story):
+    _gang(story, 3, 2)
+    story.node("n2", "1")
+    for name in ("gang-0", "gang-1"):
+        story.bind(name, "n1")
+    bound = {
+        pod["metadata"]["uid"]: "n1" for pod in story.model.objects("Pod") if pod["spec"].get("nodeName")
+    }
+    assert story.at_rest(**bound) == ["pod gang-2 waits while n2 has room for it"]
 
 
 # -- the server

@@ -1,12 +1,14 @@
 """The simulation's event loop: virtual time, an order by seed, and processes that end at any step."""
 
 import asyncio
+import gc
 import random
+import warnings
 from itertools import count
 
 import pytest
 
-from tools.simulation.loop import Deadlock, OutOfSteps, SimulationLoop, current_process
+from tools.simulation.loop import Deadlock, OutOfSteps, SimulationLoop, current_process, discarding
 
 
 @pytest.fixture
@@ -153,3 +155,26 @@ def test_what_is_busy_for_ever_is_told():
     with pytest.raises(OutOfSteps):
         loop.run_until_complete(busy())
     loop.close()
+
+
+def test_what_killed_processes_leave_is_freed_at_once_with_what_that_leaves():
+    async def cleans_up():
+        """As redis-py: it closes its connections at once, by coroutines that nobody runs any more."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            closing = [asyncio.sleep(0)]
+            closing.append(closing)
+
+    with discarding():
+        loop = SimulationLoop(random.Random(7))
+        process = loop.process("killed")
+        loop.spawn(process, cleans_up())
+        loop.run_for(1)
+        loop.kill(process)
+        loop.close()
+        del loop, process
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(one.message) for one in told] == []

@@ -25,7 +25,7 @@ from tools.simulation.shrink import shrink
 _FAULTS = tuple(dict.fromkeys((*p.KINDS, *p.LOSSES, p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE)))
 _ANSWERS = ("acknowledged", "refused", "unknown", "target reserved", "moved", "moved between shards")
 _OF_PLATFORMS = (*_FAULTS, *_ANSWERS)
-_OF_KUBERNETES = (*dict.fromkeys((*p.KINDS, *p.OF_CLUSTERS)), *OUTCOMES)
+_OF_KUBERNETES = (*dict.fromkeys((*p.KINDS, *p.LOSSES, *p.OF_CLUSTERS)), *OUTCOMES)
 
 
 app = typer.Typer(add_completion=False, help=__doc__)

@@ -44,6 +44,7 @@ _TRIP_SECONDS = (0.0005, 0.004)
 _CACHE_SECONDS = (0.0005, 0.005)  # how far a cache is behind, where no fault is
 _BOOKMARK_SECONDS = (1.0, 10.0)
 _WEBHOOK_SECONDS = 2.0  # timeoutSeconds of the webhook's configuration
+_ASKS_LEDGER = "resolver-"  # how the names of those begin who ask the ledger themselves before they bind
 _GONE = "too old resource version"
 
 
@@ -84,6 +85,7 @@ class _Request(NamedTuple):
     path: str
     body: Object | None
     params: Mapping[str, str]
+    sent_after: int = 0  # so many losses of the ledger
 
 
 class _Watcher:
@@ -158,7 +160,9 @@ class SimulatedApiServer:
     ) -> None:
         self.model = model
         self.faults = ApiFaults()
-        # Called after each change with whoever asked for it, and whether the webhook had allowed it.
+        # Called after each change with whoever asked for it, and whether the ledger that is there was asked: by
+        # the webhook, or by who sent the request.
+        self.losses = 0  # of the ledger; what it had allowed before is known to nobody
         self.on_change: Callable[[Change, str, bool], None] = lambda _change, _client, _judged: None
         self._loop = loop
         self._rng = rng
@@ -290,7 +294,8 @@ class SimulatedApiServer:
         return self._answer(request, judged=False)
 
     def _answer(self, request: _Request, *, judged: bool) -> Reply:
-        self._asking = request.client, judged
+        sent_by_ledger = request.client.startswith(_ASKS_LEDGER) and request.sent_after == self.losses
+        self._asking = request.client, judged or sent_by_ledger
         reply = self._read_cached(request) or self.model.answer(
             request.method, request.path, request.body, request.params
         )
@@ -317,8 +322,8 @@ class SimulatedApiServer:
 
     async def _bind(self, request: _Request) -> Reply:
         """Have the webhook judge a binding, then bind, if it allows that."""
+        faults, losses = self.faults, self.losses
         verdict = await self._reviewed(request)
-        faults = self.faults
         if verdict is None:
             if not self._ignores_failures:
                 return refused(500, "failed calling webhook: context deadline exceeded")
@@ -331,7 +336,7 @@ class SimulatedApiServer:
             return refused(500, "context canceled")
         if self._strikes(faults.late_bindings, "bound late"):
             await asyncio.sleep(self._rng.uniform(0.5, faults.late_seconds))
-        return self._answer(request, judged=True)
+        return self._answer(request, judged=losses == self.losses)
 
     async def _reviewed(self, request: _Request) -> Object | None:
         """The webhook's response; None: there was none in time."""
@@ -441,7 +446,8 @@ class SimulatedKubeApi(KubeApi):
         content_type: str = JSON,  # noqa: ARG002 - every patch is merged
         timeout_seconds: float = REQUEST_SECONDS,
     ) -> Reply:
-        request = _Request(self._process, method, path, body, dict(params or {}))
+        losses = self._simulated.losses
+        request = _Request(self._process, method, path, body, dict(params or {}), losses)
         return await self._simulated.request(request, timeout_seconds)
 
     @asynccontextmanager

@@ -22,11 +22,13 @@ Object = dict[str, Any]
 
 # Kinds by the path of the collection; where the name of a namespace belongs, the path has none.
 POD, NODE, EVENT, LEASE = "Pod", "Node", "Event", "Lease"
+BUDGET, POD_GROUP = "PodDisruptionBudget", "PodGroup"
 _PATHS = {
     "/api/v1": {"pods": POD, "events": EVENT, "services": "Service", "replicationcontrollers": "ReplicationController",
                 "persistentvolumeclaims": "PersistentVolumeClaim"},
     "/apis/apps/v1": {"replicasets": "ReplicaSet", "statefulsets": "StatefulSet"},
-    "/apis/policy/v1": {"poddisruptionbudgets": "PodDisruptionBudget"},
+    "/apis/policy/v1": {"poddisruptionbudgets": BUDGET},
+    "/apis/scheduling.x-k8s.io/v1alpha1": {"podgroups": POD_GROUP},  # as where the CRD is installed
     "/apis/coordination.k8s.io/v1": {"leases": LEASE},
     "/apis/resource.k8s.io/v1": {"resourceclaims": "ResourceClaim"},
     "/apis/storage.k8s.io/v1": {"csistoragecapacities": "CSIStorageCapacity"},
@@ -39,7 +41,7 @@ _CLUSTER_PATHS = {
     "/apis/resource.k8s.io/v1": {"deviceclasses": "DeviceClass", "resourceslices": "ResourceSlice"},
 }  # fmt: skip
 
-_GRACE_SECONDS = 30
+GRACE_SECONDS = 30
 _REASONS = {
     400: "BadRequest",
     403: "Forbidden",
@@ -232,7 +234,8 @@ class ApiModel:
             for name, value in changes.get("metadata", {}).items()
             if name not in ("uid", "resourceVersion")
         }
-        return _reply(self._write(target.kind, before, _merged(before, changes)))
+        merged = _merged(before, changes, lists_too=target.kind != POD_GROUP)  # of custom resources: none
+        return _reply(self._write(target.kind, before, merged))
 
     def _delete(self, target: Target, body: Object, params: Mapping[str, str]) -> Reply:
         before = self._existing(target)
@@ -242,7 +245,7 @@ class ApiModel:
             self._remove(target.kind, before)
             return _reply({"kind": "Status", "status": "Success", "code": 200})
         grace = body.get("gracePeriodSeconds", params.get("gracePeriodSeconds"))
-        seconds = _GRACE_SECONDS if grace is None else int(grace)
+        seconds = GRACE_SECONDS if grace is None else int(grace)
         if not before["spec"].get("nodeName") or _ended(before):
             seconds = 0  # nobody is there to end it
         leaving = before
@@ -257,12 +260,29 @@ class ApiModel:
         if target.subresource == "binding" and method == "POST":
             return self._bind(target, body)
         if target.subresource == "eviction" and method == "POST":
-            options = body.get("deleteOptions") or {}
-            self._delete(target._replace(subresource=""), options, {})
-            return _reply({"kind": "Status", "status": "Success", "code": 201}, 201)
+            return self._evict(target._replace(subresource=""), body.get("deleteOptions") or {})
         if target.subresource in ("status", "resize") and method == "PATCH":
             return self._patched(target, body, target.subresource)
         raise Refusal(405, f"{method} is not for {target.subresource}")
+
+    def _evict(self, target: Target, options: Object) -> Reply:
+        """A running pod is evicted only if its budget allows a disruption, which is used up by that."""
+        pod = self._existing(target)
+        if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]:
+            for budget in self.objects(BUDGET):
+                if not selects(budget, pod):
+                    continue
+                allowed = budget.get("status", {}).get("disruptionsAllowed", 0)
+                if allowed <= 0:
+                    raise Refusal(
+                        429,
+                        "Cannot evict pod as it would violate the pod's disruption budget.",
+                        "TooManyRequests",
+                    )
+                used = {"disruptionsAllowed": allowed - 1, "disruptedPods": {target.name: self._now()}}
+                self._write(BUDGET, budget, _merged(budget, {"status": used}))
+        self._delete(target, options, {})
+        return _reply({"kind": "Status", "status": "Success", "code": 201}, 201)
 
     def _bind(self, target: Target, body: Object) -> Reply:
         if body["metadata"].get("name", target.name) != target.name:
@@ -353,17 +373,24 @@ def _check_preconditions(target: Target, found: Object, wanted: Mapping[str, Any
             raise Refusal(409, f'Operation cannot be fulfilled on {target.kind} "{target.name}": {message}')
 
 
-def _merged(before: Object, changes: Object) -> Object:
+def selects(budget: Object, pod: Object) -> bool:
+    """Whether a budget is about the pod. Its selector has matchLabels only."""
+    wanted, labels = budget["spec"]["selector"]["matchLabels"], pod["metadata"].get("labels") or {}
+    same_namespace = budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
+    return same_namespace and all(labels.get(name) == value for name, value in wanted.items())
+
+
+def _merged(before: Object, changes: Object, *, lists_too: bool = True) -> Object:
     """A strategic merge: lists of objects with a type or a name are merged by it, others are replaced, and
-    what is None is removed."""
+    what is None is removed. Without `lists_too` all lists are replaced."""
     result = dict(before)
     for key, value in changes.items():
         there = result.get(key)
         if value is None:
             result.pop(key, None)
         elif isinstance(value, dict):
-            result[key] = _merged(there if isinstance(there, dict) else {}, value)
-        elif isinstance(value, list) and key in _MERGED_BY:
+            result[key] = _merged(there if isinstance(there, dict) else {}, value, lists_too=lists_too)
+        elif isinstance(value, list) and lists_too and key in _MERGED_BY:
             result[key] = _merged_lists(there or [], value, _MERGED_BY[key])
         else:
             result[key] = value
@@ -384,7 +411,7 @@ def _defaulted(pod: Object) -> Object:
     """As admission leaves a new pod."""
     spec = {
         "schedulerName": "default-scheduler",
-        "terminationGracePeriodSeconds": _GRACE_SECONDS,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
         **pod["spec"],
     }
     status: Object = {"phase": "Pending"}

@@ -14,16 +14,28 @@ from hoss.errors import TransportError
 from hossctl.history.events import Event, History
 from tools.simulation import plan as p
 from tools.simulation.api_connection import SimulatedApiServer
-from tools.simulation.api_model import NODE, POD, Change, Object
+from tools.simulation.api_model import BUDGET, GRACE_SECONDS, NODE, POD, POD_GROUP, Change, Object, selects
 from tools.simulation.clients import GATE, MEMORY_BYTES, NODE_PODS, SimulatedClients
-from tools.simulation.cluster_judge import ClusterJudge, cpu_of, is_over, ports_of
+from tools.simulation.cluster_judge import (
+    GROUP_LABEL,
+    MINIMUM_ANNOTATION,
+    ClusterJudge,
+    cpu_of,
+    gang_of,
+    is_over,
+    minimum_of,
+    ports_of,
+)
 from tools.simulation.plan import Act
-from tools.simulation.world import RESOLVER, World
+from tools.simulation.world import World
 
 NAMESPACE = "default"
 PODS_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
+GROUPS_PATH = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/podgroups"
+BUDGETS_PATH = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
 OURS, OTHER = "hoss", "other"
 _USER, _KUBELET = "user", "kubelet"
+_RUNNING = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 
 # What happened to requests and bindings, as `Cluster.reached` counts it.
 OUTCOMES = (
@@ -82,8 +94,12 @@ class ClusterClients(SimulatedClients):
 
     async def ask(self, act: Act) -> None:
         if act.what == p.SUBMIT:
+            self._create_objects_of(act.target, act.options)
             for number in range(act.options["replicas"]):
-                self._create(f"{act.target}-{number}", act.options)
+                self._create(act.target, f"{act.target}-{number}", act.options)
+            return
+        if act.what == p.DELETE_GROUP:
+            self._do("DELETE", f"{GROUPS_PATH}/{act.target}")
             return
         for pod in self._pods_of(act.target):
             path = f"{PODS_PATH}/{pod['metadata']['name']}"
@@ -104,7 +120,18 @@ class ClusterClients(SimulatedClients):
         at_once = self._rng.random() < _SHARE_AT_ONCE
         return {"gracePeriodSeconds": 0} if at_once else {}
 
-    def _create(self, name: str, options: dict[str, Any]) -> None:
+    def _create_objects_of(self, job: str, options: dict[str, Any]) -> None:
+        """The PodGroup of a job, and its disruption budget."""
+        if "group" in options:
+            self._do(
+                "POST", GROUPS_PATH, {"metadata": {"name": job}, "spec": {"minMember": options["group"]}}
+            )
+        if "budget" in options:
+            spec = {"maxUnavailable": options["budget"], "selector": {"matchLabels": {"app": job}}}
+            self._do("POST", BUDGETS_PATH, {"metadata": {"name": job}, "spec": spec})
+
+    def _create(self, job: str, name: str, options: dict[str, Any]) -> None:
+        metadata: Object = {"name": name, "labels": {"app": job}}
         container = _container(options["cpu"])
         spec: Object = {"schedulerName": options.get("scheduler", OURS), "containers": [container]}
         if "port" in options:
@@ -113,9 +140,17 @@ class ClusterClients(SimulatedClients):
             spec["schedulingGates"] = [{"name": options["gate"]}]
         if "priority" in options:
             spec["priority"] = options["priority"]
+        if "leaves" in options:  # how long its kubelet needs to end it
+            spec["terminationGracePeriodSeconds"] = options["leaves"]
         if "node" in options:  # as a static pod
             spec["nodeName"] = options["node"]
-        self._do("POST", PODS_PATH, {"metadata": {"name": name, "labels": {}}, "spec": spec})
+        if "group" in options:
+            metadata["labels"][GROUP_LABEL] = job
+        if "gang" in options:  # of a controller, whose UID stays when it makes its pods again
+            owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": job, "controller": True}
+            metadata["ownerReferences"] = [{**owner, "uid": f"controller-of-{job}"}]
+            metadata["annotations"] = {MINIMUM_ANNOTATION: str(options["gang"])}
+        self._do("POST", PODS_PATH, {"metadata": metadata, "spec": spec})
 
     def _pods_of(self, job: str) -> list[Object]:
         prefix = f"{job}-"
@@ -126,18 +161,38 @@ class ClusterClients(SimulatedClients):
         reply = self.api.carry_out_now(_USER, method, path, body)
         self.answers["acknowledged" if reply.done else "refused"] += 1
 
-    # -- kubelets, and the garbage collector
+    # -- kubelets, the garbage collector, and the disruption controller
 
     async def run_kubelets(self) -> None:
-        """End pods until cancelled."""
+        """Run and end pods until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
+            self._look_after_budgets()
             nodes = {node["metadata"]["name"] for node in self.api.model.objects(NODE)}
             for pod in self.api.model.objects(POD):
                 if self._is_due(pod, nodes):
                     metadata = pod["metadata"]
                     options = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
                     self.api.carry_out_now(_KUBELET, "DELETE", f"{PODS_PATH}/{metadata['name']}", options)
+
+    def _look_after_budgets(self) -> None:
+        """Pods of budgets run once they are bound, and the budgets say how many of them may be evicted."""
+        for budget in self.api.model.objects(BUDGET):
+            pods = [pod for pod in self.api.model.objects(POD) if selects(budget, pod) and not is_over(pod)]
+            for pod in pods:
+                if pod["spec"].get("nodeName") and pod["status"]["phase"] == "Pending":
+                    path = f"{PODS_PATH}/{pod['metadata']['name']}/status"
+                    self.api.carry_out_now(_KUBELET, "PATCH", path, {"status": _RUNNING})
+            healthy = [pod for pod in pods if pod["spec"].get("nodeName") and not _is_leaving(pod)]
+            desired = max(0, len(pods) - budget["spec"]["maxUnavailable"])
+            status = {
+                "currentHealthy": len(healthy),
+                "desiredHealthy": desired,
+                "disruptionsAllowed": max(0, len(healthy) - desired),
+                "expectedPods": len(pods),
+            }
+            path = f"{BUDGETS_PATH}/{budget['metadata']['name']}/status"
+            self.api.carry_out_now(_KUBELET, "PATCH", path, {"status": status})
 
     def _is_due(self, pod: Object, nodes: set[str]) -> bool:
         uid, now = pod["metadata"]["uid"], self._world.loop.time()
@@ -147,8 +202,10 @@ class ClusterClients(SimulatedClients):
         if node not in nodes:
             return now >= self._orphaned.setdefault(uid, now + _ORPHANED_SECONDS)
         self._orphaned.pop(uid, None)
-        if "deletionTimestamp" in pod["metadata"]:
-            return now >= self._ending.setdefault(uid, now + self._rng.uniform(*_TERMINATION_SECONDS))
+        if _is_leaving(pod):
+            grace = pod["spec"]["terminationGracePeriodSeconds"]
+            seconds = self._rng.uniform(*_TERMINATION_SECONDS) if grace == GRACE_SECONDS else grace
+            return now >= self._ending.setdefault(uid, now + seconds)
         return False
 
     # -- the history
@@ -169,13 +226,30 @@ class ClusterClients(SimulatedClients):
             if before is not None and not is_over(before):
                 self._acknowledge("delete", f"end of {uid}", uids=[uid])
         elif before is None:
-            self._acknowledge("submit", f"pod {uid}", pods=[_facts(after)])
+            self._acknowledge("submit", f"pod {uid}", pods=[self._facts(after)])
         else:
             if _gates(before) and not _gates(after):
                 self._acknowledge("ungate", f"ungate {uid}", uids=[uid], gates=[GATE])
             if cpu_of(before) != cpu_of(after):
                 request = f"resize {uid} {change.version}"
                 self._acknowledge("resize", request, uids=[uid], requests={"cpu": cpu_of(after)})
+
+    def _facts(self, pod: Object) -> Event:
+        """A new pod as a history has it."""
+        found: Event = {"uids": [pod["metadata"]["uid"]], "name": pod["metadata"]["name"]}
+        found["requests"] = {"cpu": cpu_of(pod)}
+        if ports_of(pod):
+            found["ports"] = [{"port": port} for port in ports_of(pod)]
+        if _gates(pod):
+            found["gates"] = [GATE]
+        if "priority" in pod["spec"]:
+            found["priority"] = pod["spec"]["priority"]
+        if gang := gang_of(pod):
+            group = self.api.model.find(POD_GROUP, NAMESPACE, gang)
+            minimum = minimum_of(pod) or (group["spec"]["minMember"] if group else 1)
+            # Whether it may wait is for the judge of objects: a PodGroup comes and goes.
+            found |= {"gang": gang, "minimum": minimum, "rules": ["gang"]}
+        return found
 
     def _acknowledge(self, event: str, request: str, **fields: Any) -> None:
         self._history.append(event, by=_USER, request=request, **fields)
@@ -207,15 +281,15 @@ class Cluster:
     def unsettled(self, rows: list[Event]) -> list[str]:
         """What is not yet as it must be. `rows`: the ledger's reservations."""
         model = self.clients.api.model
-        return self.judge.at_rest(model.objects(POD), model.objects(NODE), rows)
+        return self.judge.at_rest(model.objects(POD), model.objects(NODE), rows, model.objects(POD_GROUP))
 
     @property
     def reached(self) -> "Counter[str]":
         """What happened to requests, and how bindings ended, how often."""
         return self.clients.api.faults.reached + self.judge.reached + self._other.answers
 
-    def _changed(self, change: Change, client: str, judged: bool) -> None:
-        self.judge.see(change, binds_checked=judged or client.startswith(RESOLVER))
+    def _changed(self, change: Change, _client: str, asked: bool) -> None:
+        self.judge.see(change, binds_checked=asked)
         self.clients.tell(change)
 
 
@@ -273,19 +347,10 @@ def _gates(pod: Object) -> bool:
     return bool(pod["spec"].get("schedulingGates"))
 
 
+def _is_leaving(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
 def _waits_for_other(pod: Object) -> bool:
-    bound_or_gone = pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]
+    bound_or_gone = pod["spec"].get("nodeName") or _is_leaving(pod)
     return pod["spec"]["schedulerName"] == OTHER and not bound_or_gone
-
-
-def _facts(pod: Object) -> Event:
-    """A pod as a history has it."""
-    found: Event = {"uids": [pod["metadata"]["uid"]], "name": pod["metadata"]["name"]}
-    found["requests"] = {"cpu": cpu_of(pod)}
-    if ports_of(pod):
-        found["ports"] = [{"port": port} for port in ports_of(pod)]
-    if _gates(pod):
-        found["gates"] = [GATE]
-    if "priority" in pod["spec"]:
-        found["priority"] = pod["spec"]["priority"]
-    return found

@@ -11,11 +11,13 @@ room for it."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Object = Mapping[str, Any]
+
+GROUP_LABEL, MINIMUM_ANNOTATION = "scheduling.x-k8s.io/pod-group", "hoss.dev/min-available"
 
 _REASON = re.compile(r"0/\d+ nodes are available")
 
@@ -90,9 +92,14 @@ class ClusterJudge:
             self.problems.append(f"overcommitted at the API server: port {twice[0]} of {node}, with {newest}")
 
     def at_rest(
-        self, pods: Iterable[Object], nodes: Iterable[Object], rows: Iterable[Mapping[str, Any]]
+        self,
+        pods: Iterable[Object],
+        nodes: Iterable[Object],
+        rows: Iterable[Mapping[str, Any]],
+        groups: Iterable[Object] = (),
     ) -> list[str]:
-        """What is not as it must be once nothing moves. `rows`: the ledger's reservations."""
+        """What is not as it must be once nothing moves. `rows`: the ledger's reservations; `groups`:
+        PodGroups."""
         living = [pod for pod in pods if not is_over(pod)]
         on_nodes = {pod["metadata"]["uid"]: pod for pod in living if node_of(pod)}
         reserved = {row["uid"]: row["node"] for row in rows if "target_of" not in row}
@@ -106,9 +113,11 @@ class ClusterJudge:
             for uid in reserved.keys() - on_nodes.keys()
         ]
         rooms = [_Room(node, on_nodes.values()) for node in nodes]
+        minimums = {group["metadata"]["name"]: group["spec"]["minMember"] for group in groups}
         for pod in living:
             if not node_of(pod) and pod["spec"]["schedulerName"] == "hoss":
-                found += _why_not(pod, rooms)
+                gang = [other for other in living if gang_of(other) == gang_of(pod)] if gang_of(pod) else []
+                found += _why_not(pod, rooms, gang, minimums)
         return sorted(found)
 
 
@@ -124,21 +133,60 @@ class _Room:
         self._pods = most - len(here)
         self._ports = {port for pod in here for port in ports_of(pod)}
 
-    def takes(self, pod: Object) -> bool:
-        fits = cpu_of(pod) <= self._cpu and self._pods > 0
-        return self._is_open and fits and self._ports.isdisjoint(ports_of(pod))
+    def takes(self, pod: Object) -> int:
+        """How many pods like this one."""
+        if not self._is_open or not self._ports.isdisjoint(ports_of(pod)):
+            return 0
+        fit = max(0, min(self._cpu // cpu_of(pod), self._pods))
+        return min(fit, 1) if ports_of(pod) else fit
 
 
-def _why_not(pod: Object, rooms: Iterable[_Room]) -> list[str]:
-    """Why a pod that waits must not wait, or does not say why it does."""
+def _why_not(
+    pod: Object, rooms: Iterable[_Room], gang: Sequence[Object], minimums: Mapping[str, int]
+) -> list[str]:
+    """Why a pod that waits must not wait, or does not say why it does. `gang`: the pods of its gang, which
+    ask for the same; `minimums` of PodGroups."""
     if pod["spec"].get("schedulingGates"):
         return []
-    found = [f"pod {_name(pod)} waits while {room.name} has room for it" for room in rooms if room.takes(pod)]
     conditions = pod["status"].get("conditions", ())
     message = next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")
-    if not _REASON.match(message):
+    room = {room.name: room.takes(pod) for room in rooms}
+    lacking = _lacking(pod, gang, minimums) if gang else 1
+    found = []
+    if lacking is not None and sum(room.values()) >= max(1, lacking):
+        found = [
+            f"pod {_name(pod)} waits while {name} has room for it" for name, pods in room.items() if pods
+        ]
+    says_why = message if gang else _REASON.match(message)
+    if not says_why:
         found.append(f"pod {_name(pod)} waits and says no reason, but {message!r}")
     return found
+
+
+def _lacking(pod: Object, gang: Sequence[Object], minimums: Mapping[str, int]) -> int | None:
+    """How many pods of the gang have to be placed at once; None: too few are ready, or its PodGroup is not
+    there."""
+    annotated = max((minimum_of(other) or 0 for other in gang), default=0)
+    minimum = annotated or minimums.get(gang_of(pod))
+    ready = [other for other in gang if not node_of(other) and not other["spec"].get("schedulingGates")]
+    if minimum is None:
+        return None
+    lacking = minimum - sum(bool(node_of(other)) for other in gang)
+    return lacking if lacking <= len(ready) else None
+
+
+def gang_of(pod: Object) -> str:
+    """The job whose pods are a gang; "": the pod is of none."""
+    metadata = pod["metadata"]
+    if group := (metadata.get("labels") or {}).get(GROUP_LABEL):
+        return str(group)
+    return str(metadata["ownerReferences"][0]["name"]) if minimum_of(pod) is not None else ""
+
+
+def minimum_of(pod: Object) -> int | None:
+    """That of its gang by the pod's own annotation."""
+    minimum = (pod["metadata"].get("annotations") or {}).get(MINIMUM_ANNOTATION)
+    return None if minimum is None else int(minimum)
 
 
 def cpu_of(pod: Object) -> int:

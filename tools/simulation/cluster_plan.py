@@ -46,6 +46,8 @@ def draw_kubernetes(seed: int) -> Plan:
     if scene is not None:
         acts += scene(rng, plan, rng.uniform(0.3, seconds))
     acts = _with_priorities(random.Random(f"priorities {seed}"), plan, acts, seconds)
+    acts = _with_gangs_and_budgets(random.Random(f"gangs {seed}"), acts)
+    acts += _losses(random.Random(f"losses {seed}"), plan, acts, seconds)
     return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)))
 
 
@@ -86,6 +88,45 @@ def _with_priorities(rng: random.Random, plan: Plan, acts: list[Act], seconds: f
         else act
         for act in acts
     ]
+
+
+def _with_gangs_and_budgets(rng: random.Random, acts: list[Act]) -> list[Act]:
+    """Some jobs of HOSS are gangs, by a PodGroup or by their controller's annotation; some have a disruption
+    budget. A PodGroup may be deleted while its pods wait or run, and made again."""
+    submitted = {act.target: act for act in acts if act.what == p.SUBMIT and "scheduler" not in act.options}
+    resized = {act.target for act in acts if act.what == p.RESIZE}
+    declared: dict[str, dict[str, Any]] = {}
+    for job, act in sorted(submitted.items()):
+        replicas, kind = act.options["replicas"], rng.random()
+        if kind < 0.25 and replicas > 1 and job not in resized:
+            minimum = rng.randint(2, min(replicas, 8))
+            declared[job] = {rng.choice(("gang", "group")): minimum}
+            if "group" in declared[job] and rng.random() < 0.3:
+                deleted = act.at + rng.choice((0.02, 0.5, 3.0)) * rng.random()
+                acts = [*acts, Act(deleted, p.DELETE_GROUP, job)]
+        elif kind < 0.4:
+            declared[job] = {"budget": rng.choice((0, 1, 2))}
+    return [
+        replace(act, options={**act.options, **declared[act.target]})
+        if act.what == p.SUBMIT and act.target in declared
+        else act
+        for act in acts
+    ]
+
+
+def _losses(rng: random.Random, plan: Plan, acts: list[Act], seconds: float) -> list[Act]:
+    """In a third of the plans Redis loses what it had acknowledged, once or twice. Whatever else happens, all
+    pods are known to the API server. Where urgent pods come, some losses come while victims run."""
+    if rng.random() > 0.35:
+        return []
+    urgent = [act.at for act in acts if act.target == "urgent"]
+    lost = []
+    for _ in range(rng.choice((1, 1, 2))):
+        at = rng.uniform(0.5, seconds)
+        if urgent and rng.random() < 0.5:
+            at = urgent[0] + rng.uniform(0.0, 1.5)
+        lost.append(p.loss(rng, plan, at))
+    return lost
 
 
 def _urgent_on_full_nodes(rng: random.Random, plan: Plan, at: float) -> list[Act]:

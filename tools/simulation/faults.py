@@ -213,15 +213,19 @@ class Faults:
         redis, slot = self._world.redis, act.target.encode()
         of_slot = (lambda key: key.startswith(slot)) if slot else None
         redis.roll_back(max(0, redis.position - act.number), of_slot)
-        redis.restart()
-        self._ledger.look_again()
+        self._lost()
         return True
 
     async def _redis_emptied(self, _act: Act) -> bool:
         self._world.redis.empty()
+        self._lost()
+        return True
+
+    def _lost(self) -> None:
         self._world.redis.restart()
         self._ledger.look_again()
-        return True
+        if self._world.api is not None:
+            self._world.api.losses += 1
 
     async def _redis_clock(self, act: Act) -> bool:
         self._world.redis.step_clock(act.number)

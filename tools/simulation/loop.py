@@ -307,7 +307,10 @@ def discarding() -> Generator[None, None, None]:
     try:
         yield
     finally:
-        _collect()
+        # What is freed in the middle makes garbage of its own, as coroutines that nobody awaits: it would be
+        # freed, and complain, in the middle of somebody else's work.
+        while _collect():
+            pass
         gc.enable()
 
 
@@ -315,12 +318,13 @@ _COLLECTED_EVERY = 8
 _INNER_BLOCKS = count(1)
 
 
-def _collect() -> None:
+def _collect() -> int:
+    """How many objects were freed."""
     hook, sys.unraisablehook = sys.unraisablehook, _ignore
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that were never awaited
-            gc.collect()
+            return gc.collect()
     finally:
         sys.unraisablehook = hook
 

@@ -17,6 +17,7 @@ ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON, UNCORDON = (
     "uncordon",
 )
 RESIZE, EVICT, END_PODS = "resize", "evict", "end pods"  # of a job, in Kubernetes mode
+DELETE_GROUP = "delete pod group"
 MOVE, UNDO_MOVES = "move pods", "undo moves"  # `number`: every pod so many nodes on
 
 # Faults. With `seconds`: until it is over.
@@ -87,7 +88,7 @@ class Act:
     @property
     def is_fault(self) -> bool:
         return self.what not in (
-            *(SUBMIT, DELETE, UNGATE, RESIZE, EVICT, END_PODS),
+            *(SUBMIT, DELETE, UNGATE, RESIZE, EVICT, END_PODS, DELETE_GROUP),
             *(ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON, UNCORDON),
             *(MOVE, UNDO_MOVES),
         )
@@ -268,13 +269,16 @@ def _faults(rng: random.Random, plan: Plan, seconds: float, *, loses: bool) -> l
     for _ in range(rng.choice((0, 1, 1, 2, 3, 4))):
         acts += fault(rng, plan, rng.uniform(0.3, seconds), loses=loses)
     if loses:
-        at = rng.uniform(1.0, seconds)
-        if rng.random() < 0.3:
-            acts.append(Act(at, REDIS_EMPTIED))
-        else:
-            slots = ("", "", COMMON_SLOT, *(SHARD_SLOT.format(shard) for shard in range(plan.shards)))
-            acts.append(Act(at, REDIS_ROLLS_BACK, rng.choice(slots), number=rng.choice((1, 2, 5, 20))))
+        acts.append(loss(rng, plan, rng.uniform(1.0, seconds)))
     return acts
+
+
+def loss(rng: random.Random, plan: Plan, at: float) -> Act:
+    """Redis loses everything, or some writes that it had acknowledged."""
+    if rng.random() < 0.3:
+        return Act(at, REDIS_EMPTIED)
+    slots = ("", "", COMMON_SLOT, *(SHARD_SLOT.format(shard) for shard in range(plan.shards)))
+    return Act(at, REDIS_ROLLS_BACK, rng.choice(slots), number=rng.choice((1, 2, 5, 20)))
 
 
 def fault(rng: random.Random, plan: Plan, at: float, *, loses: bool) -> list[Act]:

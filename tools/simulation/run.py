@@ -145,7 +145,7 @@ class _Simulation:
         if act.is_fault:
             self._history.append("fault", by="plan", kind=act.what, target=act.target)
             await self._faults.strike(act)
-        elif act.what in (p.SUBMIT, p.DELETE, p.UNGATE, p.RESIZE, p.EVICT, p.END_PODS):
+        elif act.what in (p.SUBMIT, p.DELETE, p.UNGATE, p.RESIZE, p.EVICT, p.END_PODS, p.DELETE_GROUP):
             await self.clients.ask(act)
         elif act.what in (p.MOVE, p.UNDO_MOVES):
             await self.clients.rebalance(act)

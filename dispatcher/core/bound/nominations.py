@@ -3,7 +3,7 @@
 In the pod table they are BOUND: they hold a reservation, so their room belongs to nobody else. Only the
 announcement to clients waits. Without kubelets, a victim ends with its grace period. With kubelets
 (`by_event`), a nomination ends by events: which pods were evicted for whom (`add_victim`), and the end of
-each victim (`victims_gone`)."""
+each victim (`victims_gone`). Victims of an earlier term are known to the ledger only (`waits_by_ledger`)."""
 
 from collections.abc import Iterable
 
@@ -21,6 +21,7 @@ class Nominations:
         self._by_event = by_event
         self._due: dict[int, tuple[float, bytes]] = {}  # row -> (time, UID); rows are reused
         self._victims: dict[bytes, set[bytes]] = {}  # by_event: preemptor -> victims that still run
+        self._by_ledger: dict[int, bytes] = {}  # by_event: row -> UID of who waits, as the ledger says
 
     def add(self, rows: Rows, leaving_ms: NDArray[np.uint32], now: float) -> None:
         """For each pod, how long its victims may still run; 0: it has none."""
@@ -29,7 +30,7 @@ class Nominations:
             self._due[row] = (now + int(leaving_ms[i]) / 1000, self._pods.uid[row].tobytes())
 
     def __len__(self) -> int:
-        return len(self._due) + len(self._victims)
+        return len(self._due) + len(self._victims) + len(self._by_ledger)
 
     def recovered(self, rows: Rows, now: float) -> None:
         """Their worker was lost before it reported victims. With `by_event` the victims are looked up."""
@@ -76,8 +77,30 @@ class Nominations:
             for leaving in self._victims.values():
                 leaving.discard(uid)
 
+    def waits_by_ledger(self, rows: Rows) -> None:
+        """`by_event`: the ledger says that victims of these bound pods still run."""
+        self._by_ledger.update((row, self._pods.uid[row].tobytes()) for row in rows.tolist())
+
+    def to_place_anew(self) -> Rows:
+        """`by_event`: the bound pods that wait for victims. Their nominations end: the ledger, which alone
+        keeps them through a change of dispatchers, was lost."""
+        if not self._by_event:
+            return np.empty(0, np.uint32)
+        rows = [row for row in self._due if self.is_nominated(row)]
+        rows += [row for row in self._by_ledger if row not in self._due and self._waits_in_ledger(row)]
+        for row in rows:
+            self._end(row)
+        self._by_ledger.clear()
+        return np.array(rows, np.uint32)
+
+    def _waits_in_ledger(self, row: int) -> bool:
+        bound = self._pods.phase[row] == Phase.BOUND and not self._pods.assigned[row]
+        return bool(bound and self._pods.uid[row].tobytes() == self._by_ledger[row])
+
     def take_due(self, now: float) -> Rows:
         """Remove and return the pods whose nomination is over."""
+        for row in [row for row in self._by_ledger if not self._waits_in_ledger(row)]:
+            del self._by_ledger[row]
         if not self._due:
             return np.empty(0, np.uint32)
         for row in [row for row in self._due if not self.is_nominated(row)]:

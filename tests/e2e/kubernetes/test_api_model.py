@@ -179,6 +179,35 @@ def test_an_eviction_deletes(hold):
     hold(case)
 
 
+def test_a_running_pod_is_evicted_only_if_its_budget_allows_that_and_a_pending_one_always(hold):
+    async def case(api: KubeApi) -> None:
+        running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        for name in ("one", "other", "pending"):
+            labelled = pod(name)
+            labelled["metadata"]["labels"] = {"app": "web"}
+            made = (await api.send("POST", PODS, labelled)).json()
+            if name != "pending":
+                assert (await bind(api, made, "n1")).status == 201
+                assert (await patch(api, f"{PODS}/{name}/status", {"status": running})).done
+        budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+        spec = {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}}
+        budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"}}
+        assert (await api.send("POST", budgets, {**budget, "spec": spec})).status == 201
+        allowed = {"disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2}
+        done = await patch(api, f"{budgets}/web/status", {"status": {**allowed, "observedGeneration": 1}})
+        assert done.done, done.body
+        answers = {}
+        for name in ("one", "other", "pending"):
+            body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+            answers[name] = (await api.send("POST", f"{PODS}/{name}/eviction", body)).status
+        assert answers == {"one": 201, "other": 429, "pending": 201}
+        left = (await api.send("GET", f"{budgets}/web")).json()["status"]
+        assert left["disruptionsAllowed"] == 0
+        assert (await api.send("DELETE", f"{budgets}/web")).done
+
+    hold(case)
+
+
 def test_a_patched_status_merges_conditions_by_type_and_names_the_pod_by_its_uid(hold):
     async def case(api: KubeApi) -> None:
         made = await create(api, "one")

@@ -276,3 +276,33 @@ def test_a_preemptor_whose_worker_died_is_bound_by_nobody_before_it_is_known_who
     nominations.no_victims(int(rows[0]))
     bench.pass_time(1)
     assert not nominations.is_nominated(int(rows[0]))
+
+
+@pytest.mark.parametrize("known_by", ["its dispatcher", "the ledger"])
+def test_a_preemptor_whose_victims_only_a_lost_ledger_knew_is_placed_anew(cluster_bench, known_by):
+    bench = cluster_bench
+    bench.join("w1")
+    rows = bench.pods("a")
+    bench.answer("w1", m.OutcomeCode.BOUND, node=5)
+    nominations = bench.machine.settlement.nominations
+    if known_by == "its dispatcher":
+        nominations.add(rows, np.array([1], np.uint32), bench.now)
+    else:
+        nominations.waits_by_ledger(rows)
+    bench.handle(m.LedgerLost())
+    assert not bench.all_are(rows, Phase.BOUND)
+    assert len(nominations) == 0
+
+
+def test_a_pod_that_is_on_its_node_is_no_preemptor_any_more_when_the_ledger_is_lost(cluster_bench):
+    bench = cluster_bench
+    bench.join("w1")
+    rows = bench.pods("a")
+    bench.answer("w1", m.OutcomeCode.BOUND, node=5)
+    nominations = bench.machine.settlement.nominations
+    nominations.waits_by_ledger(rows)
+    bench.handle(assigned(rows, 5))
+    bench.pass_time(0.1)
+    assert len(nominations) == 0
+    bench.handle(m.LedgerLost())
+    assert bench.all_are(rows, Phase.BOUND)
