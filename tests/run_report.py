@@ -112,7 +112,7 @@ class RunReport:
         if "CI" in os.environ:
             for test, reason in self._unexpected.items():
                 terminalreporter.write_line(f"UNEXPECTED SKIP {test}: {reason}", red=True)
-        if len(self._spent) < _MOST or hasattr(terminalreporter.config, "workerinput"):
+        if len(self._spent) < 10 * _MOST or hasattr(terminalreporter.config, "workerinput"):
             return
         terminalreporter.section("where the time went: tests, seconds, seconds of CPU time")
         for name, spent in sorted(self._by(_folder_of).items()):
