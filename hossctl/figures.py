@@ -2,19 +2,23 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def median(values: Sequence[float]) -> float:
     """The middle value, or the mean of the two middle ones; 0.0 of nothing."""
+    import numpy as np  # noqa: PLC0415 - it takes long to import, and most commands write durations alone
+
     return float(np.median(values)) if len(values) else 0.0
 
 
-def percentiles(values: NDArray[Any], *levels: float) -> list[float]:
+def percentiles(values: "NDArray[Any]", *levels: float) -> list[float]:
     """The values below which `levels` per cent lie, linearly interpolated; zeros of nothing."""
+    import numpy as np  # noqa: PLC0415 - see `median`
+
     if not len(values):
         return [0.0] * len(levels)
     return [float(v) for v in np.percentile(values, levels)]

@@ -26,7 +26,7 @@ from hoss.telemetry.options import TelemetryConfig
 from hoss.wire.columns import MAX_CANDIDATES
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.registry import Registry, Weighted
-from scheduler_worker.core.placement.algorithms import made_algorithm
+from scheduler_worker.core.placement.algorithms import RANKING, made_algorithm
 from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE, PRESETS, ProfileSpec
 from scheduler_worker.kube_scheduler_config import read_scheduler_profiles
 
@@ -253,6 +253,8 @@ def chosen_profile(config: WorkerConfig, registry: Registry) -> tuple[str, Profi
 
 def chosen_algorithm(name: str) -> PlacementAlgorithm | None:
     """The algorithm of this name (see WorkerConfig); None: the worker's ranking. Raises ConfigError."""
+    if name == RANKING:
+        return None  # whatever is installed: to look at that takes every start of a worker some milliseconds
     outside = factories(entry_points(group=ALGORITHM_GROUP), ALGORITHM_GROUP)
     if ":" in name:
         outside[name] = factory(name, partial(named_object, name))

@@ -2,6 +2,7 @@
 
 import asyncio
 import faulthandler
+import gc
 import json
 import signal
 import zlib
@@ -35,6 +36,8 @@ from resolver.ledger import scripts
 _WAITING = ("e2e", "integration")
 _COMPUTING = ("simulation", "property", "fuzz", "contract", "conformance")
 
+_TESTS = Path(__file__).parent
+
 # Longer than the limit of pytest-timeout (pyproject.toml), which ends a test that hangs in Python alone.
 HUNG_SECONDS = 700
 
@@ -61,17 +64,48 @@ def pytest_sessionstart() -> None:
         pytest.exit(f"no test can run on this machine: {problem}", returncode=pytest.ExitCode.USAGE_ERROR)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
+    """Tests and modules stay until the end: a process that looked for garbage among them would do so in vain,
+    while it collects and with every collection of a test."""
+    config = session.config
+    if hasattr(config, "workerinput") and [Path(name).resolve() for name in config.args] == [_TESTS]:
+        config.args[:] = _own_share_first(config)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def _own_share_first(config: pytest.Config) -> list[str]:
+    """All files of tests. In a new checkout every process of pytest-xdist would compile each of them. So each
+    begins with other files, and then finds what the others have compiled."""
+    left_out = [Path(name).resolve() for name in config.getoption("ignore") or ()]
+    files = [
+        str(file)
+        for file in sorted(_TESTS.rglob("test_*.py"))
+        if not any(file.is_relative_to(folder) for folder in left_out)
+    ]
+    number, processes = (
+        int(config.workerinput["workerid"].removeprefix("gw")),
+        config.workerinput["workercount"],
+    )
+    begin = len(files) * number // processes
+    return files[begin:] + files[:begin]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Weave the folders, by file."""
-    root = Path(__file__).parent
-    folders = {path: path.relative_to(root).parts[0] for path in dict.fromkeys(item.path for item in items)}
+    folders = {path: path.relative_to(_TESTS).parts[0] for path in sorted({item.path for item in items})}
     places: dict[Path, float] = dict.fromkeys(folders, 1.0)
     for kind in (_WAITING, _COMPUTING):
         woven = sorted(
             (path for path in folders if folders[path] in kind), key=lambda p: kind.index(folders[p])
         )
         places |= {path: number / len(woven) for number, path in enumerate(woven)}
-    items.sort(key=lambda item: places[item.path])
+    items.sort(key=lambda item: (places[item.path], item.path))
 
 
 @pytest.fixture(scope="session", autouse=True)

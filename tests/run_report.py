@@ -3,11 +3,13 @@
 With CI set, a skip that EXPECTED_SKIPS does not name fails the run: a test that silently stopped running
 proves nothing."""
 
+import contextlib
 import os
 import re
 import resource
+import time
 from collections import defaultdict
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +33,7 @@ EXPECTED_SKIPS = {
     r"could not import 'scipy'": "only an example needs it; the other algorithms are tried all the same",
     r"the openb trace is not in": "it is no part of the project; tests/traces has a small one that is",
 }
-_SLOWEST = 10
+_MOST = 10
 _CPU = "cpu_seconds"
 
 
@@ -57,6 +59,21 @@ class RunReport:
         self._spent: dict[str, _Spent] = defaultdict(_Spent)
         self._unexpected: dict[str, str] = {}
         self._before = 0.0
+        self._to_collect: list[float] = []  # seconds of CPU time, by process
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Each process imports and collects all tests before its first one."""
+        spent = time.process_time()
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[_CPU] = spent
+        elif session.items:
+            self._to_collect.append(spent)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A process of pytest-xdist has ended."""
+        with contextlib.suppress(AttributeError, KeyError):  # one that was killed has said nothing
+            self._to_collect.append(node.workeroutput[_CPU])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
@@ -66,11 +83,13 @@ class RunReport:
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Send along the CPU time of the test so far: the last report has all of it, and so has the JUnit
-        file."""
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Send along the CPU time of the test with its last report, which goes to the JUnit file, too."""
         report = yield
-        report.user_properties.append((_CPU, _cpu_seconds() - self._before))
+        if call.when == "teardown":
+            report.user_properties.append((_CPU, _cpu_seconds() - self._before))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -97,23 +116,39 @@ class RunReport:
         if "CI" in os.environ:
             for test, reason in self._unexpected.items():
                 terminalreporter.write_line(f"UNEXPECTED SKIP {test}: {reason}", red=True)
-        if len(self._spent) < _SLOWEST or hasattr(terminalreporter.config, "workerinput"):
+        if len(self._spent) < 10 * _MOST or hasattr(terminalreporter.config, "workerinput"):
             return
         terminalreporter.section("where the time went: tests, seconds, seconds of CPU time")
-        for name, spent in sorted(self._by_folder()):
+        for name, spent in sorted(self._by(_folder_of).items()):
             terminalreporter.write_line(f"{spent.tests:6} {spent.wall:8.1f} {spent.cpu:8.1f}  {name}")
-        terminalreporter.write_line(f"the {_SLOWEST} slowest:")
-        slowest = sorted(self._spent.items(), key=lambda item: -item[1].wall)[:_SLOWEST]
-        for name, spent in slowest:
-            terminalreporter.write_line(f"{'':6} {spent.wall:8.1f} {spent.cpu:8.1f}  {name}")
+        processes, spent_before = len(self._to_collect), sum(self._to_collect)
+        terminalreporter.write_line(
+            f"{'':15} {spent_before:8.1f}  to import and collect, processes: {processes}"
+        )
+        files, tests = self._by(_file_of), self._spent
+        for title, chosen, key in (
+            ("slowest", tests, lambda spent: spent.wall),
+            ("dearest", tests, lambda spent: spent.cpu),
+            ("dearest files", files, lambda spent: spent.cpu),
+        ):
+            terminalreporter.write_line(f"the {_MOST} {title}:")
+            for name, spent in sorted(chosen.items(), key=lambda item: -key(item[1]))[:_MOST]:
+                terminalreporter.write_line(f"{spent.tests:6} {spent.wall:8.1f} {spent.cpu:8.1f}  {name}")
 
-    def _by_folder(self) -> Iterable[tuple[str, _Spent]]:
-        folders: dict[str, _Spent] = defaultdict(_Spent)
+    def _by(self, group_of: Callable[[str], str]) -> dict[str, _Spent]:
+        groups: dict[str, _Spent] = defaultdict(_Spent)
         for test, spent in self._spent.items():
-            parts = test.split("::")[0].split("/")
-            folder = "/".join(parts[:3] if parts[1:2] == ["e2e"] and len(parts) > 3 else parts[:2])
-            folders[folder].add(spent.wall, spent.cpu, tests=spent.tests)
-        return folders.items()
+            groups[group_of(test)].add(spent.wall, spent.cpu, tests=spent.tests)
+        return groups
+
+
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def _folder_of(test: str) -> str:
+    parts = _file_of(test).split("/")
+    return "/".join(parts[:3] if parts[1:2] == ["e2e"] and len(parts) > 3 else parts[:2])
 
 
 def _cpu_seconds() -> float:

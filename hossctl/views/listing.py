@@ -10,7 +10,6 @@ from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.kinds import OBJECT_KINDS, Kind, Query, did_you_mean
 from hossctl.views.cluster_objects import budget_document, object_document
 from hossctl.views.objects import job_document, node_document, pod_document, tenant_document, worker_document
-from hossctl.views.reservations import pod_names, reservation_documents
 
 
 async def fetch(endpoints: Endpoints, query: Query) -> list[Document]:
@@ -29,6 +28,9 @@ async def fetch(endpoints: Endpoints, query: Query) -> list[Document]:
 
 
 async def _reservations(endpoints: Endpoints, query: Query) -> list[Document]:
+    # What decodes their columns takes longer to import than all that other kinds need.
+    from hossctl.views.reservations import pod_names, reservation_documents  # noqa: PLC0415
+
     pods = None
     if query.with_pods or query.selector:
         async with dispatcher_of(endpoints) as dispatcher:

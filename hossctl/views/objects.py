@@ -1,7 +1,8 @@
 """Pods, nodes, workers, tenants and jobs as documents, which `-o json` prints, and the columns of their
 tables. Times are Unix milliseconds; 0 where there is none."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,7 +12,6 @@ from hoss.wire.uids import uid_text
 from hossctl.console import Column, Document
 from hossctl.figures import share, written_duration, written_since
 from hossctl.views.cluster_objects import OBJECT_COLUMNS, written_labels
-from hossctl.views.reservations import RESERVATION_COLUMNS
 
 
 def pod_document(pod: dispatcher_pb2.PodInfo) -> Document:
@@ -305,6 +305,41 @@ def _field(name: str) -> Any:
     return lambda document: document[name]
 
 
+def _reservation_state(held: Document) -> str:
+    if "assumedSinceUnixMs" not in held:
+        return str(held["state"])
+    return f"{held['state']} for {written_since(held['assumedSinceUnixMs'])}"
+
+
+def _lease(held: Document) -> str:
+    left = held.get("leaseEndsUnixMs", 0) / 1000 - time.time()
+    return f"ends in {written_duration(left)}" if left > 0 else "over" if "leaseEndsUnixMs" in held else "-"
+
+
+_RESERVATION_COLUMNS: Sequence[Column] = (
+    Column("UID", lambda held: held["uid"]),
+    Column("NODE", lambda held: held["node"]),
+    Column("STATE", _reservation_state),
+    Column("REQUESTS", lambda held: _requests(held["requests"])),
+    Column("CARDS", lambda held: ",".join(map(str, held["cards"])) or "-"),
+    Column("WORKER", lambda held: held["worker"]),
+    Column("POD", lambda held: held.get("pod") or "-", wide=True),
+    Column("LEASE", _lease, wide=True),
+    Column("PRIORITY", lambda held: held["priority"], wide=True),
+    Column("ATTEMPT", lambda held: held["attempt"], wide=True),
+    Column("SHARD", lambda held: held["shard"], wide=True),
+    Column("SEQ", lambda held: held["seq"], wide=True),
+    Column("EPOCH", lambda held: held["workerEpoch"], wide=True),
+)
+
+
+def _requests(requests: Mapping[str, int]) -> str:
+    """`cpu=500m,memory=1Gi`."""
+    return ",".join(
+        f"{name}={written_amount(name, amount)}" for name, amount in requests.items() if name != "pods"
+    )
+
+
 COLUMNS: dict[str, Sequence[Column]] = {
     "pods": (
         Column("NAME", _field("name")),
@@ -380,5 +415,5 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("UNSCHEDULABLE", _field("unschedulable")),
     ),
     **OBJECT_COLUMNS,
-    "reservations": RESERVATION_COLUMNS,
+    "reservations": _RESERVATION_COLUMNS,
 }

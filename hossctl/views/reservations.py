@@ -1,7 +1,6 @@
-"""Reservations of the ledger as documents and columns: pod, node, the worker that proposed it, and the lease
+"""Reservations of the ledger as documents: pod, node, the worker that proposed it, and the lease
 of one that is not confirmed yet."""
 
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,12 +9,10 @@ from numpy.typing import NDArray
 
 from hoss.client.dispatcher import DispatcherClient
 from hoss.client.resolver import ResolverClient
-from hoss.model.resources import written_amount
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import I32, I64, U8, U16, U32, U64, decode, decode_uids
 from hoss.wire.uids import uid_text
-from hossctl.console import Column, Document
-from hossctl.figures import written_duration, written_since
+from hossctl.console import Document
 from hossctl.kinds import ListOptions, State
 
 _PODS_A_PAGE = 10_000
@@ -110,38 +107,3 @@ def _named(column: NDArray[Any], name: str, name_of: Callable[[int], str]) -> ND
     if not name:
         return np.ones(len(column), np.bool_)
     return np.isin(column, [number for number in np.unique(column).tolist() if name_of(number) == name])
-
-
-def _state(held: Document) -> str:
-    if "assumedSinceUnixMs" not in held:
-        return str(held["state"])
-    return f"{held['state']} for {written_since(held['assumedSinceUnixMs'])}"
-
-
-def _lease(held: Document) -> str:
-    left = held.get("leaseEndsUnixMs", 0) / 1000 - time.time()
-    return f"ends in {written_duration(left)}" if left > 0 else "over" if "leaseEndsUnixMs" in held else "-"
-
-
-RESERVATION_COLUMNS: Sequence[Column] = (
-    Column("UID", lambda held: held["uid"]),
-    Column("NODE", lambda held: held["node"]),
-    Column("STATE", _state),
-    Column("REQUESTS", lambda held: written_requests(held["requests"])),
-    Column("CARDS", lambda held: ",".join(map(str, held["cards"])) or "-"),
-    Column("WORKER", lambda held: held["worker"]),
-    Column("POD", lambda held: held.get("pod") or "-", wide=True),
-    Column("LEASE", _lease, wide=True),
-    Column("PRIORITY", lambda held: held["priority"], wide=True),
-    Column("ATTEMPT", lambda held: held["attempt"], wide=True),
-    Column("SHARD", lambda held: held["shard"], wide=True),
-    Column("SEQ", lambda held: held["seq"], wide=True),
-    Column("EPOCH", lambda held: held["workerEpoch"], wide=True),
-)
-
-
-def written_requests(requests: Mapping[str, int]) -> str:
-    """`cpu=500m,memory=1Gi`."""
-    return ",".join(
-        f"{name}={written_amount(name, amount)}" for name, amount in requests.items() if name != "pods"
-    )

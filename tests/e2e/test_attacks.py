@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import grpc
@@ -25,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from e2e.attacks import METHODS, attempt
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from waiting import DEADLINE_SECONDS
+from waiting import DEADLINE_SECONDS, until
 
 from hoss import certificates, rpc
 from hoss.certificates import KeyPair
@@ -296,6 +297,12 @@ def job(name: str, namespace: str, replicas: int = 2, **spec) -> dispatcher_pb2.
     return request
 
 
+async def waits_for_room(client: DispatcherClient) -> bool:
+    """Whether all large pods of its tenant were found to fit nowhere."""
+    large = [info.phase async for info in client.list_pods() if info.name.startswith("huge-")]
+    return bool(large) and set(large) == {dispatcher_pb2.UNSCHEDULABLE}
+
+
 async def names_of(client: DispatcherClient) -> list[str]:
     return sorted([info.name async for info in client.list_pods()])
 
@@ -390,28 +397,30 @@ async def test_a_tenants_watch_has_no_event_and_no_text_of_others(attacked: Atta
         names = f"states-{states}".lower()
         await grey.submit(job(f"before-{names}", "grey"))
         call = green.stub.Watch(dispatcher_pb2.WatchRequest(states=states))
-        seen, texts, changed = set(), set(), asyncio.Event()
+        seen, texts, numbers = set(), set(), count()
 
         async def follow() -> None:
             async for batch in call:
                 seen.update(batch.uids[i : i + 16] for i in range(0, len(batch.uids), 16))
                 texts.update(batch.reason_texts)
-                changed.set()
+
+        async def begun() -> bool:
+            await green.submit(job(f"first-{names}-{next(numbers)}", "green"))
+            return bool(seen)
+
+        async def last_is_seen() -> bool:
+            last = {info.uid async for info in green.list_pods() if info.name.startswith(f"own-{names}")}
+            return len(last) == 2 and last <= seen
 
         following = asyncio.ensure_future(follow())
-        if not states:
-            await asyncio.sleep(0.2)  # the stream begins; what came before would not be in it
+        await until(begun, "an event of the stream")
         await grey.submit(job(f"huge-{names}", "grey", requests=(("cpu", 10**9),)))
+        await until(lambda: waits_for_room(grey), "an event of a pod of others, with a text")
+        # Events come in order: with one of a later pod, those of others would be there.
         await green.submit(job(f"own-{names}", "green"))
-        own = {info.uid async for info in green.list_pods()}
+        await until(last_is_seen, "an event of an own pod")
         others = {info.uid async for info in grey.list_pods()}
-        while len(seen & own) < 2:
-            changed.clear()
-            await asyncio.wait_for(changed.wait(), DEADLINE_SECONDS)
-        await green.stub.Delete(dispatcher_pb2.DeleteRequest(namespace="green", jobs=[f"own-{names}"]))
-        await asyncio.sleep(0.3)  # would be long enough for others' events
         following.cancel()
-        assert len(seen & own) >= 2
         assert others
         assert not seen & others
         assert not any("cpu" in text for text in texts)

@@ -41,17 +41,22 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         cluster.stop()
 
 
-async def test_conflicts_are_answered_by_a_soft_partition_and_fall_and_nothing_is_lost(
-    cluster: Cluster,
-) -> None:
+async def test_conflicts_are_answered_by_a_soft_partition_and_nothing_is_lost(cluster: Cluster) -> None:
     async with clients_of(cluster.endpoints) as clients:
         await prepare(clients, workers=WORKERS, nodes=NODES)
-        judged = await _contend_until(clients, lambda: _fewer_since(clients))
-        begun = next(step for step in judged.steering.steps if "conflicts are above" in step.reason)
+        told = await _contend_until(clients, lambda: _answered(clients))
+        begun = next(step for step in told.steering.steps if "conflicts are above" in step.reason)
         assert begun.overlap == "soft-partition"
-        _assert_attributed(judged)
+        _assert_attributed(told)
         await _delete_all(clients)
         await assert_clean(clients, bound=0)
+
+
+@pytest.mark.thorough
+async def test_conflicts_fall_after_a_step_against_them(cluster: Cluster) -> None:
+    async with clients_of(cluster.endpoints) as clients:
+        await prepare(clients, workers=WORKERS, nodes=NODES)
+        await _contend_until(clients, lambda: _fewer_since(clients))
 
 
 async def test_what_is_fixed_by_hand_stays_whatever_the_conflicts(cluster: Cluster) -> None:
@@ -59,7 +64,7 @@ async def test_what_is_fixed_by_hand_stays_whatever_the_conflicts(cluster: Clust
         await prepare(clients, workers=WORKERS, nodes=NODES)
         fixed = await clients.dispatcher.steer("shared", "2")
         assert (fixed.overlap, fixed.workers, fixed.reason) == ("shared", 2, "by hand")
-        told = await _contend_until(clients, lambda: _refused(clients, 500))
+        told = await _contend_until(clients, lambda: _refused(clients, 100))
         assert [step.reason for step in told.steering.steps[1:]] == ["by hand"]
         assert {pair.loser for pair in told.pairs} <= {"w0", "w1"}, "others than the two at work were refused"
         assert {worker.name for worker in await clients.dispatcher.list_workers() if worker.bound} == {
@@ -107,6 +112,11 @@ async def _delete_all(clients: Clients) -> None:
         return not (await clients.resolver.status()).reservations
 
     await until(given_back, "the reservations of deleted pods to go")
+
+
+async def _answered(clients: Clients) -> pb.Conflicts | None:
+    conflicts = await clients.dispatcher.conflicts()
+    return conflicts if any("conflicts are above" in s.reason for s in conflicts.steering.steps) else None
 
 
 async def _fewer_since(clients: Clients) -> pb.Conflicts | None:

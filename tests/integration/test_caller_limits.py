@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 from waiting import DEADLINE_SECONDS, until
 
-from hoss import rpc, serving
+from hoss import interceptor, rpc, serving
 from hoss.caller_limits import CallerLimits, CallerLimitsConfig
 from hoss.client.dispatcher import DispatcherClient
 from hoss.client.resolver import ResolverClient
@@ -239,21 +239,33 @@ class ViewersAlone(ByToken):
 
 
 @pytest.mark.parametrize(("bearer", "code"), [("ana", "PERMISSION_DENIED"), ("nobody", "UNAUTHENTICATED")])
-async def test_a_stream_is_refused_after_its_first_request_and_without_one_a_little_later(bearer, code):
+async def test_a_stream_is_refused_after_its_first_request_and_without_one_a_little_later(
+    bearer, code, monkeypatch
+):
     """Python's client makes INTERNAL of a refusal that crosses a request on its way."""
-    interceptor = CallInterceptor(CallerLimits(CallerLimitsConfig(), clock=lambda: 0.0), [WATCH])
-    interceptor.guard_by(ViewersAlone())
-    server = serving.Server(interceptors=(interceptor,))
+    is_refused, wait = asyncio.Event(), interceptor._first_of
+
+    async def first_of(requests):
+        is_refused.set()
+        await wait(requests)
+
+    monkeypatch.setattr(interceptor, "_first_of", first_of)
+    door = CallInterceptor(CallerLimits(CallerLimitsConfig(), clock=lambda: 0.0), [WATCH])
+    door.guard_by(ViewersAlone())
+    server = serving.Server(interceptors=(door,))
     add_DispatcherServicer_to_server(Endless(), server.grpc)
     address = f"127.0.0.1:{await server.start('127.0.0.1:0', ())}"
     try:
         async with grpc.aio.insecure_channel(address) as channel:
             metadata = (("authorization", bearer),)
-            asking, silent = (DispatcherStub(channel).SubmitStream(metadata=metadata) for _ in range(2))
-            await asyncio.sleep(0.3)
+            monkeypatch.setattr(interceptor, "_FIRST_REQUEST_SECONDS", DEADLINE_SECONDS)
+            asking = DispatcherStub(channel).SubmitStream(metadata=metadata)
+            await asyncio.wait_for(is_refused.wait(), DEADLINE_SECONDS)
             assert not asking.done()
             await asking.write(pb.SubmitRequest(request_id="a"))
             assert (await asking.code()).name == code
+            monkeypatch.setattr(interceptor, "_FIRST_REQUEST_SECONDS", 0.01)
+            silent = DispatcherStub(channel).SubmitStream(metadata=metadata)
             assert (await silent.code()).name == code
     finally:
         await server.stop(0)

@@ -1,5 +1,6 @@
 """The ledger's scripts are compared with the model while platforms run and faults strike: they agree, and
-scripts that differ are found. The seeds are the first of those that test_simulation judges."""
+scripts that differ are found. Every fourth seed of test_seeds is compared, too; the first tests here show that
+such seeds call every script."""
 
 from collections import Counter
 
@@ -8,7 +9,7 @@ import pytest
 from hossctl.history.events import written
 from resolver.ledger import scripts
 from tools.simulation import plan as p
-from tools.simulation.plan import draw, draw_moves
+from tools.simulation.plan import Plan, draw, draw_moves
 from tools.simulation.run import COMPARED_EVERY, run
 
 DIFFERS = "the scripts differ from the model"
@@ -22,40 +23,41 @@ EVERYDAY = (
 )
 
 
-def compared(server, seeds):
-    """What was called, which faults struck, and where scripts and model differ."""
+def compared(server, seeds, *, drawn=draw, is_seen=None):
+    """Where scripts and model differ: in all of the seeds, or in the first after which all is seen that is to
+    be seen."""
     calls, reached, found = Counter(), Counter(), []
     for seed in seeds:
-        result = run(draw(seed), server, compare=True)
+        result = run(drawn(seed), server, compare=True)
         calls += result.compared
         reached += result.reached
         found += [f"seed {seed}: {text}" for text in result.problems() if text.startswith(DIFFERS)]
-    return calls, reached, found
+        if is_seen is not None and is_seen(calls, reached):
+            return found
+    assert is_seen is None, f"not all was seen: {calls}, {reached}"
+    return found
 
 
 def test_scripts_and_model_answer_alike_and_hold_the_same_under_faults(server):
-    calls, reached, found = compared(server, range(15))
-    assert found == []
-    assert {script for script in EVERYDAY if not calls[script]} == set()
-    assert reached[p.REDIS_ROLLS_BACK] >= 2
-    assert reached[p.REDIS_EMPTIED] >= 2
+    def is_seen(calls, reached):
+        lost = (p.REDIS_ROLLS_BACK, p.REDIS_EMPTIED)
+        return all(calls[script] for script in EVERYDAY) and all(reached[loss] >= 2 for loss in lost)
+
+    # The first four were seen to do; a change of the product's timing may make it others.
+    assert compared(server, (9, 12, 3, 4, *range(40)), is_seen=is_seen) == []
 
 
 def test_scripts_and_model_move_pods_alike_under_faults(server):
-    calls, found = Counter(), []
-    for seed in range(8):
-        result = run(draw_moves(seed), server, compare=True)
-        calls += result.compared
-        found += [f"seed {seed}: {text}" for text in result.problems() if text.startswith(DIFFERS)]
-    assert found == []
-    assert calls["confirm_moves"] > 0
-    assert calls["forget_moved"] > 0
+    def is_seen(calls, _reached):
+        return calls["confirm_moves"] >= 2 and calls["forget_moved"] >= 2
+
+    assert compared(server, (3, 4, *range(8)), drawn=draw_moves, is_seen=is_seen) == []
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("first", range(15, 120, 35))
+@pytest.mark.parametrize("first", range(0, 120, 35))
 def test_scripts_and_model_answer_alike_in_more_seeds(server, first):
-    assert compared(server, range(first, first + 35))[2] == []
+    assert compared(server, range(first, first + 35)) == []
 
 
 REBUILDS = 8  # the first seed in which a ledger is rebuilt
@@ -85,7 +87,7 @@ def test_a_script_that_differs_from_the_model_is_found(server, monkeypatch, name
     monkeypatch.setattr(scripts, "source", source)
     scripts._digest.cache_clear()
     try:
-        found = next((found for seed in (REBUILDS, *range(40)) if (found := compared(server, [seed])[2])), [])
+        found = next((found for seed in (REBUILDS, *range(40)) if (found := compared(server, [seed]))), [])
     finally:
         scripts._digest.cache_clear()
     assert found, "40 seeds did not show it"
@@ -102,4 +104,8 @@ def test_a_run_is_the_same_with_the_comparison_and_without(server):
 
 
 def test_some_seeds_are_compared_where_nobody_asks_for_it(server):
-    assert [bool(run(draw(seed), server).compared) for seed in (0, 1, COMPARED_EVERY)] == [True, False, True]
+    plans = [
+        Plan(seed, shards=1, dispatchers=1, resolvers=1, workers=1, nodes=1)
+        for seed in (0, 1, COMPARED_EVERY)
+    ]
+    assert [bool(run(plan, server).compared) for plan in plans] == [True, False, True]

@@ -183,11 +183,9 @@ ALGORITHMS: Mapping[str, Callable[[], PlacementAlgorithm]] = {
 }
 
 
-def made_algorithm(name: str, outside: Mapping[str, Callable[[], Any]]) -> PlacementAlgorithm | None:
-    """The algorithm of this name, of HOSS or from outside; None for the worker's ranking. Raises ConfigError
-    for an unknown name, and where the class cannot be made or is no algorithm."""
-    if name == RANKING:
-        return None
+def made_algorithm(name: str, outside: Mapping[str, Callable[[], Any]]) -> PlacementAlgorithm:
+    """The algorithm of this name, of HOSS or from outside. Raises ConfigError for an unknown name, and where
+    the class cannot be made or is no algorithm."""
     own = {RANKING, *ALGORITHMS}
     if twice := sorted(own & set(outside)):
         raise ConfigError(f"{twice[0]!r} is an algorithm already; choose another name", where="algorithm")

@@ -20,6 +20,17 @@ ANY_WORK = (
 UNUSED_BY_HELP = (*ANY_WORK, "importlib.metadata", "psutil", "pydantic", "rich.markdown", "rich.traceback")
 UNUSED_BY_COMPLETION = (*ANY_WORK, "importlib.metadata", "pydantic", "rich")
 UNUSED_WITHOUT_A_PLATFORM = (*ANY_WORK, "rich")  # typer has pydantic check what was given
+# What a platform answers to `hoss get pods` is messages and a table.
+UNUSED_BY_LISTS = (
+    "cryptography.x509",
+    "jinja2",
+    "numpy",
+    "opentelemetry",
+    "redis",
+    "rich",
+    "structlog",
+    "yaml",
+)
 UNUSED_BY_DEFAULT = (
     "dispatcher.kubernetes.mode", "dispatcher.tracing", "hoss.kube.api",
     "hoss.telemetry.tracing",
@@ -57,6 +68,10 @@ for words in ("completion bash", "get nosuch", "get pods", "get nodes -o json", 
     sys.argv = ["hoss", *words.split()]
     done(words, main)
 """
+_LISTS = """
+import importlib
+done("lists", lambda: [importlib.import_module(f"hossctl.views.{name}") for name in ("listing", "showing")])
+"""
 _SERVICES = """
 import importlib
 for service in ("scheduler_worker", "resolver", "dispatcher"):
@@ -83,9 +98,10 @@ print(json.dumps(found))
         (_EVERY_HELP, UNUSED_BY_HELP),
         (_COMPLETIONS, UNUSED_BY_COMPLETION),
         (_NO_PLATFORM, UNUSED_WITHOUT_A_PLATFORM),
+        (_LISTS, UNUSED_BY_LISTS),
         (_SERVICES, UNUSED_BY_DEFAULT),
     ],
-    ids=["help", "completion", "no-platform", "services"],
+    ids=["help", "completion", "no-platform", "lists", "services"],
 )
 def test_what_is_not_used_is_not_imported(tmp_path, acts, unused):
     named = {"HOSS_DISPATCHER", "HOSS_RESOLVER", "HOSS_LOG"}

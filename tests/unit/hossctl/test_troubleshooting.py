@@ -16,12 +16,15 @@ _ROWS = [line.split(" | ")[0].removeprefix("| ") for line in _PAGE.splitlines() 
 _QUOTED = [quote for row in _ROWS for quote in re.findall(r"`([^`]+)`", row) if not quote.startswith("hoss ")]
 
 
-def _sources() -> Iterator[tuple[Path, ast.Module]]:
+@cache
+def _sources() -> list[tuple[Path, ast.Module]]:
     """Every module that is installed, parsed."""
-    for package in ("hoss", "hossctl", "dispatcher", "scheduler_worker", "resolver"):
-        for path in (ROOT / package).rglob("*.py"):
-            if "v1" not in path.parts:
-                yield path, ast.parse(path.read_text("utf-8"))
+    return [
+        (path, ast.parse(path.read_text("utf-8")))
+        for package in ("hoss", "hossctl", "dispatcher", "scheduler_worker", "resolver")
+        for path in (ROOT / package).rglob("*.py")
+        if "v1" not in path.parts
+    ]
 
 
 @cache

@@ -151,6 +151,23 @@ async def test_a_source_is_read_within_its_block() -> None:
     assert shown[1] == [metric.name for metric in PROCESS_METRICS if metric is not TABLES]
 
 
+@pytest.mark.usefixtures("virtual_time")
+async def test_an_event_loop_is_probed_from_the_first_reading_on() -> None:
+    delays = LoopDelay()
+    probing = asyncio.ensure_future(delays.run())
+
+    async def probes_of_a_second() -> int:
+        await asyncio.sleep(1.0)
+        (family,) = delays()
+        ((_, counted),) = family.histograms()
+        return sum(counted.counts)
+
+    assert await probes_of_a_second() == 0
+    assert await probes_of_a_second() >= 10
+    probing.cancel()
+    await asyncio.gather(probing, return_exceptions=True)
+
+
 async def test_a_step_that_holds_up_the_event_loop_is_seen() -> None:
     delays = LoopDelay()
 

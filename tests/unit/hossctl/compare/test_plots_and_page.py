@@ -61,8 +61,10 @@ def test_modes_on_kubernetes_have_a_plot_of_their_own_and_are_in_no_other():
     assert re.search(r'<td>kube-scheduler</td><td class="number">1</td>.*<td class="number">-', page)
 
 
-def test_the_same_document_gives_the_same_files(small, drawn):
-    assert list(plots.draw(summarise(small))) == drawn
+def test_the_same_document_gives_the_same_files(tiny):
+    once, again = (list(plots.draw(summarise(tiny))) for _ in range(2))
+    assert len(once) == len(NAMES)
+    assert once == again
 
 
 def test_texts_of_a_plot_name_axes_with_units_and_every_load(drawn):
