@@ -319,9 +319,10 @@ class Queries:
     ) -> Steps[pb.ListTenantsReply]:
         """One page of the tenants in a view that have pods, by name. Raises InvalidInput."""
         after = key_before(request.page_token)
+        holdings = yield from self._machine.tenants.counting(self._runtime.now())
         left = [
             held
-            for held in self._machine.tenants.holdings(self._runtime.now())
+            for held in holdings
             if (after is None or held.name > after) and (view is None or view.has_tenant(held.name))
         ]
         left.sort(key=lambda held: held.name)
