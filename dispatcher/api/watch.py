@@ -187,7 +187,8 @@ class _Listing:
         phases = self.phases[rows]
         live = (phases != Phase.ABSENT) & (phases != Phase.DELETED)
         live &= self._sets[rows] == self._pods.pod_set[: self.size][rows]
-        return (np.flatnonzero(live) + rows.start).astype(np.uint32)
+        found: Rows = (np.flatnonzero(live) + rows.start).astype(np.uint32)
+        return found
 
 
 def _parts(batches: Sequence[PodEvents]) -> Iterator[Sequence[PodEvents]]:

@@ -40,7 +40,7 @@ from dispatcher.journal.memory import MemoryJournal
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.ports import DispatcherMarks, Knowledge, LedgerPort, PodLocations, ReservationColumns
 from dispatcher.recovery import recover
-from dispatcher.runtime import Runtime, in_turns
+from dispatcher.runtime import Link, Runtime, in_turns
 from hoss.model.pod import PodSpec, PodTemplate
 from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
@@ -254,7 +254,7 @@ async def _waiting(setting: Setting, measured: "_Measured") -> None:
     dispatcher = _Dispatcher()
     runtime = dispatcher.runtime
     worker = _Unschedulable(runtime)
-    runtime.links[1] = worker
+    runtime.links[1] = cast("Link", worker)
     runtime.handle(m.Registered(1, "w1", {}, incarnation=1, window=100_000))
     await asyncio.sleep(0.1)  # its epoch is granted
     runtime.handle(m.HeartbeatReceived(1, Heartbeat(ready=True)))
@@ -390,7 +390,7 @@ def _timing(steps: list[float]) -> Iterator[None]:
         run(handle)
         steps.append(time.thread_time() - began)
 
-    events.Handle._run = timed  # type: ignore[method-assign]  # noqa: SLF001
+    events.Handle._run = timed  # type: ignore[assignment, method-assign]  # noqa: SLF001
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ is *admitted*; otherwise it is *abandoned* without a trace. When pods are delete
 they are *forgotten*: rows, names and templates are free for others. A submission without pods is forgotten as
 well."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -212,7 +212,8 @@ class PodRegistry:
             pod_set.names = None if pod_set.names is None else ()
             pod_set.ungated, pod_set.refused = {}, None
         elif pod_set.names is not None:
-            names = pod_set.names if isinstance(pod_set.names, dict) else dict(enumerate(pod_set.names))
+            kept = pod_set.names
+            names = dict(kept) if isinstance(kept, Mapping) else dict(enumerate(kept))
             for row in rows.tolist():
                 del names[row - pod_set.first]
             pod_set.names = names
