@@ -2,23 +2,26 @@
 
 The order matters. Workers of the previous term may still propose pods. Each is fenced first, so that the list
 of reservations is final. Then pods with a reservation are bound, deleted pods release theirs, and the rest is
-queued."""
+queued. All of it is done in slices, however much there is: the lease is renewed in between."""
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
-from dispatcher.api.intake import read_order
+from dispatcher.api.intake import reading_order
 from dispatcher.core import messages as m
 from dispatcher.core.pods.faults import Fault
 from dispatcher.core.pods.sets import PodSet, Submission
-from dispatcher.core.pods.table import Phase
+from dispatcher.core.pods.table import Phase, Rows
+from dispatcher.core.slices import Steps
 from dispatcher.ledger.move_steps import MOVER
 from dispatcher.ports import Record, Recovered, ReservationColumns, commits_of
-from dispatcher.runtime import Runtime, TermFailed
+from dispatcher.runtime import Runtime, TermFailed, in_turns
 from hoss.errors import InvalidInput, InvariantViolation
 from hoss.model.cluster import ClusterObject
 from hoss.telemetry import logger
@@ -30,8 +33,13 @@ from hoss.wire.convert_objects import object_from_proto
 if TYPE_CHECKING:
     from dispatcher.kubernetes.informers import Informers
 
-_RECORDS_AT_ONCE = 16
 _GRANTS_AT_ONCE = 32
+
+# Pods that are restored at once, and what parts of the work take, by estimate.
+_SLICE_PODS = 100_000
+_POD_MICROS = 0.1
+_SET_MICROS = 20.0
+_FAULT_MICROS = 50.0
 
 
 async def recover(runtime: Runtime, informers: "Informers | None" = None, *, term: int) -> Recovered:
@@ -46,16 +54,7 @@ async def recover(runtime: Runtime, informers: "Informers | None" = None, *, ter
         )
         logger().warning("journal_incomplete", why=gap)
     runtime.handle(m.ObjectsApplied(tuple(_read_object(*entry) for entry in journal.objects.items())))
-    submissions = []
-    for number, record in enumerate(journal.records):
-        submissions.append(_restore_submission(runtime, record))
-        _restore_deletions(runtime, submissions[-1], journal)
-        if number % _RECORDS_AT_ONCE == 0:
-            await asyncio.sleep(0)  # so that the lease is renewed meanwhile
-    for submission in submissions:
-        runtime.machine.registry.find_deleted(submission)
-        _restore_gates(runtime, submission, journal)
-        _restore_attempts(runtime, submission, journal)
+    submissions = await in_turns(_restore_submissions(runtime, journal))
     await _fence(runtime, sorted({*journal.workers, MOVER}))
     listed = await informers.begin() if informers is not None else []
     bound, evicted = await _restore_reservations(runtime, release_orphans=informers is not None)
@@ -63,11 +62,10 @@ async def recover(runtime: Runtime, informers: "Informers | None" = None, *, ter
         # Each is fenced, and where its pods are is known: nothing is left for which the name is needed.
         forget = partial(runtime.journal.drop_workers, journal.workers)
         await runtime.until_answered(forget, "journal")
-    _restore_faults(runtime, journal)
-    for submission in submissions:
-        runtime.handle(m.Admitted(submission))
+    await in_turns(_restore_faults(runtime, journal))
+    await in_turns(_admit(runtime, submissions))
     if informers is not None:
-        informers.settle(listed)
+        await informers.settle(listed)
     for event in evicted:
         runtime.handle(event)
     pods = runtime.machine.registry.pods.count_by_phase()
@@ -103,16 +101,41 @@ def _read_object(key: str, message: bytes) -> ClusterObject:
         raise InvariantViolation(f"the journal's object {key} cannot be read again: {exc}") from exc
 
 
-def _restore_submission(runtime: Runtime, record: Record) -> Submission:
+def _restore_submissions(runtime: Runtime, journal: Recovered) -> Steps[list[Submission]]:
+    submissions = []
+    for record in journal.records:
+        submission = yield from _restore_submission(runtime, record)
+        yield from _restore_deletions(runtime, submission, journal)
+        submissions.append(submission)
+    for submission in submissions:
+        runtime.machine.registry.find_deleted(submission)
+        yield from _restore_gates(runtime, submission, journal)
+        yield from _restore_attempts(runtime, submission, journal)
+    return submissions
+
+
+def _restore_submission(runtime: Runtime, record: Record) -> Steps[Submission]:
     try:
-        order = read_order(pb.SubmitRequest.FromString(record.message))
-        submission = runtime.machine.registry.accept(order, record.submitted_ms)
+        order = yield from reading_order(pb.SubmitRequest.FromString(record.message))
+        submission = yield from runtime.machine.registry.accepting(order, record.submitted_ms)
     except (DecodeError, InvalidInput) as exc:
         raise InvariantViolation(
             f"the journal's record {record.key.hex()} cannot be accepted again: {exc}"
         ) from exc
     submission.order = record.order
     return submission
+
+
+def _admit(runtime: Runtime, submissions: list[Submission]) -> Steps[None]:
+    """Queue the pods that hold no reservation. A gang comes whole."""
+    in_gang = runtime.machine.registry.pods.gang
+    for submission in submissions:
+        pods = sum(pod_set.count for pod_set in submission.sets)
+        whole = pods <= _SLICE_PODS or any(in_gang[pod_set.first] for pod_set in submission.sets)
+        most = pods if whole else _SLICE_PODS
+        for _ in range(0, pods, most):
+            runtime.handle(m.Admitted(submission, most))
+            yield most * _POD_MICROS + len(submission.sets) * _SET_MICROS
 
 
 def _expect_size(pod_set: PodSet, what: str, pods: int) -> None:
@@ -124,35 +147,45 @@ def _expect_size(pod_set: PodSet, what: str, pods: int) -> None:
         )
 
 
-def _restore_deletions(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
+def _slices(pod_set: PodSet, bitmap: NDArray[np.bool_]) -> Iterator[Rows]:
+    """The rows of the pods in a bitmap, part by part."""
+    for start in range(0, len(bitmap), _SLICE_PODS):
+        part = bitmap[start : start + _SLICE_PODS]
+        yield (np.flatnonzero(part) + pod_set.first + start).astype(np.uint32)
+
+
+def _restore_deletions(runtime: Runtime, submission: Submission, journal: Recovered) -> Steps[None]:
     """The next record may be of a submission with the same names: those of deleted pods are free."""
     registry = runtime.machine.registry
     for pod_set in submission.sets:
         bitmap = journal.deletions.get(pod_set.uid_prefix)
         if bitmap is not None:
             _expect_size(pod_set, "deletions", len(bitmap))
-            rows = (np.flatnonzero(bitmap) + pod_set.first).astype(np.uint32)
-            registry.mark_deleted(rows, runtime.now_ms())
-            registry.let_others_have(pod_set, rows)
+            for rows in _slices(pod_set, bitmap):
+                registry.mark_deleted(rows, runtime.now_ms())
+                registry.let_others_have(pod_set, rows)
+                yield _SET_MICROS + len(rows) * _POD_MICROS
 
 
-def _restore_gates(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
+def _restore_gates(runtime: Runtime, submission: Submission, journal: Recovered) -> Steps[None]:
     for pod_set in submission.sets:
         for gate, bitmap in journal.ungated.get(pod_set.uid_prefix, {}).items():
             _expect_size(pod_set, "removed gates", len(bitmap))
-            rows = (np.flatnonzero(bitmap) + pod_set.first).astype(np.uint32)
-            runtime.machine.registry.remove_gates(rows, frozenset((gate,)))
+            for rows in _slices(pod_set, bitmap):
+                runtime.machine.registry.remove_gates(rows, frozenset((gate,)))
+                yield _SET_MICROS + len(rows) * _POD_MICROS
 
 
-def _restore_attempts(runtime: Runtime, submission: Submission, journal: Recovered) -> None:
+def _restore_attempts(runtime: Runtime, submission: Submission, journal: Recovered) -> Steps[None]:
     for pod_set in submission.sets:
         attempts = journal.attempts.get(pod_set.uid_prefix)
         if attempts is not None:
             _expect_size(pod_set, "attempts", len(attempts))
             runtime.machine.registry.pods.attempts[pod_set.range] = attempts
+            yield _SET_MICROS
 
 
-def _restore_faults(runtime: Runtime, journal: Recovered) -> None:
+def _restore_faults(runtime: Runtime, journal: Recovered) -> Steps[None]:
     """Restore the faults of pods that are neither bound nor deleted. A bound pod was not at fault."""
     registry = runtime.machine.registry
     for record in journal.faults:
@@ -161,6 +194,7 @@ def _restore_faults(runtime: Runtime, journal: Recovered) -> None:
         rows = rows[np.isin(registry.pods.phase[rows], (Phase.ABSENT, Phase.FAILED))]
         fault = Fault(record.number, record.at_ms, record.worker, record.text, rows, record.final)
         runtime.machine.restore_fault(fault, runtime.now())
+        yield _FAULT_MICROS
 
 
 async def _without_unready(runtime: Runtime, part: ReservationColumns) -> ReservationColumns:
@@ -206,7 +240,10 @@ async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> t
             commits = commits_of(part.shards[pending], part.seqs[pending])
             confirms.append(m.Confirm(commits, rows[pending], part.uids[pending]))
             assumed_rows.append(rows[pending])
-    runtime.perform(runtime.machine.restore_gangs(np.concatenate(assumed_rows), runtime.now()))
+        await asyncio.sleep(0)  # a part is some thousand pods
+    runtime.perform(
+        await in_turns(runtime.machine.restore_gangs(np.concatenate(assumed_rows), runtime.now()))
+    )
     runtime.perform(confirms)
     if release_orphans:
         for part in orphans:

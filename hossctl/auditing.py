@@ -138,8 +138,8 @@ async def disagreements(dispatcher: DispatcherClient, resolver: ResolverClient, 
         return [f"worker {worker.name} is {worker.state}" for worker in listed] or [
             "no worker has registered"
         ]
-    seen = await dispatcher.audit(_VIEW_TIMEOUT_MS)
-    views = _compare_views((await resolver.audit()).digests, seen.views, ready)
+    seen = await dispatcher.worker_views(_VIEW_TIMEOUT_MS)
+    views = _compare_views((await resolver.audit()).digests, seen, ready)
     return [*views.broken, *views.moving]
 
 

@@ -27,6 +27,7 @@ from hoss.wire.convert_selectors import labels_from_proto
 
 MAX_REPLICAS = 10_000_000
 
+_NAME_MICROS, _BYTE_MICROS = 0.5, 0.003
 _TEMPLATE_MICROS = 15.0
 
 _QOS_CLASSES = {"": QosClass.BEST_EFFORT} | {qos.value: qos for qos in QosClass}
@@ -62,13 +63,17 @@ def reading_order(message: pb.SubmitRequest, max_pod_terms: int | None = None) -
             new = replace(new, gang=len(gangs))
             gangs.append(_gang_of_job(job, number, templates[job.template].kind.namespace))
         jobs.append(new)
+    pods = _pods(message.pods, len(templates), len(message.gangs)) if message.pods.names else None
+    yield len(message.pods.names) * _NAME_MICROS
+    record_bytes = message.ByteSize()
+    yield record_bytes * _BYTE_MICROS
     order = Order(
         request_id=message.request_id,
         templates=templates,
         jobs=tuple(jobs),
-        pods=_pods(message.pods, len(templates), len(message.gangs)) if message.pods.names else None,
+        pods=pods,
         gangs=tuple(gangs),
-        record_bytes=message.ByteSize(),
+        record_bytes=record_bytes,
         submitted_by=message.submitted_by,
     )
     _check_members(order)

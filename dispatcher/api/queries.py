@@ -10,7 +10,7 @@ from dispatcher.api.tenancy import TenantView
 from dispatcher.core.pods.sets import PodSet
 from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.core.queue.tenants import Holding
-from dispatcher.core.slices import Steps
+from dispatcher.core.slices import Steps, finished
 from dispatcher.core.workers.membership import Worker
 from dispatcher.core.workers.work_timeline import ROW
 from dispatcher.leader.leadership import Leadership
@@ -35,10 +35,14 @@ _POD_MICROS = 15.0
 _JOB_MICROS = 10.0
 _WORKER_MICROS = 40.0
 _TENANT_MICROS = 20.0
+_GANG_MICROS = 10.0
 _ROW_MICROS = 0.001
 _LOOK_MICROS = 0.02  # at a row, whether it matches
 _SLICE_ROWS = 100_000
 _HISTORY_MICROS = 2000.0
+
+# Pages of an audit that begin with a gang.
+_GANGS = "gangs/"
 
 _QUEUES = {Phase.QUEUED: "active", Phase.BACKOFF: "backoff", Phase.UNSCHEDULABLE: "unschedulable"}
 
@@ -319,9 +323,10 @@ class Queries:
     ) -> Steps[pb.ListTenantsReply]:
         """One page of the tenants in a view that have pods, by name. Raises InvalidInput."""
         after = key_before(request.page_token)
+        holdings = yield from self._machine.tenants.counting(self._runtime.now())
         left = [
             held
-            for held in self._machine.tenants.holdings(self._runtime.now())
+            for held in holdings
             if (after is None or held.name > after) and (view is None or view.has_tenant(held.name))
         ]
         left.sort(key=lambda held: held.name)
@@ -372,14 +377,6 @@ class Queries:
             revision=self._machine.log.revision,
             term=self._leadership.term,
         )
-
-    def bound(self) -> tuple[bytes, bytes]:
-        """UIDs and node indexes of all bound pods, as columns. A pod that is being evicted is left out:
-        another pod has its room."""
-        pods = self._registry.pods
-        leaving = pods.assigned[: pods.size] & (pods.eviction[: pods.size] != NO_REASON)
-        rows = np.flatnonzero((pods.phase[: pods.size] == Phase.BOUND) & ~leaving)
-        return pods.uid[rows].tobytes(), pods.node[rows].astype("<u4").tobytes()
 
     def _reason(self, row: int, phase: Phase, problem: str) -> str:
         if phase is Phase.QUEUED and problem:
@@ -442,28 +439,66 @@ class Queries:
             j for j in self._registry.directory.jobs() if j.name == name and namespace in {"", j.namespace}
         )
 
-    def misplaced(self) -> list[str]:
+    def audit(self, request: pb.DispatcherAuditRequest) -> Steps[pb.DispatcherAuditReply]:
+        """One page of the bound pods, by row, and then of the gangs with some bound pods, but fewer than they
+        need. The last page has the numbers of bound pods that should not be on their nodes, by reason. Raises
+        InvalidInput."""
+        reply, token = pb.DispatcherAuditReply(), request.page_token
+        first_gang = whole_number(token.removeprefix(_GANGS)) if token.startswith(_GANGS) else None
+        if first_gang is None:
+            yield from self._add_bound(reply, _page_start(token), request.limit)
+        if not reply.next_page_token:
+            yield from self._add_broken_gangs(reply, first_gang or 0, request.limit)
+        if not reply.next_page_token:
+            reply.reports.extend((yield from self._misplaced()))
+        return reply
+
+    def _misplaced(self) -> Steps[list[str]]:
         """Numbers of bound pods that should not be on their nodes, by reason."""
-        found = self._machine.taint_eviction.misplaced()
+        found = yield from self._machine.taint_eviction.misplaced()
         return [f"{pods} bound pods: {reason}" for reason, pods in sorted(found.items())]
 
-    def broken_gangs(self) -> list[pb.BrokenGang]:
-        """Gangs with some bound pods, but fewer than they need."""
+    def _add_bound(self, reply: pb.DispatcherAuditReply, first: int, limit: int) -> Steps[None]:
+        """Add the bound pods from row `first` on. A pod that is being evicted is left out: another pod has its
+        room."""
+        pods, count = self._registry.pods, 0
+        uids: list[bytes] = []
+        nodes: list[bytes] = []
+        for start in range(first, pods.size, _SLICE_ROWS):
+            part = slice(start, min(start + _SLICE_ROWS, pods.size))
+            leaving = pods.assigned[part] & (pods.eviction[part] != NO_REASON)
+            rows = start + np.flatnonzero((pods.phase[part] == Phase.BOUND) & ~leaving)
+            if limit and count + len(rows) > limit:
+                reply.next_page_token = str(rows[limit - count])
+                rows = rows[: limit - count]
+            # Read at once: between slices rows may get other pods.
+            uids.append(pods.uid[rows].tobytes())
+            nodes.append(pods.node[rows].astype("<u4").tobytes())
+            count += len(rows)
+            yield _SLICE_ROWS * _LOOK_MICROS
+            if reply.next_page_token:
+                break
+        reply.bound_uids, reply.bound_nodes = b"".join(uids), b"".join(nodes)
+
+    def _add_broken_gangs(self, reply: pb.DispatcherAuditReply, first: int, limit: int) -> Steps[None]:
         gangs = self._registry.gangs
-        broken = []
-        for gang in gangs:
+        for number in [gang.number for gang in gangs if gang.number >= first]:
+            gang = gangs.numbered(number)
+            if gang is None:
+                continue  # forgotten since the slice before
             bound, needed = gangs.bound(gang), gangs.required(gang)
             if 0 < bound < needed:
-                broken.append(
-                    pb.BrokenGang(
-                        namespace=gang.namespace,
-                        name=gang.name,
-                        bound=bound,
-                        needed=needed,
-                        complete_before=gang.complete,
-                    )
+                if limit and len(reply.broken_gangs) == limit:
+                    reply.next_page_token = f"{_GANGS}{number}"
+                    break
+                reply.broken_gangs.add(
+                    namespace=gang.namespace,
+                    name=gang.name,
+                    bound=bound,
+                    needed=needed,
+                    complete_before=gang.complete,
                 )
-        return broken
+            yield _GANG_MICROS + len(gang.rows) * _ROW_MICROS
 
     def _job(self, job: PodSet) -> pb.JobInfo:
         gang = self._registry.gangs.numbered(int(self._registry.pods.gang[self._registry.first_row(job)]))
@@ -494,7 +529,7 @@ class Queries:
                 waiting[problem] = waiting.get(problem, 0) + self._machine.queues.active.count(sub_queue)
         problems += [f"{problem}; {pods} pods wait" for problem, pods in sorted(waiting.items())]
         fencing = [worker.name for worker in self._machine.members if worker.unfenced is not None]
-        problems += self.misplaced()
+        problems += finished(self._misplaced())
         problems += [
             f"worker {name} is lost and not fenced yet; its pods wait for that" for name in sorted(fencing)
         ]

@@ -230,16 +230,13 @@ class DispatcherService(DispatcherServicer):
         request: pb.DispatcherAuditRequest,
         context: Context,
     ) -> pb.DispatcherAuditReply:
-        streams = [self._runtime.links[worker.link] for worker in self._runtime.machine.members.living()]
-        views = await self._views.ask(streams, request.timeout_ms / 1000)
-        uids, nodes = self._queries.bound()
-        return pb.DispatcherAuditReply(
-            views=views,
-            bound_uids=uids,
-            bound_nodes=nodes,
-            broken_gangs=self._queries.broken_gangs(),
-            reports=self._queries.misplaced(),
-        )
+        views: list[pb.WorkerView] = []
+        if not request.page_token:
+            streams = [self._runtime.links[worker.link] for worker in self._runtime.machine.members.living()]
+            views = await self._views.ask(streams, request.timeout_ms / 1000)
+        reply = await _answer(in_turns(self._queries.audit(request)), context)
+        reply.views.extend(views)
+        return reply
 
     async def _read_submissions(
         self,

@@ -8,13 +8,14 @@ A worker may bind pods on a node before the node feed has told this dispatcher o
 for the feed then, because it could not name the node."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.api.tenancy import TenantView
+from dispatcher.core.machine import Machine
 from dispatcher.core.pods.history import NO_TEXT, PodEvents
 from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.ledger.nodes import ClusterNodes
@@ -27,6 +28,7 @@ from hoss.wire.columns import NONE_U32, U8, U16, U32, Uids, encode
 # Events within this time share a message.
 COALESCE_SECONDS = 0.001
 STATES_PODS = 10_000  # in one message
+EVENTS_PODS = 25_000  # in one message, about
 
 # How long a watch waits for a node's name, and how often it looks. An unconfirmed reservation lasts as long,
 # and nothing is confirmed while the feed stays away because no resolver answers.
@@ -54,9 +56,9 @@ class Watch:
         log = self._runtime.machine.log
         position = since_revision or log.revision
         if states:
-            await self._names_known(lambda: self._bound_nodes(self._live()))
             position = log.revision
-            for message in self._states(position):
+            listing = _Listing(self._runtime.machine)
+            async for message in self._states(listing, position):
                 yield message
         while True:
             batches = log.since(position)
@@ -66,13 +68,15 @@ class Watch:
                     "now",
                     where="since_revision",
                 )
-            if batches:
-                position = batches[-1].revision
-                shown = self._view.of_events(batches, self._seen) if self._view.tenant else batches
+            for part in _parts(batches):
+                shown = self._view.of_events(part, self._seen) if self._view.tenant else part
                 if shown:
                     if self._unnamed(np.concatenate([b.nodes for b in shown])):
                         await self._names_known(partial(self._bound_nodes, self._rows(shown)))
-                    yield self._encode(shown)
+                    yield self._encode(shown, part[-1].revision)
+                await asyncio.sleep(0)  # also where nothing was shown
+            if batches:
+                position = batches[-1].revision
             else:
                 await self._runtime.revised(position)
                 await asyncio.sleep(COALESCE_SECONDS)
@@ -96,11 +100,6 @@ class Watch:
         known: Rows = rows[rows != NONE_U32]
         return known
 
-    def _live(self) -> Rows:
-        pods = self._runtime.machine.registry.pods
-        phase = pods.phase[: pods.size]
-        return np.flatnonzero((phase != Phase.ABSENT) & (phase != Phase.DELETED)).astype(np.uint32)
-
     def _bound_nodes(self, rows: Rows) -> NDArray[np.uint32]:
         """The indexes of the nodes of those that are bound, also where the API server told so: it may tell of
         a pod on a new node before the feed tells of the node."""
@@ -111,35 +110,38 @@ class Watch:
     def _unnamed(self, nodes: NDArray[np.uint32]) -> set[int]:
         return {i for i in np.unique(nodes).tolist() if i != NONE_U32 and not self._nodes.name(i)}
 
-    def _states(self, revision: int) -> list[pb.WatchBatch]:
-        """The present state of every live pod. Made at once: no event may come between two messages."""
-        pods, texts = self._runtime.machine.registry.pods, self._runtime.machine.registry.reasons.texts
-        phase = pods.phase[: pods.size]
-        rows = self._view.of_rows(self._live())
-        messages = []
-        for start in range(0, len(rows), STATES_PODS):
-            part = rows[start : start + STATES_PODS]
-            # A nominated pod is shown as bound only when its victims have left.
-            waits = self._runtime.machine.settlement.nominations.nominated(part)
-            shown = np.where(waits, np.uint8(Phase.SCHEDULING), phase[part])
-            nodes = np.where(shown == Phase.BOUND, pods.node[part], NONE_U32)
-            distinct, which = np.unique(pods.reason[part], return_inverse=True)
-            reasons = np.where(distinct[which] == NO_REASON, NO_TEXT, np.minimum(which, NO_TEXT)).astype(
-                np.uint16
-            )
-            message = self._message(revision, pods.uid[part], shown, nodes)
-            if (reasons != NO_TEXT).any():
-                message.reasons = encode(reasons, U16)
-                message.reason_texts.extend(self._view.text(texts[i]) for i in distinct.tolist())
-            messages.append(message)
-        if not messages:
-            messages.append(pb.WatchBatch(revision=revision))
-        messages[-1].states_end = True
-        return messages
+    async def _states(self, listing: "_Listing", revision: int) -> AsyncIterator[pb.WatchBatch]:
+        """The state of every live pod at the moment of the listing."""
+        for start in range(0, listing.size, STATES_PODS):
+            part = listing.part(slice(start, start + STATES_PODS))
+            rows = self._view.of_rows(part)
+            if len(rows):
+                yield await self._states_of(listing, rows, revision)
+            else:
+                await asyncio.sleep(0)
+        yield pb.WatchBatch(revision=revision, states_end=True)
 
-    def _encode(self, batches: Sequence[PodEvents]) -> pb.WatchBatch:
+    async def _states_of(self, listing: "_Listing", rows: Rows, revision: int) -> pb.WatchBatch:
+        uids = self._runtime.machine.registry.pods.uid[rows]
+        # A nominated pod is shown as bound only when its victims have left.
+        waits = self._runtime.machine.settlement.nominations.nominated(rows)
+        shown = np.where(waits, np.uint8(Phase.SCHEDULING), listing.phases[rows])
+        nodes = np.where(shown == Phase.BOUND, listing.nodes[rows], NONE_U32)
+        if self._unnamed(nodes):
+            await self._names_known(partial(self._bound_nodes, rows))
+        distinct, which = np.unique(listing.reasons[rows], return_inverse=True)
+        reasons = np.where(distinct[which] == NO_REASON, NO_TEXT, np.minimum(which, NO_TEXT)).astype(
+            np.uint16
+        )
+        message = self._message(revision, uids, shown, nodes)
+        if (reasons != NO_TEXT).any():
+            message.reasons = encode(reasons, U16)
+            message.reason_texts.extend(self._view.text(listing.texts[i]) for i in distinct.tolist())
+        return message
+
+    def _encode(self, batches: Sequence[PodEvents], revision: int) -> pb.WatchBatch:
         message = self._message(
-            batches[-1].revision,
+            revision,
             np.concatenate([b.uids for b in batches]),
             np.concatenate([b.phases for b in batches]),
             np.concatenate([b.nodes for b in batches]),
@@ -165,6 +167,56 @@ class Watch:
             nodes=encode(nodes, U32),
             node_names=[common_pb2.NodeName(index=index, name=name) for index, name in names.items()],
         )
+
+
+class _Listing:
+    """The states of all pods at one moment, copied at once. What else a message needs is read when it is made:
+    rows that have got other pods since are left out of it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._pods = pods = machine.registry.pods
+        self.size = pods.size
+        self.phases = pods.phase[: self.size].copy()
+        self.nodes = pods.node[: self.size].copy()
+        self.reasons = pods.reason[: self.size].copy()
+        self.texts = list(machine.registry.reasons.texts)
+        self._sets = pods.pod_set[: self.size].copy()
+
+    def part(self, rows: slice) -> Rows:
+        """Those of the rows whose pods lived and have their rows still."""
+        phases = self.phases[rows]
+        live = (phases != Phase.ABSENT) & (phases != Phase.DELETED)
+        live &= self._sets[rows] == self._pods.pod_set[: self.size][rows]
+        found: Rows = (np.flatnonzero(live) + rows.start).astype(np.uint32)
+        return found
+
+
+def _parts(batches: Sequence[PodEvents]) -> Iterator[Sequence[PodEvents]]:
+    """The batches in parts of about EVENTS_PODS pods, one after the other. A large batch is cut. Its pieces but
+    the last have the revision before: who resumes there gets the whole batch again."""
+    part: list[PodEvents] = []
+    pods = 0
+    for batch in batches:
+        for start in range(0, len(batch.uids), EVENTS_PODS):
+            piece = slice(start, start + EVENTS_PODS)
+            last = start + EVENTS_PODS >= len(batch.uids)
+            reasons = None if batch.reasons is None else batch.reasons[piece]
+            part.append(
+                PodEvents(
+                    batch.revision if last else batch.revision - 1,
+                    batch.uids[piece],
+                    batch.phases[piece],
+                    batch.nodes[piece],
+                    reasons,
+                    batch.texts,
+                )
+            )
+            pods += len(part[-1].uids)
+            if pods >= EVENTS_PODS:
+                yield part
+                part, pods = [], 0
+    if part:
+        yield part
 
 
 def _join_reasons(batches: Sequence[PodEvents], message: pb.WatchBatch) -> NDArray[np.uint16]:

@@ -32,7 +32,7 @@ from dispatcher.core.dispatch.overlap_control import (
     OverlapControlRules,
     OverlapEnforcer,
 )
-from dispatcher.core.dispatch.routing import Routing
+from dispatcher.core.dispatch.routing import Routes, Routing
 from dispatcher.core.dispatch.work_stealing import DEFAULT_STEAL_RULES, Stealing, StealRules
 from dispatcher.core.kubernetes.assignments import Assignments
 from dispatcher.core.overdue_work import OverdueWork
@@ -46,6 +46,7 @@ from dispatcher.core.queue.active import Aging
 from dispatcher.core.queue.pressure import DEFAULT_LIMITS, Pressure, PressureLimits
 from dispatcher.core.queue.queues import POD_ADD, Queues
 from dispatcher.core.queue.tenants import Tenants, held_by
+from dispatcher.core.slices import Steps
 from dispatcher.core.worker_registry import WorkerRegistry
 from dispatcher.core.workers.membership import Membership, Worker
 from dispatcher.core.workers.work_timeline import WorkTimeline
@@ -61,6 +62,9 @@ FORGET_WORKERS_SECONDS = 60.0
 # Pods deleted while they waited are swept from the queues before they are forgotten. A sweep costs some
 # microseconds per queue entry, so sweeps are rarer when there are more entries.
 SWEEP_SECONDS_PER_ENTRY = 1e-4
+
+# What a look at a gang takes, by estimate.
+_GANG_MICROS, _GANG_POD_MICROS = 20.0, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +227,15 @@ class Machine:
         """The Unix time of a monotonic moment, in milliseconds."""
         return int((now + self._settings.unix_offset_seconds) * 1000)
 
-    def set_policy(self, policy: Policy, now: float) -> list[m.Instruction]:
+    def setting_policy(self, policy: Policy, now: Callable[[], float]) -> Steps[list[m.Instruction]]:
+        """`set_policy` in slices: all templates are looked at before it is in force."""
+        prepared = yield from self.routing.preparing(policy, self.registry.templates)
+        return self.set_policy(policy, now(), prepared)
+
+    def set_policy(self, policy: Policy, now: float, prepared: Routes | None = None) -> list[m.Instruction]:
         """Put a policy in force. Queued pods are re-routed. Waiting pods that are routed differently are
         queued at once. Pods with a worker stay there; refusals under the old policy are retried."""
-        moved = self.routing.replace(policy, self.registry.templates)
+        moved = self.routing.replace(policy, self.registry.templates, prepared)
         self.tenants.replace(policy.sharing)
         self.queues.policy_changed(moved, now, self.unix_ms(now))
         return self.pump(now)
@@ -241,14 +250,17 @@ class Machine:
         late = rows[deleted]
         return [m.Release(late, pods.uid[late], pods.node[late])] if len(late) else []
 
-    def restore_gangs(self, assumed: Rows, now: float) -> list[m.Instruction]:
+    def restore_gangs(self, assumed: Rows, now: float) -> Steps[list[m.Instruction]]:
         """At start, once all bound pods are known; `assumed` are the unconfirmed ones. A gang that stopped
         half-way through its shards releases what it has. A gang with a confirmed pod was complete."""
         gangs, pods = self.registry.gangs, self.registry.pods
         out: list[m.Instruction] = []
+        unconfirmed = np.zeros(pods.size, np.bool_)
+        unconfirmed[assumed] = True
         for gang in gangs.every_incomplete():
+            yield _GANG_MICROS + len(gang.rows) * _GANG_POD_MICROS
             rows = gangs.in_phase(gang, Phase.BOUND)
-            if len(rows) and np.isin(rows, assumed).all():
+            if len(rows) and unconfirmed[rows].all():
                 pods.phase[rows] = Phase.ABSENT  # they do not count as bound before the decision
                 out += self.settlement.bound(rows, pods.node[rows], now, self.unix_ms(now))
             elif len(rows):
@@ -366,8 +378,9 @@ class Machine:
         self.counters["recalled"] += sum(recall.pods for recall in recalls)
         out += recalls
         out += self.overlap.tick(now)
-        if self.registry.any_to_forget and now - self._forgot_at >= FORGET_SECONDS:
-            self._forgot_at = now
+        forgetting = self.registry.forgetting  # more than one tick's part
+        if forgetting or (self.registry.any_to_forget and now - self._forgot_at >= FORGET_SECONDS):
+            self._forgot_at = self._forgot_at if forgetting else now
             out += self._forget_deleted(now)
         out += self._object_updates.tick(now)
         self._forget_classes()

@@ -319,7 +319,10 @@ class Informers:
         restored = {info.spec.name for info in known}
         self.new_nodes.update(index for name, index in self.pods.nodes.items() if name not in restored)
         plan = self.pods.plan(self._take_pod_changes())
-        accepted = [self._accept(part) for part in _parts(plan.new)]
+        accepted = []
+        for part in _parts(plan.new):
+            accepted.append(self._accept(part))
+            await asyncio.sleep(0)  # so that the lease is renewed
         self._rejections.skip(plan.rejected)
         logger().info(
             "mirror_complete",
@@ -329,13 +332,14 @@ class Informers:
         )
         return accepted
 
-    def settle(self, accepted: Sequence[Accepted]) -> None:
+    async def settle(self, accepted: Sequence[Accepted]) -> None:
         """The reservations are known: assign pods that are on nodes, and queue the others."""
         for part in accepted:
             unreserved = self._registry.pods.phase[part.rows] == Phase.ABSENT
             self.over_reserved.update(part.nodes[unreserved].tolist())
             self._runtime.machine.restore_mirrored(part.submission)
             self._settle(part)
+            await asyncio.sleep(0)
 
     def _settle(self, part: Accepted) -> None:
         self._runtime.handle(m.Assigned(part.rows, part.nodes))

@@ -17,7 +17,7 @@ from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.policy import documents
 from dispatcher.policy.dry_run import dry_run, policy_context
 from dispatcher.ports import SavedPolicy
-from dispatcher.runtime import Runtime
+from dispatcher.runtime import Runtime, in_turns
 from hoss.config import read_text
 from hoss.errors import ConfigError, InvalidInput, LedgerUnavailable
 from hoss.host import THIS_HOST, Host
@@ -95,7 +95,7 @@ class ActivePolicy:
             if saved is None:
                 raise
             self._refuse(self._file_source, exc)
-        self._put_in_force(await self._parse_saved(saved), saved)
+        await self._put_in_force(await self._parse_saved(saved), saved)
 
     async def set(self, yaml: str, if_version: int) -> None:
         """Put a policy in force by command. Raises InvalidInput, StaleVersion or LedgerUnavailable; then the
@@ -207,20 +207,22 @@ class ActivePolicy:
         policy = await self._parse(yaml, where=self._where)
         saved = SavedPolicy(version, yaml, source, self._runtime.now_ms(), self._file_digest)
         await self._runtime.until_answered(lambda: self._runtime.journal.save_policy(saved), "journal")
-        self._put_in_force(policy, saved)
+        await self._put_in_force(policy, saved)
 
     async def _replace(self, checked: CheckedPolicy, yaml: str, source: str) -> None:
         version = self._saved.version + 1
         saved = SavedPolicy(version, yaml, source, self._runtime.now_ms(), self._file_digest)
         await self._runtime.journal.save_policy(saved)
         self._refusals.pop(source, None)
-        self._put_in_force(checked, saved)
+        await self._put_in_force(checked, saved)
 
-    def _put_in_force(self, checked: CheckedPolicy, saved: SavedPolicy) -> None:
+    async def _put_in_force(self, checked: CheckedPolicy, saved: SavedPolicy) -> None:
         policy = checked.policy
-        self._saved, self._document_warnings = saved, checked.warnings
         numbered = replace(policy, version=saved.version)
-        self._runtime.perform(self._runtime.machine.set_policy(numbered, self._runtime.now()))
+        setting = self._runtime.machine.setting_policy(numbered, self._runtime.now)
+        instructions = await in_turns(setting)
+        self._saved, self._document_warnings = saved, checked.warnings
+        self._runtime.perform(instructions)
         logger().info("policy_in_force", policy=policy.name, version=saved.version, source=saved.source)
 
     async def _parse(self, text: str, *, where: str = "policy") -> CheckedPolicy:

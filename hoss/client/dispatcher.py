@@ -41,6 +41,9 @@ CALL_SECONDS = 10.0  # queries and small changes
 _FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 0.1, 1.0
 SUBMIT_SECONDS = 60.0  # for 50,000 distinct pods in one message and a slow journal
 
+# Bound pods in a page of an audit: 2 MB.
+_AUDITED_PODS = 100_000
+
 # Workloads in one message: enough that the cost of a call does not matter, and few enough that the first
 # workloads are placed while the last ones are still being sent.
 WORKLOADS_PER_MESSAGE = 500
@@ -337,10 +340,25 @@ class DispatcherClient:
         return await self._call(self.stub.GetStatus, pb.StatusRequest())
 
     async def audit(self, timeout_ms: int = 2000) -> pb.DispatcherAuditReply:
-        """The workers' views of the nodes, and the bound pods. Workers that do not answer in time are
-        missing."""
-        request = pb.DispatcherAuditRequest(timeout_ms=timeout_ms)
-        return await self._call(self.stub.Audit, request, CALL_SECONDS + timeout_ms / 1000)
+        """The workers' views of the nodes, and the bound pods, read in pages. Workers that do not answer in time
+        are missing."""
+        request = pb.DispatcherAuditRequest(timeout_ms=timeout_ms, limit=_AUDITED_PODS)
+        timeout_seconds = CALL_SECONDS + timeout_ms / 1000
+        whole, uids, nodes = pb.DispatcherAuditReply(), [], []
+        async for page in pages(lambda asked: self._call(self.stub.Audit, asked, timeout_seconds), request):
+            uids.append(page.bound_uids)
+            nodes.append(page.bound_nodes)
+            page.ClearField("bound_uids")
+            page.ClearField("bound_nodes")
+            whole.MergeFrom(page)
+        whole.bound_uids, whole.bound_nodes = b"".join(uids), b"".join(nodes)
+        whole.ClearField("next_page_token")
+        return whole
+
+    async def worker_views(self, timeout_ms: int = 2000) -> Sequence[pb.WorkerView]:
+        """The workers' views of the nodes. Workers that do not answer in time are missing."""
+        request = pb.DispatcherAuditRequest(timeout_ms=timeout_ms, limit=1)
+        return (await self._call(self.stub.Audit, request, CALL_SECONDS + timeout_ms / 1000)).views
 
     def _identify(self, request: pb.SubmitRequest) -> None:
         """Set a missing id. A repetition without an id would be another submission."""

@@ -943,24 +943,30 @@ class NodeConflicts(_message.Message):
     def __init__(self, node: _Optional[str] = ..., pods: _Optional[int] = ...) -> None: ...
 
 class DispatcherAuditRequest(_message.Message):
-    __slots__ = ("timeout_ms",)
+    __slots__ = ("timeout_ms", "limit", "page_token")
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     timeout_ms: int
-    def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
+    limit: int
+    page_token: str
+    def __init__(self, timeout_ms: _Optional[int] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class DispatcherAuditReply(_message.Message):
-    __slots__ = ("views", "bound_uids", "bound_nodes", "broken_gangs", "reports")
+    __slots__ = ("views", "bound_uids", "bound_nodes", "broken_gangs", "reports", "next_page_token")
     VIEWS_FIELD_NUMBER: _ClassVar[int]
     BOUND_UIDS_FIELD_NUMBER: _ClassVar[int]
     BOUND_NODES_FIELD_NUMBER: _ClassVar[int]
     BROKEN_GANGS_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     views: _containers.RepeatedCompositeFieldContainer[WorkerView]
     bound_uids: bytes
     bound_nodes: bytes
     broken_gangs: _containers.RepeatedCompositeFieldContainer[BrokenGang]
     reports: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, views: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., bound_uids: _Optional[bytes] = ..., bound_nodes: _Optional[bytes] = ..., broken_gangs: _Optional[_Iterable[_Union[BrokenGang, _Mapping]]] = ..., reports: _Optional[_Iterable[str]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, views: _Optional[_Iterable[_Union[WorkerView, _Mapping]]] = ..., bound_uids: _Optional[bytes] = ..., bound_nodes: _Optional[bytes] = ..., broken_gangs: _Optional[_Iterable[_Union[BrokenGang, _Mapping]]] = ..., reports: _Optional[_Iterable[str]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class BrokenGang(_message.Message):
     __slots__ = ("namespace", "name", "bound", "needed", "complete_before")

@@ -232,7 +232,7 @@ class Recorder:
         workers = await self._dispatcher.list_workers()
         reservations = await self._ledger.list_reservations(final=True)
         digests = (await self._resolver.audit()).digests
-        views = (await self._dispatcher.audit(_AUDIT_MS)).views
+        views = await self._dispatcher.worker_views(_AUDIT_MS)
         following = {worker.name for worker in workers if worker.synchronisation == _PUSH}
         ready = [worker.name for worker in workers if worker.state == _READY]
         found: list[tuple[str, str, Event]] = [

@@ -157,10 +157,11 @@ class LedgerReading:
 
     async def position(self, shard: int) -> Position:
         """The shard's position now. Raises LedgerLostError where it is not the history that is known."""
-        seq, nonce = await self.run("check", shard)
-        found = Position(int(seq), nonce.decode())
-        self._raise_watermark(shard, *found)
-        return found
+        with stored.damage_named(shard):
+            seq, nonce = await self.run("check", shard)
+            found = Position(int(seq), nonce.decode())
+            self._raise_watermark(shard, *found)
+            return found
 
     async def schema(self, names: Sequence[str] = (), *, incomplete: bool = False) -> list[str]:
         least = 0 if incomplete else len(self.resources)
@@ -205,7 +206,8 @@ class LedgerReading:
         return np.frombuffer(b"".join(index or _NO_NODE for index in indexes), U32)
 
     async def seq(self, shard: int) -> int:
-        return (await self._read(shard))[0].seq
+        with stored.damage_named(shard):
+            return (await self._read(shard))[0].seq
 
     async def quarantine_records(self, shard: int) -> dict[bytes, bytes]:
         """Nodes in quarantine, as stored."""
@@ -213,77 +215,86 @@ class LedgerReading:
         return dict(records)
 
     async def snapshot(self, shard: int, *, groups: bool = False, incomplete: bool = False) -> Snapshot:
-        keys = self._keys[shard]
-        resources = len(await self.schema()) if groups else 0
-        position, (accounts, cards, specs, *pods) = await self._read(
-            shard,
-            *(("hgetall", keys[key]) for key in (1, 2, 3)),
-            *(("hgetall", keys[key]) for key in (5, 10, 15) if groups),
-            incomplete=incomplete,
-        )
-        runs: tuple[GroupRun, ...] = ()
-        prepared: tuple[int, ...] = ()
-        if groups:
-            _, records = stored.read_reservations(pods[0], resources)
-            prepared = tuple(sorted(map(int, pods[2])))
-            records = records[~np.isin(records["seq"], np.array(prepared, np.uint64))]
-            runs = stored.runs_of_reservations(
-                records, {stored.number(key): text for key, text in pods[1].items()}
+        with stored.damage_named(shard):
+            keys = self._keys[shard]
+            resources = len(await self.schema()) if groups else 0
+            position, (accounts, cards, specs, *pods) = await self._read(
+                shard,
+                *(("hgetall", keys[key]) for key in (1, 2, 3)),
+                *(("hgetall", keys[key]) for key in (5, 10, 15) if groups),
+                incomplete=incomplete,
             )
-        return replace(_snapshot(position, _live(accounts), cards, specs), runs=runs, prepared=prepared)
+            runs: tuple[GroupRun, ...] = ()
+            prepared: tuple[int, ...] = ()
+            if groups:
+                _, records = stored.read_reservations(pods[0], resources)
+                prepared = tuple(sorted(map(int, pods[2])))
+                records = records[~np.isin(records["seq"], np.array(prepared, np.uint64))]
+                runs = stored.runs_of_reservations(
+                    records, {stored.number(key): text for key, text in pods[1].items()}
+                )
+            return replace(_snapshot(position, _live(accounts), cards, specs), runs=runs, prepared=prepared)
 
     async def node_names(self, shard: int) -> list[str]:
-        _, (names,) = await self._read(shard, ("hkeys", self._keys[shard][4]))
-        return [name.decode() for name in names]
+        with stored.damage_named(shard):
+            _, (names,) = await self._read(shard, ("hkeys", self._keys[shard][4]))
+            return [name.decode() for name in names]
 
     async def snapshot_of(self, shard: int, names: Sequence[str]) -> Snapshot:
-        keys = self._keys[shard]
-        _, (found,) = await self._read(shard, ("hmget", keys[4], list(names)))
-        nodes = [index for index in found if index is not None]
-        commands = [("hmget", keys[key], nodes) for key in (1, 2, 3)] if nodes else []
-        position, columns = await self._read(shard, *commands)
-        accounts, cards, specs = [_present(nodes, column) for column in columns] or ({}, {}, {})
-        return _snapshot(position, _live(accounts), cards, specs)
+        with stored.damage_named(shard):
+            keys = self._keys[shard]
+            _, (found,) = await self._read(shard, ("hmget", keys[4], list(names)))
+            nodes = [index for index in found if index is not None]
+            commands = [("hmget", keys[key], nodes) for key in (1, 2, 3)] if nodes else []
+            position, columns = await self._read(shard, *commands)
+            accounts, cards, specs = [_present(nodes, column) for column in columns] or ({}, {}, {})
+            return _snapshot(position, _live(accounts), cards, specs)
 
     async def nodes_named(self, shard: int, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
-        keys = self._keys[shard]
-        _, (found,) = await self._read(shard, ("hmget", keys[4], list(names)))
-        indexes = {name: index for name, index in zip(names, found, strict=True) if index is not None}
-        if not indexes:
-            return {}
-        _, (specs,) = await self._read(shard, ("hmget", keys[3], list(indexes.values())))
-        return {
-            name: (stored.number(index), spec)
-            for (name, index), spec in zip(indexes.items(), specs, strict=True)
-            if spec is not None
-        }
+        with stored.damage_named(shard):
+            keys = self._keys[shard]
+            _, (found,) = await self._read(shard, ("hmget", keys[4], list(names)))
+            indexes = {name: index for name, index in zip(names, found, strict=True) if index is not None}
+            if not indexes:
+                return {}
+            _, (specs,) = await self._read(shard, ("hmget", keys[3], list(indexes.values())))
+            return {
+                name: (stored.number(index), spec)
+                for (name, index), spec in zip(indexes.items(), specs, strict=True)
+                if spec is not None
+            }
 
     async def state(self, shard: int) -> ShardState:
-        keys = self._keys[shard]
-        position, columns = await self._read(
-            shard,
-            *(("hgetall", keys[key]) for key in (1, 2, 3, 5, 9, 10, 11)),
-            ("hkeys", keys[6]),
-            ("hgetall", keys[15]),
-            ("zrangebyscore", keys[17], "-inf", "+inf", None, None, True),
-            ("hmget", keys[0], ["lease_time", "lease_seen"]),
-            ("time",),
-            ("hgetall", keys[21]),
-            ("hgetall", keys[SHARD_KEYS.index("terminating")]),
-            incomplete=True,
-        )
-        accounts, cards, specs, held, ports, groups, group_pods, pending, prepared, leases, *clocks = columns
-        *clocks, moved, shares = clocks
-        resources = max(len(await self.schema(incomplete=True)), 1)
-        return ShardState(
-            replace(_snapshot(position, accounts, cards, specs), prepared=tuple(sorted(map(int, prepared)))),
-            _reservations(held, pending, list(prepared), resources),
-            {stored.number(node): stored.read_ports(record) for node, record in ports.items()},
-            {stored.number(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
-            _unconfirmed(pending, leases, prepared, *clocks),
-            {uid: stored.read_source(record) for uid, record in moved.items()},
-            {uid: stored.read_share(record) for uid, record in shares.items()},
-        )
+        with stored.damage_named(shard):
+            keys = self._keys[shard]
+            position, columns = await self._read(
+                shard,
+                *(("hgetall", keys[key]) for key in (1, 2, 3, 5, 9, 10, 11)),
+                ("hkeys", keys[6]),
+                ("hgetall", keys[15]),
+                ("zrangebyscore", keys[17], "-inf", "+inf", None, None, True),
+                ("hmget", keys[0], ["lease_time", "lease_seen"]),
+                ("time",),
+                ("hgetall", keys[21]),
+                ("hgetall", keys[SHARD_KEYS.index("terminating")]),
+                incomplete=True,
+            )
+            accounts, cards, specs, held, ports, groups, group_pods, pending, prepared, leases, *clocks = (
+                columns
+            )
+            *clocks, moved, shares = clocks
+            resources = max(len(await self.schema(incomplete=True)), 1)
+            return ShardState(
+                replace(
+                    _snapshot(position, accounts, cards, specs), prepared=tuple(sorted(map(int, prepared)))
+                ),
+                _reservations(held, pending, list(prepared), resources),
+                {stored.number(node): stored.read_ports(record) for node, record in ports.items()},
+                {stored.number(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
+                _unconfirmed(pending, leases, prepared, *clocks),
+                {uid: stored.read_source(record) for uid, record in moved.items()},
+                {uid: stored.read_share(record) for uid, record in shares.items()},
+            )
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         keys, cursor = self._keys[shard], 0
@@ -297,20 +308,23 @@ class LedgerReading:
                 incomplete=True,
             )
             if held:
-                yield _reservations(held, pending, prepared, resources)
+                with stored.damage_named(shard):
+                    read = _reservations(held, pending, prepared, resources)
+                yield read
             if cursor == 0:
                 return
 
     async def reservations_of(self, shard: int, uids: Uids) -> Reservations:
-        keys, asked = self._keys[shard], [uid.tobytes() for uid in uids]
-        resources = len(await self.schema())
-        if not asked:
-            return _reservations({}, [], [], resources)
-        _, (records, pending, prepared) = await self._read(
-            shard, ("hmget", keys[5], asked), ("hkeys", keys[6]), ("hkeys", keys[15])
-        )
-        held = {uid: record for uid, record in zip(asked, records, strict=True) if record is not None}
-        return _reservations(held, pending, prepared, resources)
+        with stored.damage_named(shard):
+            keys, asked = self._keys[shard], [uid.tobytes() for uid in uids]
+            resources = len(await self.schema())
+            if not asked:
+                return _reservations({}, [], [], resources)
+            _, (records, pending, prepared) = await self._read(
+                shard, ("hmget", keys[5], asked), ("hkeys", keys[6]), ("hkeys", keys[15])
+            )
+            held = {uid: record for uid, record in zip(asked, records, strict=True) if record is not None}
+            return _reservations(held, pending, prepared, resources)
 
     async def nominated(self, shard: int, uids: Uids) -> NDArray[np.bool_]:
         key, asked = self._keys[shard][SHARD_KEYS.index("nominated")], [uid.tobytes() for uid in uids]
@@ -318,36 +332,38 @@ class LedgerReading:
         return np.array([victims is not None for victims in found], np.bool_)
 
     async def definitions(self, shard: int, uids: Uids) -> list[bytes]:
-        keys, asked = self._keys[shard], [uid.tobytes() for uid in uids]
-        resources = len(await self.schema())
-        _, (records,) = await self._read(shard, ("hmget", keys[5], asked)) if asked else (0, ([],))
-        held = {uid: record for uid, record in zip(asked, records, strict=True) if record is not None}
-        found, rows = stored.read_reservations(held, resources)
-        of_pods = dict(zip(map(bytes, found), rows["group"].tolist(), strict=True))
-        groups = sorted({key for key in of_pods.values() if key})
-        fields = [key.to_bytes(8, "little") for key in groups]
-        _, (texts,) = await self._read(shard, ("hmget", keys[10], fields)) if fields else (0, ([],))
-        by_key = dict(zip(groups, texts, strict=True))
-        return [by_key.get(of_pods.get(uid, 0)) or b"" for uid in asked]
+        with stored.damage_named(shard):
+            keys, asked = self._keys[shard], [uid.tobytes() for uid in uids]
+            resources = len(await self.schema())
+            _, (records,) = await self._read(shard, ("hmget", keys[5], asked)) if asked else (0, ([],))
+            held = {uid: record for uid, record in zip(asked, records, strict=True) if record is not None}
+            found, rows = stored.read_reservations(held, resources)
+            of_pods = dict(zip(map(bytes, found), rows["group"].tolist(), strict=True))
+            groups = sorted({key for key in of_pods.values() if key})
+            fields = [key.to_bytes(8, "little") for key in groups]
+            _, (texts,) = await self._read(shard, ("hmget", keys[10], fields)) if fields else (0, ([],))
+            by_key = dict(zip(groups, texts, strict=True))
+            return [by_key.get(of_pods.get(uid, 0)) or b"" for uid in asked]
 
     async def is_registered(self, shard: int, worker: str) -> bool:
         _, (there,) = await self._read(shard, ("hexists", self._keys[shard][7], worker))
         return bool(there)
 
     async def assumed(self, shard: int, nodes: NDArray[np.uint32]) -> Reservations:
-        keys = self._keys[shard]
-        resources = len(await self.schema())
-        _, (pending,) = await self._read(shard, ("hgetall", keys[6]))
-        latest = sorted(pending, key=int, reverse=True)
-        uids: list[bytes] = []
-        while latest and len(uids) < _ASSUMED_READ:
-            listed = pending[latest.pop(0)]
-            uids += [listed[at : at + UID_BYTES] for at in range(0, len(listed), UID_BYTES)]
-        _, (records,) = await self._read(shard, ("hmget", keys[5], uids)) if uids else (0, ([],))
-        held = {uid: record for uid, record in zip(uids, records, strict=True) if record is not None}
-        found = _reservations(held, list(pending), [], resources)
-        here = found.assumed & np.isin(found.records["node"], nodes)
-        return Reservations(found.uids[here], found.records[here], found.assumed[here], resources)
+        with stored.damage_named(shard):
+            keys = self._keys[shard]
+            resources = len(await self.schema())
+            _, (pending,) = await self._read(shard, ("hgetall", keys[6]))
+            latest = sorted(pending, key=int, reverse=True)
+            uids: list[bytes] = []
+            while latest and len(uids) < _ASSUMED_READ:
+                listed = pending[latest.pop(0)]
+                uids += [listed[at : at + UID_BYTES] for at in range(0, len(listed), UID_BYTES)]
+            _, (records,) = await self._read(shard, ("hmget", keys[5], uids)) if uids else (0, ([],))
+            held = {uid: record for uid, record in zip(uids, records, strict=True) if record is not None}
+            found = _reservations(held, list(pending), [], resources)
+            here = found.assumed & np.isin(found.records["node"], nodes)
+            return Reservations(found.uids[here], found.records[here], found.assumed[here], resources)
 
     async def workers_of(self, epochs: Sequence[int]) -> dict[int, str]:
         if not epochs:
@@ -358,16 +374,17 @@ class LedgerReading:
         return {epoch: name.decode() for epoch, name in zip(epochs, names, strict=True) if name is not None}
 
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
-        key = self._keys[shard][8]
-        async with self.scripts.unavailable_when_failing():
-            server = await self.scripts.waiting.at(key)
-            reply: Any = await server.xread({key: f"{after}-0"}, count=_FEED_STEP, block=wait_ms)
-        if not reply:
-            return []
-        raw = reply[key.encode()][0] if isinstance(reply, dict) else reply[0][1]
-        entries = [feed_entry(int(entry_id.split(b"-")[0]), fields) for entry_id, fields in raw]
-        # Up to a gap: after it a follower needs a snapshot.
-        return [entry for place, entry in enumerate(entries, after + 1) if entry.seq == place] or None
+        with stored.damage_named(shard):
+            key = self._keys[shard][8]
+            async with self.scripts.unavailable_when_failing():
+                server = await self.scripts.waiting.at(key)
+                reply: Any = await server.xread({key: f"{after}-0"}, count=_FEED_STEP, block=wait_ms)
+            if not reply:
+                return []
+            raw = reply[key.encode()][0] if isinstance(reply, dict) else reply[0][1]
+            entries = [feed_entry(int(entry_id.split(b"-")[0]), fields) for entry_id, fields in raw]
+            # Up to a gap: after it a follower needs a snapshot.
+            return [entry for place, entry in enumerate(entries, after + 1) if entry.seq == place] or None
 
     async def table_sizes(self) -> dict[str, int]:
         sizes: Counter[str] = Counter()

@@ -91,32 +91,32 @@ class RedisLedger(LedgerReading):
         self.shards = shards
         epoch = f"{self._rng.getrandbits(64):016x}"
         for shard in range(shards):
-            found, found_shards, seq, found_format = await self.scripts.run(
-                "bootstrap", self._keys[shard], [epoch, shards, FORMAT]
-            )
-            if int(found_format) > FORMAT:
+            reply = await self.scripts.run("bootstrap", self._keys[shard], [epoch, shards, FORMAT])
+            with stored.damage_named(shard):
+                found, *numbers = (field or b"" for field in reply)
+                found, (found_shards, seq, found_format) = found.decode(), map(int, numbers)
+            if found_format > FORMAT:
                 raise ConfigError(
-                    f"has format {int(found_format)}, and this release reads formats up to {FORMAT}: it was"
-                    " written by a newer release. Run that release, or go back as docs/operations/upgrade.md"
-                    " says",
+                    f"has format {found_format}, and this release reads formats up to {FORMAT}: it was "
+                    "written by a newer release. Run that release, or go back as docs/operations/upgrade.md says",
                     where="the ledger in this Redis",
                 )
-            if int(found_shards) != shards:
+            if found_shards != shards:
                 raise ConfigError(
                     f"is {shards}, but the ledger in this Redis was made with "
-                    f"{int(found_shards)}; nodes cannot change shards: set {int(found_shards)}, or use "
+                    f"{found_shards}; nodes cannot change shards: set {found_shards}, or use "
                     "another Redis database",
                     where="shards",
                 )
             # Shard 0 is created first, so it decides the epoch if several resolvers create the ledger at
             # once.
-            epoch = found.decode() if shard == 0 else epoch
+            epoch = found if shard == 0 else epoch
             if is_tombstone(epoch):
                 break
-            if found.decode() != epoch:
+            if found != epoch:
                 raise LedgerUnavailable(
-                    f"shard {shard} belongs to another ledger (epoch {found.decode()}, seq "
-                    f"{int(seq)}) than shard 0 ({epoch})"
+                    f"shard {shard} belongs to another ledger (epoch {found}, seq "
+                    f"{seq}) than shard 0 ({epoch})"
                 )
         self.adopt("" if is_tombstone(epoch) else epoch)
         await self.schema(BASE_RESOURCES)

@@ -3,11 +3,14 @@ evictions.
 
 Accounts and reservations end with bytes for Lua's string hash; see lua/prelude.lua."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.errors import LedgerUnavailable
 from hoss.wire.columns import U32, Uids, account_dtype
 from hoss.wire.uids import UID_BYTES
 from resolver.core.values import CLAIM_BYTES, AccountRows, Eviction, GroupRun, PortHold, reservation_dtype
@@ -15,6 +18,18 @@ from resolver.core.values import CLAIM_BYTES, AccountRows, Eviction, GroupRun, P
 SPREAD_BYTES = 7
 MOST_AHEAD_MS = 2000  # as in lua/leases.lua
 NONCES_KEPT, NONCE_BYTES = 1024, 12  # as in lua/prelude.lua
+
+
+@contextmanager
+def damage_named(shard: int) -> Iterator[None]:
+    """What cannot be read, for it was damaged or written by something else, raises LedgerUnavailable."""
+    try:
+        yield
+    except (IndexError, KeyError, ValueError) as exc:
+        raise LedgerUnavailable(
+            f"shard {shard} of the ledger has a record that cannot be read ({exc}): it was damaged, or something "
+            "else has written it; load a dump with `hoss ledger restore FILE --force`"
+        ) from exc
 
 
 def spread(node: int) -> bytes:

@@ -323,6 +323,10 @@ class ClassTable:
             for narrowed in self._narrowed.pop(number, {}).values():
                 self._drop(narrowed)
 
+    def is_used(self, demand: Demand) -> bool:
+        """Whether a class was seen with this demand last."""
+        return demand in self._users
+
     def take_unused(self) -> list[Demand]:
         """Demands that are unused since the last call."""
         unused, self._unused = self._unused, []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hoss.wire.columns import CARDS, account_dtype
-from resolver.core.values import Leases, Verdict
+from resolver.core.values import Leases, ReservationState, Verdict
 
 C, D, ABORTED = Verdict.COMMITTED, Verdict.DUPLICATE, Verdict.GANG_ABORTED
 HOUR_MS = 3_600_000
@@ -145,3 +145,13 @@ async def test_a_gang_of_pods_counted_anew_that_falls_short_leaves_what_they_had
     [again] = await nodes.commit(0, [make_proposal([1], [[0]], cpu=500)])
     assert again.verdicts.tolist() == [D]
     assert again.duplicate_seqs.tolist() == [stood.seq]
+
+
+async def test_a_prepared_pod_is_committed_by_its_own_commit_only(nodes, make_proposal):
+    nodes._leases = Leases(commit_ms=HOUR_MS, prepare_ms=HOUR_MS)
+    prepared = replace(make_proposal([1], [[0]]), prepared=True)
+    [decision] = await nodes.commit(0, [prepared])
+    earlier = np.array([decision.seq - 1], np.uint64)
+    assert (await nodes.commit_prepared(0, prepared.uids, earlier, prepared.writer)).tolist() == [0]
+    [state] = (await nodes.lookup(0, prepared.uids))["state"]
+    assert state == ReservationState.PREPARED

@@ -106,6 +106,23 @@ async def test_a_ledger_that_went_back_and_was_overtaken_is_recognised(place, re
     assert (await other.lookup(0, make_proposal([1, 2], [[0]] * 2).uids))["seq"].tolist() == [0, lost.seq]
 
 
+async def test_a_ledger_that_went_back_and_was_overtaken_by_as_many_changes_is_recognised(
+    place, resolvers, make_proposal
+):
+    """Its number is the one that was lost: only the nonce is another one."""
+    one, other = resolvers
+    before = place.checkpoint()
+    [lost] = await one.commit(0, [make_proposal([1], [[0]])])
+    place.roll_back(before)
+    await other.commit(0, [make_proposal([2], [[0]])])
+    assert await other.seq(0) == lost.seq
+    with pytest.raises(LedgerLostError, match="written to since"):
+        await one.confirm(0, np.array([lost.seq], np.uint64))
+    with pytest.raises(LedgerLostError, match="written to since"):
+        await one.check()
+    await other.check()
+
+
 async def test_who_reads_a_ledger_that_was_overtaken_does_not_take_it_for_its_own(
     place, resolvers, make_proposal
 ):

@@ -226,6 +226,7 @@ async def test_the_ledger_keeps_the_highest_term_and_the_newest_write_to_the_jou
     for shard, term, write, expected in (
         (0, 2, 0, (2, (0, 0))),
         (1, 2, 9, (2, (2, 9))),
+        (1, 2, 8, (2, (2, 9))),  # arrives late
         (0, 2, 7, (2, (2, 9))),
         (1, 3, 0, (3, (2, 9))),
         (0, 3, 1, (3, (3, 1))),

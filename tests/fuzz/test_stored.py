@@ -1,12 +1,15 @@
 """Whatever Redis holds in place of the journal, a new leader recovers from it, or says which field cannot be
-read: within a second, and before anything is changed, in the journal or in the ledger."""
+read: within a second, and before anything is changed, in the journal or in the ledger. Whatever it holds in place
+of the ledger, a resolver reads and changes it, or says that it cannot, and has changed nothing then."""
 
 import asyncio
 import json
 import random
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 import redis
 from fuzz.inputs import LONGEST_ERROR, SEEDS, damaged_bytes, inputs, within_a_second
@@ -29,7 +32,8 @@ from dispatcher.journal.redis_store import (
 )
 from dispatcher.recovery import recover
 from dispatcher.runtime import Runtime
-from hoss.errors import InvariantViolation
+from hoss.errors import HossError, InvariantViolation
+from resolver.ledger.store import RedisLedger
 
 TERM_OF_LEADER = 2
 # Of release 0.2: three submissions, one of them compressed, and a field or two of everything else.
@@ -138,3 +142,102 @@ def test_a_policy_that_cannot_be_read_is_named(redis_server):
         load(client, HASHES, b'{"version": 1}')
     with pytest.raises(InvariantViolation, match=f"{POLICY} in the journal cannot be read"):
         take_over(redis_server.url, Ledger())
+
+
+# Of release 0.2: two shards with two nodes each, one of them removed; confirmed, assumed and prepared pods.
+GOLDEN_LEDGER = json.loads((Path(__file__).parents[1] / "golden" / "ledger-0.2.json").read_text())
+GOLDEN_PODS = np.array([list(b"golden-%09d" % pod) for pod in (1, 2, 3, 4)], np.uint8)
+# Written also where nothing else is.
+BOOKKEEPING = (b"lease_time", b"lease_seen")
+
+
+def damaged_ledger(rng: Random) -> dict[str, dict[bytes, bytes]]:
+    """Its hashes, with one or two changes."""
+    hashes = {
+        key: {bytes.fromhex(field): bytes.fromhex(text) for field, text in entry["value"].items()}
+        for key, entry in GOLDEN_LEDGER.items()
+        if entry["type"] == "hash" and entry["value"]
+    }
+    for _ in range(rng.randint(1, 2)):
+        fields = hashes[rng.choice(tuple(hashes))]
+        name = rng.choice(tuple(fields))
+        match rng.randrange(4):
+            case 0:
+                fields[damaged_bytes(rng, name)] = fields.pop(name)
+            case 1:
+                fields[name] = rng.choice([*rng.choice(tuple(hashes.values())).values()])
+            case _:
+                fields[name] = damaged_bytes(rng, fields[name])
+    return hashes
+
+
+def load_ledger(client: "redis.Redis", hashes: dict[str, dict[bytes, bytes]]) -> None:
+    writing = client.pipeline()
+    writing.flushdb()
+    for key, fields in hashes.items():
+        writing.hset(key, mapping=fields)
+    schema = GOLDEN_LEDGER["{hoss}:schema"]["value"]
+    writing.rpush("{hoss}:schema", *map(bytes.fromhex, schema))
+    writing.execute()
+
+
+def stored_ledger(client: "redis.Redis") -> dict[bytes, object]:
+    """Every key's content; of hashes by field, for their order may differ."""
+    found: dict[bytes, object] = {}
+    for key in client.scan_iter():
+        fields = client.hgetall(key) if client.type(key) == b"hash" else client.dump(key)
+        if isinstance(fields, dict):
+            fields = {name: text for name, text in fields.items() if name not in BOOKKEEPING}
+        found[key] = fields
+    return found
+
+
+async def use(url: str, client: "redis.Redis") -> None:
+    """Open the ledger, and read and change it in all ways that damage may stop. What is refused has to be so in
+    words, and may have changed nothing."""
+    ledger = RedisLedger(url, lease_ms=10_000)
+
+    async def attempt(step: Callable[[], Awaitable[object]], *, opens: bool = False) -> bool:
+        before = stored_ledger(client)
+        with within_a_second():
+            try:
+                await step()
+            except HossError as exc:
+                assert str(exc)  # noqa: PT017 - whatever it says
+                assert len(str(exc)) <= LONGEST_ERROR  # noqa: PT017
+                # What was brought forward stays so.
+                assert opens or stored_ledger(client) == before
+                return False
+        return True
+
+    try:
+        if not await attempt(lambda: ledger.open(2), opens=True):
+            return
+        for shard in (0, 1):
+            for step in (ledger.snapshot, ledger.state, ledger.reap):
+                await attempt(lambda step=step, shard=shard: step(shard))
+            await attempt(lambda shard=shard: ledger.lookup(shard, GOLDEN_PODS))
+            await attempt(lambda shard=shard: ledger.release(shard, GOLDEN_PODS))
+        await attempt(ledger.check)
+    finally:
+        await ledger.close()
+
+
+@inputs(2_000, quick=30)
+@given(SEEDS)
+def test_any_ledger_is_read_and_changed_or_refused_and_then_nothing_is_changed(redis_server, seed):
+    with redis.Redis(port=redis_server.port) as client:
+        load_ledger(client, damaged_ledger(Random(seed)))
+        asyncio.run(use(redis_server.url, client))
+
+
+def test_a_ledger_of_0_2_with_a_damaged_lease_is_not_brought_forward_in_part(redis_server):
+    """Or the next try would take the first eight bytes off again, which are a pod's by then."""
+    hashes = damaged_ledger(Random(0))
+    pending = "{hoss:0}:pending"
+    hashes[pending] = {b"1": bytes(8) + GOLDEN_PODS[0].tobytes(), b"2": b"short"}
+    with redis.Redis(port=redis_server.port) as client:
+        load_ledger(client, hashes)
+        with pytest.raises(HossError, match="pending has a record without a deadline"):
+            asyncio.run(RedisLedger(redis_server.url).open(2))
+        assert client.hgetall(pending) == hashes[pending]

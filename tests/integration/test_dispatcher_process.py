@@ -829,12 +829,32 @@ async def test_an_audit_gathers_the_views_of_workers_that_answer(platform):
                 await worker.say(view=view)
 
     async def views() -> list[pb.WorkerView]:
-        return list((await client.audit(timeout_ms=500)).views)
+        return list(await client.worker_views(timeout_ms=500))
 
     answering = asyncio.ensure_future(answer_views())
     [view] = await until(views, "a view that came in time")
     assert (view.worker, view.seq, view.digest, view.idle) == ("w1", 9, 2**63 + 1, True)
     answering.cancel()
+
+
+async def test_an_audit_of_many_bound_pods_comes_in_pages_and_whole_for_clients_that_ask_for_none(
+    platform, monkeypatch
+):
+    client = await platform.start()
+    worker = await platform.worker("w1")
+    await client.submit(job("web", 5))
+    (batch,) = await worker.take(5)
+    await worker.answer(batch, BOUND, node=7)
+    await until_phases(client, BOUND=5)
+    old = await client.stub.Audit(pb.DispatcherAuditRequest(timeout_ms=1))
+    assert (len(old.bound_uids), old.next_page_token) == (5 * 16, "")
+    monkeypatch.setattr("hoss.client.dispatcher._AUDITED_PODS", 2)
+    paged = await client.audit(timeout_ms=1)
+    assert (paged.bound_uids, paged.bound_nodes) == (old.bound_uids, old.bound_nodes)
+    page = await client.stub.Audit(pb.DispatcherAuditRequest(limit=2))
+    assert (len(page.bound_uids), page.next_page_token) == (2 * 16, "2")
+    with pytest.raises(grpc.aio.AioRpcError, match="'x' is not from an earlier reply"):
+        await client.stub.Audit(pb.DispatcherAuditRequest(page_token="x"))
 
 
 async def test_gates_keep_pods_from_workers_and_their_removal_survives_kill_9(platform):

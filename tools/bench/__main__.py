@@ -43,6 +43,25 @@ def tracing(
 
 
 @app.command()
+def steps(
+    *,
+    pods: Annotated[int, typer.Option(min=1, help="Of one large job.")] = 9_000_000,
+    part: Annotated[str, typer.Option(help="Only this one.", metavar="NAME")] = "",
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """The longest steps of the dispatcher's event loop, in CPU time: with a job of nine million pods, 50,000 pods
+    of as many classes, a gang of 100,000, a million pods watched, and their recovery."""
+    from tools.bench import steps as measured
+
+    check(output, json)
+    if part and part not in measured.PARTS:
+        raise InvalidInput(f"{part!r} is none of {', '.join(measured.PARTS)}", where="--part")
+    document = measured.measure(measured.Setting(pods), part)
+    publish(document, output, json, title=f"steps with {pods:,} pods", lines=measured.lines(document))
+
+
+@app.command()
 def access(
     *,
     checks: Annotated[int, typer.Option(min=1, help="Batches of 1,000 checks of a known token.")] = 200,

@@ -41,7 +41,7 @@ async def write_final_states(history: History, clients: SimulatedClients, world:
     for digest in (await clients.resolver.audit()).digests:
         fields = {"shard": digest.shard, "seq": digest.seq, "digest": f"{digest.digest:016x}"}
         history.append("digest", by="ledger", **fields, final=True)
-    for view in (await clients.dispatcher.audit(_VIEW_TIMEOUT_MS)).views:
+    for view in await clients.dispatcher.worker_views(_VIEW_TIMEOUT_MS):
         fields = {"shard": view.shard, "seq": view.seq, "digest": f"{view.digest:016x}"}
         history.append("cache", by=view.worker, **fields, idle=view.idle, follows=True, final=True)
 

@@ -19,6 +19,9 @@ from dispatcher.core.queue.queues import PATIENT_ATTEMPTS, Queues
 from dispatcher.core.queue.tenants import Tenants
 from hoss.wire.columns import NONE_U32, Uids
 
+# So many are compared one by one, which is quicker than a search: half a nanosecond a row and node.
+_FEW_NODES = 8
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeedUpdates:
@@ -118,12 +121,12 @@ class FeedUpdates:
         affected = present if self.registry.has_node_rules else tainted
         if not affected:
             return []
-        rows = self._bound(np.isin(self.registry.pods.node, np.array(affected, np.uint32)))
+        rows = self._bound(self._on(np.array(affected, np.uint32)))
         return self.settlement.check_nodes(rows, now_ms)
 
     def _nodes_gone(self, event: m.NodesGone, _now: float) -> list[m.Instruction]:
         self.nodes.remove(event.nodes.tolist())
-        return self._verify(self._bound(np.isin(self.registry.pods.node, event.nodes)))
+        return self._verify(self._bound(self._on(event.nodes)))
 
     def _history_missed(self, event: m.HistoryMissed, _now: float) -> list[m.Instruction]:
         nodes = self.registry.pods.node
@@ -137,6 +140,16 @@ class FeedUpdates:
         pods = self.registry.pods
         still: NDArray[np.bool_] = (pods.phase[rows] == Phase.BOUND) & (pods.uid[rows] == uids).all(axis=1)
         return still
+
+    def _on(self, nodes: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Which rows have one of these nodes."""
+        column = self.registry.pods.node
+        if len(nodes) > _FEW_NODES:
+            return np.isin(column, nodes)
+        found = np.zeros(len(column), np.bool_)
+        for node in nodes:
+            found |= column == node
+        return found
 
     def _bound(self, mask: NDArray[np.bool_]) -> Rows:
         pods = self.registry.pods

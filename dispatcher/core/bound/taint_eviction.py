@@ -12,6 +12,7 @@ Pods are checked when they or their node change, and at scheduled times. A check
 that time, so an outdated scheduled check does no harm."""
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -23,6 +24,7 @@ from dispatcher.core.cluster.nodes import KnownNodes
 from dispatcher.core.messages import Evict, Instruction, KnownNode, Warn
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import NO_REASON, Phase, Rows
+from dispatcher.core.slices import Steps
 from hoss.model.cluster import PodDisruptionBudget
 from hoss.model.node import FOR_EVER, stay_seconds
 from hoss.model.pod import DuringExecution, PodSpec
@@ -33,6 +35,8 @@ from hoss.wire.uids import UID_BYTES
 BUDGET_RETRY_MS = 1000
 
 _LONGEST_STAY_SECONDS = 10**9  # thirty years
+
+_SLICE_ROWS, _SLICE_MICROS = 100_000, 500.0
 
 
 @dataclass(eq=False)
@@ -105,15 +109,18 @@ class TaintEviction:
         rows = self.registry.directory.rows_of_uids(uids)
         return self._bound(rows[rows != NONE_U32])
 
-    def misplaced(self) -> dict[str, int]:
+    def misplaced(self) -> Steps[dict[str, int]]:
         """Number of bound pods that were reported and are still on their nodes, by reason."""
-        pods = self.registry.pods
-        if not self.registry.has_node_rules:
-            return {}
-        there = (pods.phase[: pods.size] == Phase.BOUND) & (pods.reason[: pods.size] != NO_REASON)
-        numbers, counts = np.unique(pods.reason[: pods.size][there], return_counts=True)
-        texts = [self.registry.reasons.texts[number] for number in numbers.tolist()]
-        return dict(zip(texts, counts.tolist(), strict=True))
+        pods, found = self.registry.pods, Counter[str]()
+        for start in range(0, pods.size if self.registry.has_node_rules else 0, _SLICE_ROWS):
+            part = slice(start, min(start + _SLICE_ROWS, pods.size))
+            there = (pods.phase[part] == Phase.BOUND) & (pods.reason[part] != NO_REASON)
+            counts = np.bincount(pods.reason[part][there])
+            # The texts are read at once: between slices a number may get another one.
+            for number in np.flatnonzero(counts).tolist():
+                found[self.registry.reasons.texts[number]] += int(counts[number])
+            yield _SLICE_MICROS
+        return found
 
     def not_leaving(self, rows: Rows) -> Rows:
         if not self._leaving:

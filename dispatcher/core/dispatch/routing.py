@@ -10,7 +10,10 @@ from dispatcher.core.dispatch.balance import Balancer, make_balancer
 from dispatcher.core.pods.templates import TemplateTable
 from dispatcher.core.policy.index import RuleIndex
 from dispatcher.core.policy.rules import Policy, Rule, SubQueue, target
+from dispatcher.core.slices import Steps
 from dispatcher.core.workers.membership import Membership, Worker
+
+_TEMPLATE_MICROS = 5.0  # to find the sub-queue of a template, by estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,8 @@ class Routing:
         self.policy = policy
         self._index = RuleIndex(policy)
         self._members = members
-        self._sub_queues: list[SubQueue] = []
-        self._numbers: dict[SubQueue, int] = {}
+        self._sub_queues = Routes(policy)
+        self._prepared: Routes | None = None  # for the policy that is next
         self.balancers: list[Balancer] = [make_balancer(rule.balance) for rule in policy.rules]
         self._destinations: dict[int, Destination] = {}  # of the current generation of members
         self._generation = -1
@@ -52,36 +55,43 @@ class Routing:
     def assign(self, templates: TemplateTable, template_id: int) -> None:
         """Give a new template its sub-queue. Matches once per template; a policy that treats all pods alike
         decodes nothing."""
-        spec = templates.spec(template_id)
-        if self.policy.sees_templates:
-            sub_queue = self._index.sub_queue(templates.facts(template_id), spec)
-        else:
-            sub_queue = self._index.sub_queue_of_all(spec)
-        templates.sub_queue[template_id] = self._number(sub_queue)
+        templates.sub_queue[template_id] = self._sub_queues.of_template(templates, template_id)
+        if self._prepared is not None:
+            self._prepared.by_template.pop(template_id, None)  # the id may have been another template's
 
-    def replace(self, policy: Policy, templates: TemplateTable) -> NDArray[np.bool_]:
+    def preparing(self, policy: Policy, templates: TemplateTable) -> Steps["Routes"]:
+        """What `replace` needs to be quick, in slices: the sub-queues of the present templates under another
+        policy. Nothing changes."""
+        self._prepared = prepared = Routes(policy)
+        for template_id in templates.live_ids():
+            if templates.is_live(template_id):
+                prepared.by_template[template_id] = prepared.of_template(templates, template_id)
+            yield _TEMPLATE_MICROS
+        return prepared
+
+    def replace(
+        self, policy: Policy, templates: TemplateTable, prepared: "Routes | None" = None
+    ) -> NDArray[np.bool_]:
         """Put another policy into force; the caller re-routes the queue. Returns, by template id, which
         templates other rules apply to."""
-        old_routes = [self._route(sub_queue) for sub_queue in self._sub_queues]
-        old_sub_queues = templates.sub_queue.copy()
-        self.policy, self._index = policy, RuleIndex(policy)
-        self._sub_queues, self._numbers, self._destinations = [], {}, {}
+        before, now = self._sub_queues, prepared or Routes(policy)
+        known, now.by_template, self._prepared = now.by_template, {}, None
+        self.policy, self._sub_queues, self._destinations = policy, now, {}
         self.balancers = [make_balancer(rule.balance) for rule in policy.rules]
-        live = templates.live_ids()
-        for template_id in live:
-            self.assign(templates, template_id)
-        if not live:
-            return np.zeros(len(templates.sub_queue), np.bool_)
-        new_routes = [self._route(sub_queue) for sub_queue in self._sub_queues]
+        live = np.array(templates.live_ids(), np.int64)
         moved = np.zeros(len(templates.sub_queue), np.bool_)
-        old_and_new = np.stack([old_sub_queues[live], templates.sub_queue[live]])
-        pairs, which = np.unique(old_and_new, axis=1, return_inverse=True)
-        differs = np.array([old_routes[old] != new_routes[new] for old, new in pairs.T.tolist()], np.bool_)
-        moved[live] = differs[which.ravel()]
+        if not len(live):
+            return moved
+        numbers = [
+            known[template_id] if template_id in known else now.of_template(templates, template_id)
+            for template_id in live.tolist()
+        ]
+        pairs = templates.sub_queue[live].astype(np.uint64) << np.uint64(32) | np.array(numbers, np.uint64)
+        templates.sub_queue[live] = numbers
+        distinct, which = np.unique(pairs, return_inverse=True)
+        differs = [before.rules(pair >> 32) != now.rules(pair & 0xFFFFFFFF) for pair in distinct.tolist()]
+        moved[live] = np.array(differs, np.bool_)[which.ravel()]
         return moved
-
-    def _route(self, sub_queue: SubQueue) -> tuple[Rule, ...]:
-        return tuple(self.policy.rules[number] for number in sub_queue.chain)
 
     def destination(self, sub_queue: int) -> Destination:
         """Where a sub-queue's pods may go, by labels alone, without load and state."""
@@ -111,9 +121,35 @@ class Routing:
             found.problem,
         )
 
-    def _number(self, sub_queue: SubQueue) -> int:
+
+class Routes:
+    """The sub-queues under one policy, by number."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._index = RuleIndex(policy)
+        self._all: list[SubQueue] = []
+        self._numbers: dict[SubQueue, int] = {}
+        self.by_template: dict[int, int] = {}  # while the policy is not in force: of those looked at
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, number: int) -> SubQueue:
+        return self._all[number]
+
+    def of_template(self, templates: TemplateTable, template_id: int) -> int:
+        spec = templates.spec(template_id)
+        if self._policy.sees_templates:
+            sub_queue = self._index.sub_queue(templates.facts(template_id), spec)
+        else:
+            sub_queue = self._index.sub_queue_of_all(spec)
         number = self._numbers.get(sub_queue)
         if number is None:
-            number = self._numbers[sub_queue] = len(self._sub_queues)
-            self._sub_queues.append(sub_queue)
+            number = self._numbers[sub_queue] = len(self._all)
+            self._all.append(sub_queue)
         return number
+
+    def rules(self, number: int) -> tuple[Rule, ...]:
+        """The rules that apply to a sub-queue, in their order."""
+        return tuple(self._policy.rules[rule] for rule in self._all[number].chain)

@@ -96,6 +96,8 @@ class Faults:
     def forgive(self, rows: Rows) -> None:
         """These pods have no faults any more."""
         self._pods.faults[rows] = 0
+        if not self._all:
+            return
         kept = np.ones(len(self._pods.faults), np.bool_)
         kept[rows] = False
         for fault in list(self._all.values()):

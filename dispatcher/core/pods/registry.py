@@ -7,7 +7,7 @@ they are *forgotten*: rows, names and templates are free for others. A submissio
 well."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -47,7 +47,12 @@ _SLICE_NAMES = 3_000
 LEAST_FREED_ROWS = 16
 _LOOKED_THROUGH_PART = 8
 _MOST_RANGES = 1000  # freed in one step
-LOOKED_AT_ONCE = 1 << 20  # rows of a set: some ten milliseconds
+LOOKED_AT_ONCE = 1 << 19  # rows of a set: some ten milliseconds
+_NAMES_AT_ONCE = 2000  # the same of a set whose pods have names of their own
+
+# How long `forget_deleted` goes on, and what it takes, by estimate.
+_FORGET_MICROS = 10_000.0
+_FORGET_SET_MICROS, _FORGET_ROW_MICROS, _FORGET_NAME_MICROS = 5.0, 0.02, 5.0
 
 
 class PodRegistry:
@@ -66,6 +71,7 @@ class PodRegistry:
         self.attempts_changed: list[Rows] = []  # pods with a changed attempt count, for the journal
         self.directory = Directory(self.pods)
         self._to_forget: dict[int, PodSet] = {}  # sets with deleted pods, by index
+        self._round: list[PodSet] = []  # of these, those that `forget_deleted` goes on with
         self.templates = TemplateTable(decode, read_facts)
         self.reasons = Reasons()
         self.history = PodHistory(self.pods, self.reasons)
@@ -141,22 +147,39 @@ class PodRegistry:
         return bool(self._to_forget)
 
     def forget_deleted(self) -> list[Submission]:
-        """Free rows and names of deleted pods that hold no reservation and are in no batch and no queue.
-        Returns the submissions that are forgotten with the last of their pods."""
+        """Free rows and names of deleted pods that hold no reservation and are in no batch and no queue, as many
+        as take some milliseconds; the next call goes on. Returns the submissions that are forgotten with the last
+        of their pods."""
+        if not self._round:
+            self._round = list(reversed(self._to_forget.values()))
         forgotten = []
-        for pod_set in list(self._to_forget.values()):
+        micros = 0.0
+        while self._round and micros < _FORGET_MICROS:
+            pod_set = self._round.pop()
+            if pod_set.index not in self._to_forget:
+                continue
+            micros += _FORGET_SET_MICROS
             least = max(LEAST_FREED_ROWS, pod_set.held // _LOOKED_THROUGH_PART) if pod_set.live else 0
             if not pod_set.submission.durable or (pod_set.to_forget < least and not pod_set.looked_at):
                 continue
-            self._forget_deleted_of(pod_set)
+            micros += self._forget_deleted_of(pod_set)
+            if pod_set.looked_at:
+                self._round.append(pod_set)
             if not pod_set.held and not any(s.held for s in pod_set.submission.sets):
                 self._forget(pod_set.submission)
                 forgotten.append(pod_set.submission)
         return forgotten
 
-    def _forget_deleted_of(self, pod_set: PodSet) -> None:
-        """Look through the next rows of a set. `to_forget` is counted anew from the first ones on."""
-        first, stop = pod_set.looked_at, min(pod_set.count, pod_set.looked_at + LOOKED_AT_ONCE)
+    @property
+    def forgetting(self) -> bool:
+        """Whether `forget_deleted` has not gone through all sets yet."""
+        return bool(self._round)
+
+    def _forget_deleted_of(self, pod_set: PodSet) -> float:
+        """Look through the next rows of a set. `to_forget` is counted anew from the first ones on. Returns the
+        time that it took, in microseconds by estimate."""
+        at_once = LOOKED_AT_ONCE if pod_set.names is None else _NAMES_AT_ONCE
+        first, stop = pod_set.looked_at, min(pod_set.count, pod_set.looked_at + at_once)
         if not first:
             pod_set.to_forget = 0
         pods, rows = self.pods, self._held(pod_set, first, stop)
@@ -173,6 +196,8 @@ class PodRegistry:
         pod_set.looked_at = 0 if stop == pod_set.count else stop
         if not pod_set.held or not (pod_set.to_forget or pod_set.looked_at):
             del self._to_forget[pod_set.index]
+        per_row = _FORGET_ROW_MICROS if pod_set.names is None else _FORGET_NAME_MICROS
+        return (stop - first) * per_row
 
     def _free(self, pod_set: PodSet, ranges: list[tuple[int, int]]) -> None:
         """Free these rows of a set, (first, count), and with the last ones the set."""
@@ -189,9 +214,11 @@ class PodRegistry:
             pod_set.names = None if pod_set.names is None else ()
             pod_set.ungated, pod_set.refused = {}, None
         elif pod_set.names is not None:
-            pod_set.names = {
-                row - pod_set.first: pod_set.pod_name(row) for row in self.rows_of(pod_set).tolist()
-            }
+            kept = pod_set.names
+            names = dict(kept) if isinstance(kept, Mapping) else dict(enumerate(kept))
+            for row in rows.tolist():
+                del names[row - pod_set.first]
+            pod_set.names = names
 
     def _forget(self, submission: Submission) -> None:
         del self.directory.submissions[submission.key]
@@ -271,6 +298,8 @@ class PodRegistry:
 
     def first_row(self, pod_set: PodSet) -> int:
         """The first of `rows_of`."""
+        if pod_set.held == pod_set.count:
+            return pod_set.first
         return pod_set.first + int((self.pods.pod_set[pod_set.range] == pod_set.index).argmax())
 
     def count_by_phase(self, pod_set: PodSet) -> NDArray[np.int64]:

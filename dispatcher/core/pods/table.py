@@ -78,10 +78,17 @@ def grouped(rows: Rows, numbers: NDArray[np.integer[Any]]) -> Iterator[tuple[int
         yield number, ordered[start:end]
 
 
+_COUNTED_AT_ONCE = 1 << 17
+
+
 def count_by_phase(phases: NDArray[np.uint8]) -> NDArray[np.int64]:
     """How many of these are each phase, by its number. In a quarter of the time of np.bincount, which makes
     numbers of 8 bytes of them first."""
-    return np.array([np.count_nonzero(phases == phase) for phase in Phase], np.int64)
+    found = np.zeros(len(Phase), np.int64)
+    for start in range(0, len(phases), _COUNTED_AT_ONCE):  # what stays in the processor's cache
+        part = phases[start : start + _COUNTED_AT_ONCE]
+        found += [np.count_nonzero(part == phase) for phase in Phase]
+    return found
 
 
 # NumPy finds the distinct ones of so many in a fraction of a millisecond.

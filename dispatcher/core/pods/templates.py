@@ -170,6 +170,11 @@ class TemplateTable(GrowingColumns):
     def live_ids(self) -> list[int]:
         return list(self._ids.values())
 
+    def is_live(self, template_id: int) -> bool:
+        """Whether pods have this template."""
+        key = (int(self.class_id[template_id]), int(self.kind_id[template_id]))
+        return self._ids.get(key) == template_id
+
     def hold(self, template_ids: NDArray[np.uint32]) -> None:
         """Count one more pod for each of these templates."""
         ids, counts = _counted(template_ids)

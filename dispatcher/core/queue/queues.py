@@ -33,6 +33,7 @@ GANG_SCHEDULING = "GangScheduling"
 # 2 to 20 microseconds per group, so passes are rarer when there are more groups.
 WAKE_INTERVAL_SECONDS = 0.1
 WAKE_INTERVAL_SECONDS_PER_GROUP = 1e-4
+_WOKEN_AT_ONCE = 50_000  # pods: some 10 ms
 MAX_WAKE_INTERVAL_SECONDS = 5.0
 
 # After this many refusals by the resolver a pod no longer goes straight back to the front.
@@ -49,6 +50,8 @@ class Queues:
         self._unschedulable = UnschedulablePods()
         self._history = ChangeHistory()
         self._woke_at = float("-inf")
+        # Changes for which pods are still to be woken, of those that came before this place in their order.
+        self._waking: tuple[Changes, int] | None = None
         self._gangs_to_check: dict[int, Gang] = {}  # by number: changed since the last tick
         self.incoming: Counter[tuple[str, str]] = Counter()  # pods by queue and event, for metrics
 
@@ -315,13 +318,12 @@ class Queues:
             self.requeue(rows, now, now_ms, event="PolicyChange", front=False)
 
     def _reroute(self) -> None:
-        phase = self._registry.pods.phase
         for gang in self._registry.gangs.every_incomplete():
             if gang.queued:
                 gang.queued = False
                 self._gangs_to_check[gang.number] = gang  # pods that joined meanwhile are in no queue
         for rows, queued_at in self.active.drain():
-            self.enqueue(rows[phase[rows] == Phase.QUEUED], queued_at)
+            self.enqueue(rows, queued_at)  # those that are not QUEUED any more are passed over as before
 
     def _back_off(self, rows: Rows, now: float, now_ms: int) -> None:
         pods = self._registry.pods
@@ -331,18 +333,24 @@ class Queues:
             self._backoff.add(part, now + seconds)
 
     def _process_changes(self, now: float, now_ms: int) -> None:
-        groups = len(self._unschedulable)
-        interval = WAKE_INTERVAL_SECONDS + WAKE_INTERVAL_SECONDS_PER_GROUP * groups
-        interval = min(interval, MAX_WAKE_INTERVAL_SECONDS)
-        if self._history.none_pending or now - self._woke_at < interval:
-            return
-        updates = self._history.take_pending(now)
-        if not updates:
-            return
-        self._woke_at = now
-        changes = merge(updates)
+        if self._waking is None:
+            groups = len(self._unschedulable)
+            interval = WAKE_INTERVAL_SECONDS + WAKE_INTERVAL_SECONDS_PER_GROUP * groups
+            interval = min(interval, MAX_WAKE_INTERVAL_SECONDS)
+            if self._history.none_pending or now - self._woke_at < interval:
+                return
+            updates = self._history.take_pending(now)
+            if not updates:
+                return
+            self._woke_at = now
+            self._waking = merge(updates), self._unschedulable.next_order
+        changes, before = self._waking
         phase = self._registry.pods.phase
-        woken = self._unschedulable.wake(lambda group: self._may_help(group, changes), now, phase)
+        woken = self._unschedulable.wake(
+            lambda group: self._may_help(group, changes), now, phase, before=before, most=_WOKEN_AT_ONCE
+        )
+        if woken.whole:
+            self._waking = None
         self._move_woken(woken, now, now_ms, event=CLUSTER_CHANGE)
 
     def _move_woken(self, woken: Woken, now: float, now_ms: int, *, event: str) -> None:

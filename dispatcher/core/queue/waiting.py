@@ -93,6 +93,7 @@ class Woken:
 
     ready: list[Rows]
     later: list[tuple[float, Rows]]
+    whole: bool = True  # there are no more
 
 
 class UnschedulablePods:
@@ -101,7 +102,7 @@ class UnschedulablePods:
     def __init__(self) -> None:
         self._groups: dict[WaitingGroup, list[_Entry]] = {}
         self._flushes: deque[tuple[float, WaitingGroup]] = deque()  # one per entry, ascending
-        self._order = count()
+        self._next_order = 0
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -109,20 +110,45 @@ class UnschedulablePods:
     def add(self, group: WaitingGroup, rows: Rows, now: float, backoff_seconds: float) -> None:
         """Wait for a change, for at least `backoff_seconds` and at most five minutes."""
         flush_at = now + FLUSH_UNSCHEDULABLE_SECONDS
-        entry = _Entry(next(self._order), rows, now + backoff_seconds, flush_at)
+        entry = _Entry(self._next_order, rows, now + backoff_seconds, flush_at)
+        self._next_order += 1
         self._groups.setdefault(group, []).append(entry)
         self._flushes.append((flush_at, group))
 
-    def wake(self, helped: Callable[[WaitingGroup], bool], now: float, phase: NDArray[np.uint8]) -> Woken:
-        """The cluster changed: remove and return the groups that it may help, each pod ready after its
-        backoff."""
-        entries = []
+    @property
+    def next_order(self) -> int:
+        """The place in the order of arrival of whoever comes next."""
+        return self._next_order
+
+    def wake(
+        self,
+        helped: Callable[[WaitingGroup], bool],
+        now: float,
+        phase: NDArray[np.uint8],
+        *,
+        before: int,
+        most: int,
+    ) -> Woken:
+        """The cluster changed: remove and return pods of the groups that it may help, each ready after its
+        backoff. Only those that came before that place in the order, and about `most`: the rest stays."""
+        entries: list[_Entry] = []
+        left, whole = most, True
         for group in [group for group in self._groups if helped(group)]:
-            entries += _still_waiting(self._groups.pop(group), phase)
+            waiting = _still_waiting(self._groups[group], phase)
+            number = 0
+            while number < len(waiting) and waiting[number].order < before and left > 0:
+                left -= len(waiting[number].rows)
+                number += 1
+            entries += waiting[:number]
+            self._keep(group, waiting[number:])
+            if left <= 0:
+                whole = False
+                break
         entries.sort(key=lambda entry: entry.order)
         return Woken(
             ready=[p.rows for p in entries if p.not_before <= now],
             later=[(p.not_before, p.rows) for p in entries if p.not_before > now],
+            whole=whole,
         )
 
     def take(self, selects: Callable[[Rows], NDArray[np.bool_]], phase: NDArray[np.uint8]) -> list[Rows]:

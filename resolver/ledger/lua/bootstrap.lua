@@ -16,6 +16,11 @@ if redis.call('HEXISTS', META, 'epoch') == 0 then
   )
 elseif redis.call('HEXISTS', META, 'format') == 0 then
   local pending = redis.call('HGETALL', PENDING)
+  for i = 2, #pending, 2 do  -- before anything is written: an error would leave the others brought forward
+    if #pending[i] < 8 then
+      return redis.error_reply('DAMAGED ' .. PENDING .. ' has a record without a deadline')
+    end
+  end
   for i = 1, #pending, 2 do
     local deadline = string.format('%d', (struct.unpack('<I8', pending[i + 1])))
     redis.call('ZADD', LEASES, deadline, pending[i])

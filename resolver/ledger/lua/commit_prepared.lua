@@ -39,7 +39,7 @@ if #committed > 0 then
   write_fields(RESERVATIONS, changes)
   local entry, definitions = {'n', '', 'R', 0, 'a', ''}, {}
   for i = 1, #groups do
-    definitions[groups[i]] = call('HGET', GROUPS, groups[i])
+    definitions[groups[i]] = call('HGET', GROUPS, groups[i]) or ''
   end
   append_groups(entry, groups, coming, definitions, {}, {}, {})
   for _, field in ipairs(end_prepared(entry, prepared_pods)) do

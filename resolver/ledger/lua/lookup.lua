@@ -27,7 +27,7 @@ local function is_fenced(record)
     in_force = {}
     local workers = call('HGETALL', WORKERS)
     for i = 2, #workers, 2 do
-      in_force[string.match(workers[i], '^%d+')] = true
+      in_force[string.match(workers[i], '^%d+') or ''] = true
     end
   end
   return not in_force[string.format('%d', (unpack_values('<I8', record, 17)))]

@@ -18,25 +18,6 @@ local function write_ports(node, held)
   end
 end
 
--- Pods of groups came (sign 1) or left (-1). `keys`: the groups' keys; `nodes`: for each key, the nodes of
--- its pods. A group's definition is stored as long as the group has pods; `definitions` has those of new
--- pods. Returns all definitions.
-local function count_groups(sign, keys, nodes, definitions)
-  local found = {}
-  for i = 1, #keys do
-    local key, on = keys[i], nodes[keys[i]]
-    local pods = call('HINCRBY', GROUP_PODS, key, sign * #on)
-    found[key] = definitions and definitions[key] or call('HGET', GROUPS, key)
-    if sign > 0 and pods == #on then
-      call('HSET', GROUPS, key, found[key])
-    elseif pods == 0 then
-      call('HDEL', GROUPS, key)
-      call('HDEL', GROUP_PODS, key)
-    end
-  end
-  return found
-end
-
 -- Adds pods that came and pods that left to a feed entry: keys of groups, and for each key the nodes of
 -- its pods and the definition.
 local function append_groups(entry, came, came_to, came_definitions, left, left_from, left_definitions)
@@ -61,21 +42,53 @@ local function commit_field(record)
   return string.format('%d', (unpack_values('<I8', record, 9)))
 end
 
--- Takes these numbers of pods, by field, from prepared commits. Adds the commits without pods left to the
--- feed entry, and returns their fields.
-local function end_prepared(entry, pods)
-  local over, packed = {}, {}
-  for field, gone in pairs(pods) do
-    if call('HINCRBY', PREPARED, field, -gone) <= 0 then
-      call('HDEL', PREPARED, field)
-      over[#over + 1], packed[#packed + 1] = field, pack_values('<I8', tonumber(field))
+local count_groups, end_prepared
+do
+  -- What is no number was damaged. Then it is counted anew: an error would leave half of the change written.
+  local function add_to(key, field, amount)
+    local value = redis.pcall('HINCRBY', key, field, amount)
+    if type(value) == 'table' then
+      value = math.max(0, amount)
+      call('HSET', key, field, value)
     end
+    return value
   end
-  if #over > 0 then
-    local at = #entry
-    entry[at + 1], entry[at + 2] = 'e', concat(packed)
+
+  -- Pods of groups came (sign 1) or left (-1). `keys`: the groups' keys; `nodes`: for each key, the nodes of
+  -- its pods. A group's definition is stored as long as the group has pods; `definitions` has those of new
+  -- pods. Returns all definitions.
+  function count_groups(sign, keys, nodes, definitions)
+    local found = {}
+    for i = 1, #keys do
+      local key, on = keys[i], nodes[keys[i]]
+      local pods = add_to(GROUP_PODS, key, sign * #on)
+      found[key] = definitions and definitions[key] or call('HGET', GROUPS, key) or ''
+      if sign > 0 and pods == #on then
+        call('HSET', GROUPS, key, found[key])
+      elseif pods == 0 then
+        call('HDEL', GROUPS, key)
+        call('HDEL', GROUP_PODS, key)
+      end
+    end
+    return found
   end
-  return over
+
+  -- Takes these numbers of pods, by field, from prepared commits. Adds the commits without pods left to the
+  -- feed entry, and returns their fields.
+  function end_prepared(entry, pods)
+    local over, packed = {}, {}
+    for field, gone in pairs(pods) do
+      if add_to(PREPARED, field, -gone) <= 0 then
+        call('HDEL', PREPARED, field)
+        over[#over + 1], packed[#packed + 1] = field, pack_values('<I8', tonumber(field))
+      end
+    end
+    if #over > 0 then
+      local at = #entry
+      entry[at + 1], entry[at + 2] = 'e', concat(packed)
+    end
+    return over
+  end
 end
 
 -- The number of the first claimed port that clashes with a held one: same port and protocol, and the same

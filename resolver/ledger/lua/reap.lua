@@ -12,8 +12,8 @@ local uids, seqs, most, ended = {}, {}, args.most, 0
 while ended < #expired and #uids < most do
   ended = ended + 1
   local field = expired[ended]
-  local listed, seq = call('HGET', PENDING, field) or '', pack_values('<I8', tonumber(field))
-  for at = 1, #listed, 16 do
+  local listed, seq = call('HGET', PENDING, field) or '', pack_values('<I8', tonumber(field) or 0)
+  for at = 1, #listed - 15, 16 do
     uids[#uids + 1], seqs[#seqs + 1] = listed:sub(at, at + 15), seq
   end
   leases.finish(field)

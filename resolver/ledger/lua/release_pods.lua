@@ -42,6 +42,13 @@ local function settle_evictions(released, accounts)
     end
   end
   local records, taken, changes = read_fields(RESERVATIONS, restored), read_fields(TERMINATING, restored), {}
+  for i = #restored, 1, -1 do
+    if not records[i] or not taken[i] then  -- damaged: what is released must be released whole
+      table.remove(restored, i)
+      table.remove(records, i)
+      table.remove(taken, i)
+    end
+  end
   for i = 1, #restored do
     local resources, amounts = reserved_amounts(records[i])
     local share = {unpack_values('<' .. rep('i8', resources), taken[i], UID_BYTES + 1)}

@@ -86,8 +86,9 @@ class Cycle:
         preemption: PreemptionEvaluator,
         outcomes: OutcomeCollector,
         algorithm: AlgorithmCalls | None = None,
+        is_used: Callable[[Demand], bool] = lambda _: True,
     ) -> None:
-        """`algorithm` places whole batches of the pods that suit it; None: every pod is ranked."""
+        """`is_used`: see Rankings. `algorithm` places whole batches of the pods that suit it; None: every pod is ranked."""
         self.costs = CostMeter()
         self.failures = PluginFailures()
         self.streak = FailureStreak()
@@ -105,7 +106,7 @@ class Cycle:
         self._preemption = preemption
         self._outcomes = outcomes
         self._placer = RunPlacer(cache, ties, alternates=limits.alternates)
-        self._rankings = Rankings(profile, cache, ties, limit_bytes=limits.ranking_bytes)
+        self._rankings = Rankings(profile, cache, ties, limit_bytes=limits.ranking_bytes, is_used=is_used)
         self._sampled = SampledScoring(
             cache, profile, self._rankings, ties, rng, nodes=limits.sample_nodes, alternates=limits.alternates
         )

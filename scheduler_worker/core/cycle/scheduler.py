@@ -103,6 +103,7 @@ class Scheduler:
             preemption=self._preemption,
             outcomes=self._outcomes,
             algorithm=algorithm,
+            is_used=self._classes.is_used,
         )
         # An algorithm sees a batch whole, and mixes it as it likes.
         self._mixes = profile.mixes and algorithm is None

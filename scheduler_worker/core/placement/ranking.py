@@ -160,9 +160,19 @@ def _largest(score: RawScore, feasible: Mask) -> int:
 
 class Rankings:
     """One for each demand. Beyond `limit_bytes` for their columns the least recently used ones are
-    dropped."""
+    dropped. Pods in hand may have the demand of a class that is forgotten already, or one that no class was seen
+    with: its ranking goes with the next class that is forgotten."""
 
-    def __init__(self, profile: Profile, cache: NodeInfoCache, ties: TieOrder, *, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        cache: NodeInfoCache,
+        ties: TieOrder,
+        *,
+        limit_bytes: int,
+        is_used: Callable[[Demand], bool],
+    ) -> None:
+        """`is_used`: whether a class has this demand."""
         self._profile = profile
         self._cache = cache
         self._ties = ties
@@ -170,6 +180,8 @@ class Rankings:
         self._limit_bytes = limit_bytes
         self._kept: OrderedDict[Demand, Ranking] = OrderedDict()
         self._bytes_per_node = 0  # of all of them
+        self._is_used = is_used
+        self._passing: list[Demand] = []  # those of no class when their rankings were made
 
     def __contains__(self, demand: Demand) -> bool:
         return demand in self._kept
@@ -179,7 +191,8 @@ class Rankings:
 
     def forget(self, demands: Iterable[Demand]) -> None:
         """No class has these demands."""
-        for demand in demands:
+        passing, self._passing = self._passing, []
+        for demand in [*demands, *(demand for demand in passing if not self._is_used(demand))]:
             dropped = self._kept.pop(demand, None)
             if dropped is not None:
                 self._bytes_per_node -= dropped.bytes_per_node
@@ -197,6 +210,8 @@ class Rankings:
         kind = PodRanking if demand.about_pods else Ranking
         ranking = kind(demand, self._statics.of(demand), self._profile, self._cache, self._ties)
         self._kept[demand] = ranking
+        if not self._is_used(demand):
+            self._passing.append(demand)
         self._bytes_per_node += ranking.bytes_per_node
         while self._bytes_per_node * self._cache.size > self._limit_bytes and len(self._kept) > 1:
             _, dropped = self._kept.popitem(last=False)

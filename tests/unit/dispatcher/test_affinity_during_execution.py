@@ -7,6 +7,7 @@ from dispatcher.core import messages as m
 from dispatcher.core.machine import Settings
 from dispatcher.core.pods.sets import NewJob, Order
 from dispatcher.core.pods.table import Phase
+from dispatcher.core.slices import finished
 from hoss.model.cluster import ObjectKey, PodDisruptionBudget, Threshold
 from hoss.model.pod import DuringExecution, PodSpec
 from hoss.model.selectors import LabelSelector
@@ -42,7 +43,7 @@ def test_a_pod_that_asks_for_a_report_stays_and_says_why_it_should_not(bench):
     assert bench.all_are(rows, Phase.BOUND)
     (logged,) = bench.machine.log.since(revision)
     assert (logged.nodes.tolist(), logged.texts) == ([3, 3], (MISPLACED,))
-    assert bench.machine.taint_eviction.misplaced() == {MISPLACED: 2}
+    assert finished(bench.machine.taint_eviction.misplaced()) == {MISPLACED: 2}
     assert [warn.fields for warn in bench.instructions(m.Warn)] == [{"node": "n3", "pods": 2}]
 
 
@@ -55,7 +56,7 @@ def test_a_report_is_made_once_and_ends_when_the_node_matches_again(bench):
     assert len(bench.instructions(m.Warn)) == 1
     seen(bench, disk="ssd")
     assert reasons(bench, rows) == ["", ""]
-    assert bench.machine.taint_eviction.misplaced() == {}
+    assert finished(bench.machine.taint_eviction.misplaced()) == {}
 
 
 def test_a_pod_that_asks_for_it_is_released_and_then_queued_again_with_the_reason(bench):

@@ -10,6 +10,7 @@ from dispatcher.core import messages as m
 from dispatcher.core.pods.sets import NO_RULE, GangRule, NewGang, NewPods, Order
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.policy.rules import Match, Rule, Selector
+from dispatcher.core.slices import finished
 from hoss.model.pod import PodSpec
 
 BOUND, UNSCHEDULABLE, RETURNED = m.OutcomeCode.BOUND, m.OutcomeCode.UNSCHEDULABLE, m.OutcomeCode.RETURNED
@@ -276,7 +277,7 @@ def test_a_dispatcher_that_starts_gives_back_a_part_that_nobody_confirmed_and_wa
     parts = [accept("a", "b"), accept("c")]
     rows = np.arange(3, dtype=np.uint32)
     bench.machine.restore_bound(rows[:2], np.array([1, 2], np.uint32))
-    (release,) = bench.machine.restore_gangs(rows[:2], bench.now)
+    (release,) = finished(bench.machine.restore_gangs(rows[:2], bench.now))
     assert release.rows.tolist() == [0, 1]
     for part in parts:
         bench.handle(m.Admitted(part))
@@ -290,7 +291,7 @@ def test_a_dispatcher_that_starts_gives_back_a_part_that_nobody_confirmed_and_wa
 def test_a_dispatcher_that_starts_takes_a_gang_that_is_confirmed_as_begun(bench, accept):
     parts = [accept("a"), accept("b")]
     bench.machine.restore_bound(np.array([0], np.uint32), np.array([1], np.uint32))
-    assert not bench.machine.restore_gangs(np.empty(0, np.uint32), bench.now)
+    assert not finished(bench.machine.restore_gangs(np.empty(0, np.uint32), bench.now))
     for part in parts:
         bench.handle(m.Admitted(part))
     bench.join("w1")
@@ -431,5 +432,5 @@ def test_a_dispatcher_that_starts_without_the_pod_group_gives_back_what_nobody_c
     accept("a", "b", minimum=0, rule=MISSING)
     rows = np.arange(2, dtype=np.uint32)
     bench.machine.restore_bound(rows, np.array([1, 2], np.uint32))
-    (release,) = bench.machine.restore_gangs(rows, bench.now)
+    (release,) = finished(bench.machine.restore_gangs(rows, bench.now))
     assert release.rows.tolist() == [0, 1], "whether it is all of the gang is unknown"

@@ -7,6 +7,7 @@ from dispatcher.api.intake import read_order
 from dispatcher.core import messages as m
 from dispatcher.core.pods.sets import NewGang, NewJob, NewPods, Order
 from dispatcher.core.pods.table import Phase
+from dispatcher.core.slices import finished
 from hoss.errors import InvalidInput
 from hoss.model.pod import PodSpec
 from hoss.v1 import dispatcher_pb2 as pb
@@ -169,7 +170,7 @@ def test_a_starting_dispatcher_gives_back_half_a_gang_that_nobody_confirmed(benc
     half = bench.accept(Order("r", (template,), (NewJob("j", 0, 4, 0),), None, gangs))
     rows = np.arange(4, dtype=np.uint32)
     bench.machine.restore_bound(rows[:2], np.array([1, 2], np.uint32))
-    (release,) = bench.machine.restore_gangs(rows[:2], bench.now)
+    (release,) = finished(bench.machine.restore_gangs(rows[:2], bench.now))
     bench.handle(m.Admitted(half))
     assert release.rows.tolist() == [0, 1]
     bench.join("w1")

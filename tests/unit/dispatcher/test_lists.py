@@ -6,6 +6,7 @@ import pytest
 
 from dispatcher.api.queries import Queries
 from dispatcher.core import messages as m
+from dispatcher.core.pods.sets import NewGang, NewJob, Order
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.slices import finished
 from dispatcher.ledger.nodes import ClusterNodes
@@ -180,3 +181,62 @@ async def test_while_pods_are_looked_for_others_get_their_turn(bench, queries):
         turns += 1
     assert not (await looking).pods
     assert turns >= 3
+
+
+def audit_pages(queries, limit):
+    request, found = pb.DispatcherAuditRequest(limit=limit), []
+    while True:
+        reply = finished(queries.audit(request))
+        found.append(reply)
+        if not reply.next_page_token:
+            return found
+        request.page_token = reply.next_page_token
+
+
+@pytest.fixture
+def bound(bench):
+    """The UIDs of two bound jobs. There are also three gangs of three, of which two pods are bound each: the
+    state machine would not allow that, so it is undone in the end."""
+    bench.join("w1")
+    bench.job("first", 3)
+    bench.job("last", 2)
+    while bench.sent["w1"]:
+        bench.answer("w1", m.OutcomeCode.BOUND, node=7)
+    gangs = []
+    for number in range(3):
+        new = (NewGang("default", f"gang-{number}", 3),)
+        job = NewJob(f"job-{number}", 0, 3, gang=0)
+        gangs.append(bench.admit_order(Order(f"r{number}", (bench._template(PodSpec()),), (job,), None, new)))
+    phases = bench.machine.registry.pods.phase
+    before = phases.copy()
+    for rows in gangs:
+        phases[rows[:2]] = Phase.BOUND
+    yield [bytes(uid) for uid in bench.machine.registry.pods.uid[:5]]
+    phases[:] = before
+
+
+def test_pages_of_an_audit_hold_each_bound_pod_once_and_then_each_broken_gang(bound, queries):
+    (whole,) = audit_pages(queries, 0)
+    assert whole.bound_uids[: 5 * 16] == b"".join(bound)
+    assert [gang.name for gang in whole.broken_gangs] == ["gang-0", "gang-1", "gang-2"]
+    for limit in (1, 2, 3, 11):
+        pages = audit_pages(queries, limit)
+        assert all(len(page.bound_uids) <= 16 * limit for page in pages)
+        assert all(len(page.broken_gangs) <= limit for page in pages)
+        assert b"".join(page.bound_uids for page in pages) == whole.bound_uids
+        assert b"".join(page.bound_nodes for page in pages) == whole.bound_nodes
+        assert [gang for page in pages for gang in page.broken_gangs] == list(whole.broken_gangs)
+
+
+@pytest.mark.parametrize("token", ["x", "gangs/x", "gangs/"])
+def test_a_token_of_an_audit_that_no_reply_gave_is_refused(queries, token):
+    with pytest.raises(InvalidInput, match=f"'{token}' is not from an earlier reply"):
+        finished(queries.audit(pb.DispatcherAuditRequest(page_token=token)))
+
+
+async def test_while_an_audit_is_made_others_get_their_turn(bench, queries):
+    bench.job("large", 1_500_000)
+    auditing = asyncio.ensure_future(in_turns(queries.audit(pb.DispatcherAuditRequest())))
+    await asyncio.sleep(0)
+    assert not auditing.done()
+    assert not (await auditing).bound_uids

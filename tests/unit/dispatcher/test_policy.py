@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.policy.index import RuleIndex
 from dispatcher.core.policy.rules import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector, facts_of
+from dispatcher.core.slices import finished
 from dispatcher.workers.link import work_message
 from hoss.model.conflicts import ConflictRule, Criteria
 from hoss.model.pod import DeviceRequest, PodSpec, PodTemplate, QosClass
@@ -255,3 +257,40 @@ def test_gated_pods_stay_gated_under_a_new_policy(new_bench):
     bench.set_policy(Rule("all"))
     assert bench.all_are(rows, Phase.UNSCHEDULABLE)
     assert not bench.sent
+
+
+def classes(bench, count):
+    """So many queued pods, each of a class of its own; returns their rows."""
+    specs = [PodSpec(labels=(("pod", str(number)),)) for number in range(count)]
+    return np.concatenate([bench.pods(f"pod-{number}", spec=spec) for number, spec in enumerate(specs)])
+
+
+def test_templates_that_come_and_go_while_a_policy_is_prepared_are_routed_by_it(bench):
+    rows = classes(bench, 20)
+    policy = Policy((Rule("labelled", match=Match(labels=labelled(app="web"))), Rule("rest")), version=2)
+    setting = bench.machine.setting_policy(policy, lambda: bench.now)
+    for _ in range(10):
+        next(setting)
+    bench.handle(m.Deleted(rows[:15]))
+    for _ in range(3):
+        bench.pass_time(10)
+    web = bench.pods("web", spec=PodSpec(labels=(("app", "web"),)))  # gets the number of a template that went
+    bench._take(finished(setting))
+    templates, pods = bench.machine.registry.templates, bench.machine.registry.pods
+    routes = templates.sub_queue[pods.template[np.concatenate([rows[15:], web])]].tolist()
+    assert len(set(routes[:-1])) == 1
+    assert routes[-1] != routes[0]
+    assert bench.machine.routing.policy is policy
+    assert bench.phases(rows[15:]) == [Phase.QUEUED] * 5
+
+
+def test_while_a_policy_is_prepared_the_former_one_is_in_force(bench):
+    classes(bench, 20)
+    before = bench.machine.routing.policy
+    setting = bench.machine.setting_policy(Policy((Rule("new"),), version=2), lambda: bench.now)
+    assert sum(1 for _ in setting) == 20  # one template each
+    assert bench.machine.routing.policy is not before
+    setting = bench.machine.setting_policy(before, lambda: bench.now)
+    for _ in range(20):
+        next(setting)
+        assert bench.machine.routing.policy is not before

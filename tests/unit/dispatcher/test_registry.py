@@ -239,3 +239,37 @@ def test_pods_that_are_deleted_behind_the_part_that_is_looked_at_are_forgotten_b
     for _ in range(3):
         registry.forget_deleted()
     assert (registry.pods.in_use, registry.any_to_forget) == (0, False)
+
+
+def test_many_sets_are_forgotten_in_parts_and_all_in_the_end(registry):
+    submissions = []
+    for number in range(3000):
+        order = Order(f"r{number}", (template(),), (NewJob(f"job-{number}", 0, 1),), None)
+        submissions.append(registry.accept(order, 0))
+        registry.admit(submissions[-1], 0)
+    registry.pods.in_queue[:] = False
+    registry.mark_deleted(np.arange(3000, dtype=np.uint32), 0)
+    first = registry.forget_deleted()
+    assert 0 < len(first) < 3000
+    assert registry.forgetting
+    rest = []
+    while registry.forgetting:
+        rest += registry.forget_deleted()
+    assert len(first) + len(rest) == 3000
+    assert not registry.any_to_forget
+    assert registry.pods.in_use == 0
+
+
+def test_a_list_is_forgotten_in_parts_and_the_names_that_are_left_stay_right(registry):
+    names = tuple(f"pod-{number}" for number in range(5000))
+    pods = NewPods(names, np.zeros(5000, np.uint32), None)
+    submission = registry.accept(Order("list", (template(),), (), pods), 0)
+    registry.admit(submission, 0)
+    registry.pods.in_queue[:] = False
+    registry.mark_deleted(np.arange(1000, 5000, dtype=np.uint32), 0)
+    for _ in range(10):
+        registry.forget_deleted()
+    assert registry.pods.in_use == 1000
+    assert [registry.set_of(row).pod_name(row) for row in (0, 999)] == ["pod-0", "pod-999"]
+    assert registry.directory.row_of_name("default", "pod-999") == 999
+    assert registry.directory.row_of_name("default", "pod-1000") is None

@@ -379,3 +379,42 @@ async def test_names_of_deleted_pods_belong_to_whoever_has_them_next_also_after_
     assert found.in_use == 1 + 2 + 1 + 2  # web again, db, lone again, and the list with kept
     await runtime.end()
     await successor.end()
+
+
+async def test_while_a_large_journal_is_recovered_others_get_their_turn(journal, ledger):
+    """One of them renews the lease, which is over after a second and a half."""
+    (request,) = submission([Workload("large", PodTemplate(PodSpec(), owner_kind="Job"), 1_000_000)], "large")
+    await journal.record(Record(b"key", 1, request.SerializeToString()))
+    successor = Runtime(Machine(Settings(), Policy(), decode, random.Random(1)), ledger, journal)
+    registry = successor.machine.registry
+    made = registry.accept(read_order(request), 1)
+    uids, prefix = registry.pods.uid[:300_000].copy(), made.sets[0].uid_prefix
+    await journal.delete({prefix: np.arange(1_000_000) >= 500_000})
+    registry.abandon(made)
+
+    async def reservations() -> AsyncIterator[ReservationColumns]:
+        for start in range(0, 300_000, 100_000):
+            no, zero = np.zeros(100_000, np.bool_), np.zeros(100_000, np.uint64)
+            nodes = np.zeros(100_000, np.uint32)
+            part = uids[start : start + 100_000]
+            yield ReservationColumns(part, nodes, nodes, zero, no, zero, no, no)
+
+    ledger.reservations = reservations
+    recovering = asyncio.ensure_future(recover(successor, term=1))
+    seen = {phase: set[int]() for phase in (Phase.DELETED, Phase.BOUND, Phase.QUEUED)}
+    while not recovering.done():
+        await asyncio.sleep(0)
+        for phase, numbers in seen.items():
+            numbers.add(int(successor.machine.registry.pods.count_by_phase()[phase]))
+    await recovering
+    assert {phase: max(numbers) for phase, numbers in seen.items()} == {
+        Phase.DELETED: 500_000,
+        Phase.BOUND: 300_000,
+        Phase.QUEUED: 200_000,
+    }
+    assert {phase: len(numbers) for phase, numbers in seen.items()} == {
+        Phase.DELETED: 6,
+        Phase.BOUND: 4,
+        Phase.QUEUED: 3,
+    }
+    await successor.end()

@@ -125,3 +125,42 @@ def test_pods_that_no_change_helped_are_tried_after_five_minutes_and_not_before(
     assert bench.phases(rows) == [Phase.UNSCHEDULABLE]
     bench.pass_time(3.0)
     assert bench.phases(rows) == [Phase.SCHEDULING]
+
+
+def all_refused(bench, seen=0):
+    """The worker finds room for none of its pods, however often it gets some."""
+    while bench.sent["w1"]:
+        refuse(bench, seen=seen)
+
+
+def test_very_many_waiting_pods_are_woken_in_parts_and_each_once(bench, monkeypatch):
+    monkeypatch.setattr("dispatcher.core.queue.queues._WOKEN_AT_ONCE", 20)
+    link = bench.join("w1", window=10)
+    rows = bench.job("job", 50, spec=SMALL)
+    all_refused(bench)
+    assert bench.all_are(rows, Phase.UNSCHEDULABLE)
+    bench.handle(m.LinkClosed(link))
+    bench.pass_time(20)  # their backoff is over
+    bench.handle(freed(1000, 1))
+    waiting = []
+    for _ in range(4):
+        waiting.append(bench.phases(rows).count(Phase.UNSCHEDULABLE))
+        bench.pass_time(0.01)
+    assert waiting == [30, 10, 0, 0]
+    assert bench.all_are(rows, Phase.QUEUED)
+
+
+def test_who_was_refused_after_a_change_is_not_woken_by_the_rest_of_it(bench, monkeypatch):
+    monkeypatch.setattr("dispatcher.core.queue.queues._WOKEN_AT_ONCE", 10)
+    bench.join("w1", window=10)
+    rows = bench.job("job", 30, spec=SMALL)
+    all_refused(bench)
+    bench.pass_time(20)
+    bench.handle(freed(1000, 1))
+    attempts = []
+    for _ in range(6):
+        bench.pass_time(0.01)
+        all_refused(bench, seen=1)
+        attempts.append(int(bench.machine.registry.pods.attempts[rows].sum()))
+    assert bench.all_are(rows, Phase.UNSCHEDULABLE)
+    assert attempts[-1] == 2 * len(rows)

@@ -95,3 +95,30 @@ def test_the_ranking_of_a_class_goes_with_the_class_unless_another_one_ranks_ali
     scheduler.forget_classes([2])
     sizes = scheduler.table_sizes()
     assert [sizes[table] for table in ("classes", "rankings", "class_costs")] == [0, 0, 0]
+
+
+def test_the_ranking_that_pods_in_hand_need_after_their_class_is_forgotten_goes_with_the_next_class():
+    scheduler = Scheduler(NodeInfoCache(), default_profile(), np.random.default_rng(1))
+    for number, cpu in ((1, 100), (2, 200)):
+        scheduler.define_class(number, PodSpec(requests=(("cpu", cpu),)))
+    in_hand = scheduler._classes.get(1, None).demand
+    rankings = scheduler._cycle._rankings
+    scheduler.forget_classes([1])
+    rankings.of(in_hand)
+    assert in_hand in rankings
+    scheduler.forget_classes([2])
+    assert in_hand not in rankings
+
+
+def test_a_ranking_that_was_made_before_a_class_had_its_demand_stays_with_the_class():
+    scheduler = Scheduler(NodeInfoCache(), default_profile(), np.random.default_rng(1))
+    scheduler.define_class(1, PodSpec(requests=(("cpu", 100),)))
+    demand = scheduler._classes.get(1, None).demand
+    rankings = scheduler._cycle._rankings
+    scheduler.forget_classes([1])
+    rankings.of(demand)
+    scheduler.define_class(2, PodSpec(requests=(("cpu", 100),)))
+    scheduler.define_class(3, PodSpec(requests=(("cpu", 300),)))
+    assert scheduler._classes.get(2, None).demand is demand
+    scheduler.forget_classes([3])
+    assert demand in rankings
