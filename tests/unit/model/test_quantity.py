@@ -45,6 +45,9 @@ def test_binary_suffixes_stop_at_63_bits_and_decimal_ones_do_not():
     "text",
     [
         "2GiB",
+        "Ei",
+        "+.Pi",
+        "-e-10",
         "1kB",
         "1KI",
         "1K",
