@@ -45,9 +45,6 @@ def test_binary_suffixes_stop_at_63_bits_and_decimal_ones_do_not():
     "text",
     [
         "2GiB",
-        "Ei",
-        "+.Pi",
-        "-e-10",
         "1kB",
         "1KI",
         "1K",
@@ -77,7 +74,7 @@ def test_the_error_names_the_text_and_the_suffix():
         parse_quantity("2GiB")
 
 
-@pytest.mark.parametrize("text", ["", "9" * 5000, "1e99999", "1e-99999"])
+@pytest.mark.parametrize("text", ["", "9" * 5000, "1e99999", "1e-99999", "Ei", "+.Pi", "-e-10"])
 def test_empty_and_absurd_texts_are_refused(text):
     with pytest.raises(InvalidInput):
         parse_quantity(text)
