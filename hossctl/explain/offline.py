@@ -60,7 +60,8 @@ def explain(spec: PodSpec, cluster: Cluster, *, preemption: bool, profile: Profi
     document = explanation_document(explanation)
     if preemption and not explanation.feasible and explanation.failure is None:
         found = preempt(spec, subject, snapshot, profile)
-        first = _WITH_CLAIMS if _claims_devices(spec, snapshot) else _WITHOUT_CLAIMS
+        judged = explanation.rejection is None and _claims_devices(spec, snapshot)
+        first = _WITH_CLAIMS if judged else _WITHOUT_CLAIMS
         document["preemption"] = _preemption_document(found, explanation.message, first)
     return document
 

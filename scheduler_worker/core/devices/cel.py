@@ -7,7 +7,8 @@ absorb errors as the specification says."""
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from scheduler_worker.core.devices import cel_values
+from scheduler_worker.core.devices import cel_functions, cel_values
+from scheduler_worker.core.devices.cel_functions import FUNCTIONS, METHODS, Overload
 from scheduler_worker.core.devices.cel_syntax import (
     Call,
     CelSyntaxError,
@@ -23,13 +24,10 @@ from scheduler_worker.core.devices.cel_syntax import (
     parse,
 )
 from scheduler_worker.core.devices.cel_values import (
-    FUNCTIONS,
-    METHODS,
     NO_OVERLOAD,
     NONE,
     CelError,
     Optional,
-    Overload,
     Value,
 )
 
@@ -191,12 +189,12 @@ def _call(node: Call, names: frozenset[str]) -> _Evaluate:
     compiled = [_compile(arg, names) for arg in args]
     if args and all(isinstance(arg, Literal) for arg in args):
         try:
-            constant = cel_values.call(overloads, [evaluate({}) for evaluate in compiled])
+            constant = cel_functions.call(overloads, [evaluate({}) for evaluate in compiled])
         except CelError:
             pass  # it may stand in a branch that is never taken
         else:
             return lambda _scope: constant
-    return lambda scope: cel_values.call(overloads, [evaluate(scope) for evaluate in compiled])
+    return lambda scope: cel_functions.call(overloads, [evaluate(scope) for evaluate in compiled])
 
 
 def _function(node: Call) -> tuple[list[Overload], list[Node]]:

@@ -93,10 +93,10 @@ class SpreadDomains:
 
     def counts_with_unlabelled(self, index: int) -> NDArray[np.int32]:
         """`counts` where nodes without the label are in the domain of the empty value."""
-        counts, empty = self.counts(index), self._columns[index].numbers.get("")
+        empty = self._columns[index].numbers.get("")
         if empty is None or not self._keyless[index]:
-            return counts
-        counts = counts.copy()
+            return self.counts(index)
+        counts: NDArray[np.int32] = self.counts(index).copy()
         unlabelled = (self.codes(index) < 0) & self._eligible[index][: self._cache.size]
         counts[empty] += self.counts_of_nodes(index)[unlabelled].sum()
         return counts

@@ -289,12 +289,12 @@ class PreemptionSearch:
         if not len(rows):
             return None
         self._evict(rows)
-        fits = not any(self._verdicts(position))
+        fits = not self._refused(position)
         self._violating[rows] = self._overdrawing(rows, np.zeros(len(rows), np.intp), 1)
         victims: list[int] = []
         for row in rows[np.argsort(~self._violating[rows], kind="stable")].tolist() if fits else []:
             self._cluster.restore(row)
-            if any(self._verdicts(position)):
+            if self._refused(position):
                 self._cluster.evict(row)
                 victims.append(row)
         self._restore(np.array(victims, np.intp) if fits else rows)
@@ -308,6 +308,14 @@ class PreemptionSearch:
         for row in rows.tolist():
             self._cluster.restore(row)
         self._pod.refresh()
+
+    def _refused(self, position: int) -> bool:
+        """Whether a filter refuses the node, or cannot judge it."""
+        if any(self._verdicts(position)):
+            return True
+        node = int(self._nodes[position])
+        failures = (state.failure for _, state in self._pod.plugin_state.filters)
+        return any(failure is not None and node in failure.texts for failure in failures)
 
     def _verdicts(self, position: int) -> Iterator[FilterVerdict]:
         """Why the node refuses the pod at present."""

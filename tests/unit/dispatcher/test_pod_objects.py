@@ -129,6 +129,13 @@ def test_what_a_pod_has_as_devices_it_does_not_take_of_its_node(reader):
     assert GPU in dict(reader.read(wanting(status=status)).template.spec.requests), "left by an attempt"
 
 
+def test_cards_that_a_pod_has_as_devices_are_not_cards_of_its_node(reader):
+    made = {"requestMappings": [{"resourceName": "nvidia.com/gpu"}], "resourceClaimName": "c"}
+    status = {"phase": "Running", "extendedResourceClaimStatus": made}
+    assert reader.read(wanting("nvidia.com/gpu", nodeName="n1", status=status)).template.spec.devices is None
+    assert reader.read(wanting("nvidia.com/gpu", nodeName="n1")).template.spec.devices.count == 2
+
+
 def test_what_is_to_be_ignored_is(reader):
     ignoring = PodReader(("hoss",), ignored=("persistent volume claims", "resource claims"))
     assert not ignoring.read(pod(**CLAIM)).problem

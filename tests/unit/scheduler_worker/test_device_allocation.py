@@ -31,7 +31,7 @@ from hoss.model.devices import (
     extended_claim_name,
 )
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec
+from hoss.model.pod import DeviceRequest, PodSpec
 from hoss.model.quantity import parse_quantity
 from hoss.wire.columns import numbered_uids
 from hossctl.explain.offline import explain
@@ -273,6 +273,25 @@ def test_a_pod_that_gets_devices_for_an_extended_resource_takes_no_amount_of_its
         WANTS, replace(NODE, unschedulable=True), replace(with_amount, unschedulable=False)
     )
     assert (node, amount, held) == ("m", 1, ())
+
+
+def test_a_pod_that_gets_devices_for_cards_takes_no_cards_of_its_node():
+    cards = DeviceClass("gpu", extended_resource="nvidia.com/gpu")
+    wants = PodSpec(
+        requests=(("cpu", 100), ("nvidia.com/gpu", 1)),
+        devices=DeviceRequest(1, 1000),
+        claims=PodClaims("pod", "uid-1", (), (ContainerRequests("c", 0, ((1, "nvidia.com/gpu", 1),)),)),
+    )
+    scheduler, _ = live_worker(Cluster(nodes=[NODE]))
+    scheduler.set_devices((cards, SLICE), 0.0)
+    scheduler.define_class(1, wants)
+    runs = np.array([1], np.uint32), np.array([1], np.uint32), np.zeros(1, np.uint16)
+    scheduler.accept(1, numbered_uids(b"pending pod ", 0, 1), *runs)
+    while scheduler.step():
+        pass
+    [columns] = scheduler.take_proposals(now=0.0)
+    assert columns.devices is None
+    assert [held.mappings[0].resource for held in columns.groups[0].held_claims] == ["nvidia.com/gpu"]
 
 
 def test_a_pod_whose_extended_resources_are_not_known_to_be_claims_gets_no_node_without_them():
