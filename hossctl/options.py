@@ -218,20 +218,21 @@ def read_labels(text: str, *, where: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-def read_workers(count: int, named: list[str]) -> "tuple[WorkerOptions, ...]":
-    """`count` workers w1, w2, ... without labels, and those named as `name:label=value,...`."""
+def read_workers(count: int, named: list[str], *, where: str = "--worker") -> "tuple[WorkerOptions, ...]":
+    """`count` workers w1, w2, ... without labels, and those named as `name:label=value,...`. `where`: what the
+    names are given with."""
     from hossctl.local.platform import WorkerOptions  # noqa: PLC0415 - only commands that start workers
 
     workers = [WorkerOptions(f"w{number}") for number in range(1, count + 1)]
     for text in named:
         name, _, labels = text.partition(":")
         if not name:
-            raise InvalidInput(f"{text!r} has no name; write name:label=value,label=value", where="--worker")
-        workers.append(WorkerOptions(name, read_labels(labels, where=f"--worker {name}")))
+            raise InvalidInput(f"{text!r} has no name; write name:label=value,label=value", where=where)
+        workers.append(WorkerOptions(name, read_labels(labels, where=f"{where} {name}")))
     names = [worker.name for worker in workers]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidInput(
-            f"name {repeated[0]!r} is given twice; workers need names of their own", where="--worker"
+            f"name {repeated[0]!r} is given twice; workers need names of their own", where=where
         )
     if not workers:
         raise InvalidInput("no worker; give --workers 1 or more, or --worker NAME", where="--workers")

@@ -10,6 +10,9 @@ PREFER_NO_SCHEDULE = "PreferNoSchedule"
 NO_EXECUTE = "NoExecute"
 FOR_EVER = float("inf")  # seconds
 
+# "true" on nodes whose pods use far more than they requested; whoever measures use sets it.
+NOISY_LABEL = "hoss.dev/noisy"
+
 
 @dataclass(frozen=True, slots=True)
 class Taint:

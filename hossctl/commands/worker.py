@@ -76,7 +76,9 @@ def add(
     given = (("--profile", profile), ("--algorithm", algorithm))
     flags = tuple(text for flag, value in given if value for text in (flag, value))
     document = read_text(config.resolve()) if config else ""
-    workers = [replace(worker, flags=flags, document=document) for worker in read_workers(0, names)]
+    workers = [
+        replace(worker, flags=flags, document=document) for worker in read_workers(0, names, where="worker")
+    ]
     for worker in workers:
         check_worker(worker, where=str(config) if config else f"worker {worker.name}")
     with _running() as starter:

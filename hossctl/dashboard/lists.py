@@ -103,6 +103,7 @@ async def show_worker(client: DispatcherClient, name: str) -> dict[str, Any]:
     conflicts = (await client.conflicts()).pairs
     return {
         **worker_row(found),
+        "state": found.state,  # `since` is about this one; why it fails stands by itself
         "epoch": found.epoch,
         "since": found.state_since_unix_ms,
         "microsPerPod": round(found.micros_per_pod, 1),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.node import NOISY_LABEL
 from hoss.model.resources import written_amount
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
@@ -96,6 +97,7 @@ class NodeTable:
         if index is None:
             return None
         flags = int(self._flags[index])
+        labels = {label.key: label.value for label in self._specs[index].labels}
         return {
             "name": name,
             "resources": [
@@ -110,7 +112,8 @@ class NodeTable:
                 )
                 if allocatable or requested
             ],
-            "labels": {label.key: label.value for label in self._specs[index].labels},
+            "labels": labels,
+            "noisy": labels.get(NOISY_LABEL) == "true",
             "cordoned": bool(flags & FLAG_UNSCHEDULABLE),
             "quarantined": bool(flags & FLAG_QUARANTINED),
             "shrunk": bool(flags & FLAG_SHRUNK),

@@ -297,7 +297,9 @@ def test_every_page_fits_a_phone_in_light_and_dark(page, shared, scheme):
             ("policy", "in force"),
             ("events", "Events"),
             (f"workers/{WORKER}", "tier=batch"),
+            (f"workers/{WORKER}", "Profile\nspread"),
             ("nodes/node-0000", "of 64"),
+            ("nodes/node-0000", "not noisy"),
             (f"jobs/default/fit-{scheme}-0", "2 of 2"),
         ):
             visit(page, shared, path)

@@ -6,6 +6,7 @@ from hoss.client.access import TLS_DIR_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARI
 from hoss.manifests.gangs import GROUP_ANNOTATION, GROUP_LABEL, MIN_AVAILABLE_ANNOTATION
 from hoss.manifests.pod import ANNOTATION as DURING_EXECUTION
 from hoss.manifests.pod import MOVABLE_ANNOTATION
+from hoss.model.node import NOISY_LABEL
 from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE
 from hoss.redis_url import PASSWORD_VARIABLE
 from hoss.telemetry.collector import ENDPOINT, INTERVAL, PROTOCOL
@@ -14,7 +15,6 @@ from hossctl.compare.modes import PARTITION
 from hossctl.local.control_plane import ASSETS_VARIABLE, CACHE_VARIABLE
 from hossctl.traces.openb import CARD_MODEL_LABEL
 from scheduler_worker.config import STRATEGY_LABEL
-from scheduler_worker.core.plugins.quiet_nodes import NOISY_LABEL
 
 
 @dataclass(frozen=True, slots=True)

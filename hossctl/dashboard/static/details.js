@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { Chart } from "./chart.js";
 import { make } from "./dom.js";
 import { clock, count, duration, percent, when } from "./format.js";
-import { labels, NODE_STATES, podColumns, share, state } from "./lists.js";
+import { labels, nodeStates, podColumns, share, state } from "./lists.js";
 import { address } from "./router.js";
 import { heading, link, table } from "./table.js";
 
@@ -79,15 +79,15 @@ export class NodePage extends Detail {
   }
 
   draw({ node, pods, more }) {
-    const states = NODE_STATES.filter((each) => node[each]).join(", ") || "open";
     return [
       heading(`Node ${node.name}`),
       facts([
-        ["State", states],
+        ["State", nodeStates(node)],
+        ["Neighbours", node.noisy ? "noisy: pods here use far more than they requested. " : "not noisy. ", make("a", { href: address(["nodes"], { labels: "hoss.dev/noisy=true" }) }, "Noisy nodes")],
         ...node.resources.map((resource) => [NAMES[resource.name], share(resource.share, `${resource.requested} of ${resource.allocatable}`)]),
       ]),
       section("Labels", make("p", { class: "why" }, labels(node.labels) || "none")),
-      section(more ? "The first pods on it" : "Pods on it", list(podColumns, pods, "Pods on the node", "No pod that was submitted to HOSS is here.")),
+      section(more ? "The first pods on it" : "Pods on it", list(podColumns.filter(([title]) => title !== "Node"), pods, "Pods on the node", "No pod that was submitted to HOSS is here.")),
     ];
   }
 }
@@ -136,7 +136,7 @@ export class WorkerPage extends Detail {
     if (!points) return;
     const options = { gapMs: WORKER_GAP_MS, spanMs: 3_600_000 };
     const at = points.length ? points[points.length - 1][0] : 0;
-    new Chart(this.rate, this.rateLegend, [{ name: "bound", of: (point) => point[1] }], { ...options, log: false, write: count }).show(points, at);
+    new Chart(this.rate, this.rateLegend, [{ name: "bound", of: (point) => point[1] }], { ...options, log: false, write: count, most: 3 }).show(points, at);
     new Chart(this.busy, this.busyLegend, [{ name: "busy", of: (point) => point[2] }, { name: "refused", of: (point) => point[3] }], { ...options, log: false, write: percent, most: 1 }).show(points, at);
   }
 }

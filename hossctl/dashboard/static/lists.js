@@ -24,7 +24,7 @@ export const state = (text) => {
 };
 
 export const NODE_STATES = ["cordoned", "quarantined", "shrunk"];
-const nodeStates = (node) => NODE_STATES.filter((name) => node[name]).join(", ") || "open";
+export const nodeStates = (node) => [...NODE_STATES.filter((name) => node[name]), ...(node.noisy ? ["noisy"] : [])].join(", ") || "open";
 const amount = (node, name) => {
   const found = node.resources.find((resource) => resource.name === name);
   return found ? share(found.share, `${found.requested} of ${found.allocatable}`) : "–";

@@ -30,7 +30,7 @@ const rates = new Chart(find("rate-chart"), find("rate-legend"), [
   { name: "bound", of: (point) => point[1][0] },
   { name: "submitted", of: (point) => point[1][1] },
   { name: "refused", of: (point) => point[1][2] },
-], { log: false, write: count, spanMs: HOUR_MS });
+], { log: false, write: count, spanMs: HOUR_MS, most: 3 });
 const latencies = new Chart(find("lat-chart"), find("lat-legend"), [
   { name: "in queue", of: (point) => point[3][0] },
   { name: "deciding", of: (point) => point[3][1] },

@@ -95,7 +95,7 @@ export class TimelinePage {
     const [text, soft, line, queued, deciding, committing, refused] = ["--text", "--soft", "--line", "--ghost", "--accent", "--commit", "--bad"].map(colour);
     pen.font = "12px system-ui, sans-serif";
     this.x = (ms) => ((ms - this.since) / (this.now - this.since)) * width;
-    const marks = 5;
+    const marks = Math.max(1, Math.min(5, Math.floor(width / 90)));  // a time of day is 60 pixels wide
     for (let mark = 0; mark <= marks; mark++) {
       const x = (mark / marks) * width;
       pen.fillStyle = line;

@@ -187,9 +187,9 @@ class Cycle:
         may depend on them are placed again."""
         if not self._profile.permits:
             return
-        noted, pods = self.failures.noted, self._draft.pods
+        noted, drafted = self.failures.noted, self._draft.pods
         held = held_back(self._draft, self._profile.permits, self._cache, self.failures)
-        self._judge(noted, succeeded=pods > 0)
+        self._judge(noted, succeeded=drafted > 0)
         if held is None:
             return
         self._proposals.discard(held.assumed)

@@ -169,7 +169,7 @@ def _read_only(given: Any) -> Any:
 
 
 def _read_only_column(column: NDArray[Any]) -> NDArray[Any]:
-    shown = column.view()
+    shown: NDArray[Any] = column.view()
     shown.flags.writeable = False
     return shown
 

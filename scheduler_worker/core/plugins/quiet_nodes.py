@@ -6,12 +6,12 @@ profile."""
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.node import NOISY_LABEL
 from hoss.model.selectors import NodeSelectorTerm, Requirement
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework.extension_points import MAX_SCORE, Reads, ScorePlugin
 from scheduler_worker.core.nodes import NodeSpecs
 
-NOISY_LABEL = "hoss.dev/noisy"
 _NOISY = NodeSelectorTerm((Requirement(NOISY_LABEL, "In", ("true",)),))
 
 

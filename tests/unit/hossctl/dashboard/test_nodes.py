@@ -1,5 +1,6 @@
 """The node table behind the heat map."""
 
+from hoss.model.node import NOISY_LABEL
 from hoss.wire.columns import CARD_CLOSED, FLAG_UNSCHEDULABLE
 from hossctl.dashboard.nodes import FULL, NOTHING, OVER, RESOURCES, NodeTable
 
@@ -54,8 +55,16 @@ def test_a_removed_node_is_gone_and_its_index_begins_anew(feed):
         "labels": {},
         "cordoned": False,
         "quarantined": False,
+        "noisy": False,
         "shrunk": False,
     }
+
+
+def test_a_node_with_the_label_of_noisy_ones_is_noisy(feed):
+    table, message = NodeTable(), feed({0: ("a", 4000, 0)}, snapshot=True)
+    message.nodes[0].spec.labels.add(key=NOISY_LABEL, value="true")
+    table.apply(message)
+    assert table.node("a")["noisy"]
 
 
 def test_a_snapshot_replaces_its_own_shard_alone(feed):
