@@ -15,6 +15,7 @@ from aiohttp import web
 
 from hoss.errors import ConfigError, HossError, InvalidInput, NotFound
 from hoss.manifests.guarded import json_value
+from hoss.rpc import MOST_TOKEN_BYTES
 from hoss.security import rights
 from hoss.security.identity import Identity
 from hoss.tasks import background
@@ -107,7 +108,12 @@ class Dashboard:
         where = f"dashboard listen address {address}"
         if not port.isdecimal() or int(port) > 65_535:
             raise ConfigError("is no address; give host:port, as in 127.0.0.1:7180", where=where)
-        self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=_CLOSE_SECONDS)
+        self._runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            shutdown_timeout=_CLOSE_SECONDS,
+            max_field_size=2 * MOST_TOKEN_BYTES,
+        )
         await self._runner.setup()
         try:
             await web.TCPSite(

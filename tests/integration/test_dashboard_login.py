@@ -14,6 +14,7 @@ import structlog
 from waiting import DEADLINE_SECONDS
 
 from hoss.certificates import validity
+from hoss.rpc import MOST_TOKEN_BYTES
 from hoss.security.authority import LOGIN_LIFETIME, Authority
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.tokens import TokenVerifier
@@ -150,6 +151,13 @@ async def test_a_tenants_viewer_is_shown_no_page_of_the_whole_platform(browser: 
         assert status == 403, path
         assert "limited to tenant 'research'" in said["error"]
     assert paths > _OF_TENANTS
+
+
+async def test_the_longest_token_is_looked_at(browser: Browser) -> None:
+    """As by services. By default aiohttp reads no header of so many bytes."""
+    status, said = await browser.ask("/api/nodes/n1", Authorization=f"Bearer {'x' * MOST_TOKEN_BYTES}")
+    assert status == 401
+    assert "is no token of HOSS" in said["error"]
 
 
 async def test_one_viewer_does_not_take_the_streams_of_all(browser: Browser) -> None:
