@@ -63,8 +63,15 @@ class LibraryLog(logging.Handler):
             self._second, self._lines = int(record.created), 0
         self._lines += 1
         if self._lines <= self._LINES_PER_SECOND:
-            fields["error"] = _shortened(f"{type(error).__name__}: {error}") if error is not None else ""
+            fields["error"] = _said(error) if error is not None else ""
             logger().log(record.levelno, "library_logged", **fields)
+
+
+def _said(error: BaseException) -> str:
+    """Of a request that aiohttp cannot read the kind of error alone: it quotes what was sent, which may be a
+    token or a cookie."""
+    quotes = type(error).__module__ == "aiohttp.http_exceptions"
+    return type(error).__name__ if quotes else _shortened(f"{type(error).__name__}: {error}")
 
 
 def _shortened(text: str) -> str:

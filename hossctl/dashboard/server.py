@@ -15,6 +15,7 @@ from aiohttp import web
 
 from hoss.errors import ConfigError, HossError, InvalidInput, NotFound
 from hoss.manifests.guarded import json_value
+from hoss.rpc import MOST_TOKEN_BYTES
 from hoss.security import rights
 from hoss.security.identity import Identity
 from hoss.tasks import background
@@ -51,6 +52,7 @@ LISTS = {
 }
 
 MAX_VIEWERS = 64
+MAX_VIEWERS_OF_ONE = 16  # of one who has logged in, so that nobody takes all of them
 MAX_BODY_BYTES = 10_000  # a token has up to 8,192
 # Viewers get an event this often. Browsers treat three times as long without one as a lost connection.
 KEEPALIVE_SECONDS = 2.0
@@ -92,7 +94,7 @@ class Dashboard:
         self._tls = tls
         self._broadcaster = Broadcaster()
         self._view_model: ViewModel | None = None
-        self._streams: dict[asyncio.Task[Any], None] = {}  # in the order of their start
+        self._streams: dict[asyncio.Task[Any], Identity] = {}  # in the order of their start, whose they are
         self._runner: web.AppRunner | None = None
 
     @property
@@ -106,7 +108,12 @@ class Dashboard:
         where = f"dashboard listen address {address}"
         if not port.isdecimal() or int(port) > 65_535:
             raise ConfigError("is no address; give host:port, as in 127.0.0.1:7180", where=where)
-        self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=_CLOSE_SECONDS)
+        self._runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            shutdown_timeout=_CLOSE_SECONDS,
+            max_field_size=2 * MOST_TOKEN_BYTES,
+        )
         await self._runner.setup()
         try:
             await web.TCPSite(
@@ -214,11 +221,14 @@ class Dashboard:
             raise web.HTTPServiceUnavailable(
                 text=f"{MAX_VIEWERS} viewers are connected, which is all there may be"
             )
+        mine = sum(held == viewer for held in self._streams.values())
+        if mine >= MAX_VIEWERS_OF_ONE and self._access.login_needed:
+            raise web.HTTPTooManyRequests(text=f"{viewer} has {mine} pages open; close some")
         response = web.StreamResponse(headers=_EVENT_STREAM)
         await response.prepare(request)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - aiohttp runs every request in one
-        self._streams[task] = None
+        self._streams[task] = viewer
         try:
             with self._broadcaster.viewer(), contextlib.suppress(ConnectionResetError):  # the viewer left
                 await self._send_snapshots(request, response, viewer)
@@ -292,11 +302,11 @@ class Dashboard:
         return _json(await self._open_view_model().worker(request.match_info["name"]))
 
     async def _history(self, request: web.Request) -> web.StreamResponse:
-        await self._access.require(request, access.SHOW_STATUS)
+        await self._access.require(request, access.SHOW_HISTORY)
         return _json(self._open_view_model().history())
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        await self._access.require(request, access.SHOW_STATUS)
+        await self._access.require(request, access.SHOW_HISTORY)
         return _json(self._open_view_model().events())
 
     async def _policies(self, request: web.Request) -> web.StreamResponse:

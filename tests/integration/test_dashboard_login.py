@@ -1,5 +1,7 @@
 """The dashboard's door: a real server, tokens of a real authority, and a clock that the tests move."""
 
+import contextlib
+import re
 import ssl
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
@@ -12,13 +14,14 @@ import structlog
 from waiting import DEADLINE_SECONDS
 
 from hoss.certificates import validity
+from hoss.rpc import MOST_TOKEN_BYTES
 from hoss.security.authority import LOGIN_LIFETIME, Authority
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.tokens import TokenVerifier
 from hoss.security.transport import TlsFiles, server_context
 from hossctl.dashboard import access
 from hossctl.dashboard.access import CSRF_HEADER, IDLE_SECONDS, LONGEST_SECONDS, DashboardAccess
-from hossctl.dashboard.server import Dashboard
+from hossctl.dashboard.server import LISTS, MAX_VIEWERS_OF_ONE, Dashboard
 
 OPERATOR = Identity(CallerKind.CLIENT, "ana", Role.OPERATE)
 VIEWER = Identity(CallerKind.CLIENT, "vic", Role.VIEW)
@@ -127,6 +130,47 @@ async def test_a_tenants_viewer_sees_no_nodes_and_does_not_act(browser: Browser)
     assert status == 403
     assert "limited to tenant 'research'" in said["error"]
     assert (await browser.cordon(csrf))[0] == 403
+
+
+# What a tenant's viewer may ask for: the page, itself, and lists of which it gets its own part.
+_OF_TENANTS = {
+    *("/api/access", "/api/stream", "/api/pods", "/api/jobs/x/x"),
+    *("/api/lists/jobs", "/api/lists/pods", "/api/lists/tenants"),
+}
+
+
+async def test_a_tenants_viewer_is_shown_no_page_of_the_whole_platform(browser: Browser) -> None:
+    """Every path that there is."""
+    await browser.log_in(browser.door.token(TENANT))
+    routes = browser.door.dashboard._application().router.routes()
+    asked = {str(route.resource.canonical) for route in routes if route.method == "GET"}
+    paths = {re.sub(r"\{\w+\}", "x", path) for path in asked if path.startswith("/api/")}
+    paths = paths - {"/api/lists/x"} | {f"/api/lists/{kind}" for kind in LISTS}
+    for path in sorted(paths - _OF_TENANTS):
+        status, said = await browser.ask(path)
+        assert status == 403, path
+        assert "limited to tenant 'research'" in said["error"]
+    assert paths > _OF_TENANTS
+
+
+async def test_the_longest_token_is_looked_at(browser: Browser) -> None:
+    """As by services. By default aiohttp reads no header of so many bytes."""
+    status, said = await browser.ask("/api/nodes/n1", Authorization=f"Bearer {'x' * MOST_TOKEN_BYTES}")
+    assert status == 401
+    assert "is no token of HOSS" in said["error"]
+
+
+async def test_one_viewer_does_not_take_the_streams_of_all(browser: Browser) -> None:
+    mine, others = (f"Bearer {browser.door.token(who)}" for who in (TENANT, VIEWER))
+    url = f"{browser.door.url}/api/stream"
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(MAX_VIEWERS_OF_ONE):
+            request = browser.http.get(url, headers={"Authorization": mine}, ssl=False)
+            assert (await stack.enter_async_context(request)).status == 200
+        status, said = await browser.ask("/api/stream", Authorization=mine)
+        assert (status, said["error"]) == (429, "client/tea has 16 pages open; close some")
+        request = browser.http.get(url, headers={"Authorization": others}, ssl=False)
+        assert (await stack.enter_async_context(request)).status == 200
 
 
 async def test_a_program_sends_its_token_with_each_request(browser: Browser) -> None:

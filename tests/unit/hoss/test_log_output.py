@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import structlog
+from aiohttp.http_exceptions import LineTooLong
 
 from hoss import telemetry
 from hoss.telemetry.logs import LibraryLog, LogOutput
@@ -65,6 +66,14 @@ def test_a_request_that_a_library_cannot_read_is_one_short_line_without_a_traceb
     assert line["error"].startswith("ValueError: xxx")
     assert "exc_info" not in line
     assert len(str(line)) < 1000
+
+
+def test_what_a_bad_request_holds_is_not_logged(library):
+    """aiohttp quotes it, and a header that is too long may be a token."""
+    with structlog.testing.capture_logs() as lines:
+        library.error("Error handling request", exc_info=LineTooLong(b"Bearer s3cret", 8190))
+    assert lines[0]["error"] == "LineTooLong"
+    assert "s3cret" not in str(lines)
 
 
 def test_bad_requests_fill_no_log(library):
