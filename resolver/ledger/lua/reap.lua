@@ -16,10 +16,13 @@ while ended < #expired and #uids < most do
   for at = 1, #listed - 15, 16 do
     uids[#uids + 1], seqs[#seqs + 1] = listed:sub(at, at + 15), seq
   end
-  leases.finish(field)
 end
--- A pod may have been released and placed again: only what these commits reserved is released.
+-- A pod may have been released and placed again: only what these commits reserved is released. Leases end after
+-- that: if a record cannot be read, nothing has changed.
 local released = release_pods(uids, concat(seqs))
+for i = 1, ended do
+  leases.finish(expired[i])
+end
 if #released > 0 then
   call('HSET', META, 'leases_ended', string.format('%d', last_seq + 1))
 end
