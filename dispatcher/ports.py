@@ -2,9 +2,9 @@
 (dispatcher.ledger.client).
 
 The journal keeps what must survive a restart: accepted submissions, deletions, removed gates, attempts and
-faults of pods, cluster objects, the policy, the last run of moves, and the names of workers. It has one record per submission,
-whatever its size, and one bitmap of deletions per pod set. It does not record bound pods: the ledger has
-their reservations."""
+faults of pods, cluster objects, the policy, the last run of moves, and the names of workers. It has one
+record per submission, whatever its size, and one bitmap of deletions per pod set. It does not record bound
+pods: the ledger has their reservations."""
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -43,9 +43,10 @@ _FAULT_MICROS = 50.0
 
 
 async def recover(runtime: Runtime, informers: "Informers | None" = None, *, term: int) -> Recovered:
-    """Fill an empty runtime. Returns what the journal had. Waits for journal and resolver as long as it takes. Raises InvariantViolation
-    for a journal with a record that cannot have been accepted, and TermFailed where the ledger obeys a higher
-    term than this one. In Kubernetes mode the pods come from the API server, through `informers`."""
+    """Fill an empty runtime. Returns what the journal had. Waits for journal and resolver as long as it
+    takes. Raises InvariantViolation for a journal with a record that cannot have been accepted, and
+    TermFailed where the ledger obeys a higher term than this one. In Kubernetes mode the pods come from the
+    API server, through `informers`."""
     journal = await runtime.until_answered(runtime.journal.recover, "journal")
     if gap := journal.gap or await _gap_by_ledger(runtime, journal, term):
         runtime.problems["gap"] = (

@@ -1,5 +1,7 @@
 """Imports that depend on what is installed or named: extras of HOSS, packages that HOSS's dependencies import
-and HOSS does not use, and classes of others by `module:Name` or `FILE.py:Name`, which may raise anything or hang."""
+and HOSS does not use, and classes of others by `module:Name` or `FILE.py:Name`, which may raise anything or
+hang.
+"""
 
 import contextlib
 import faulthandler

@@ -219,8 +219,8 @@ def read_labels(text: str, *, where: str) -> tuple[tuple[str, str], ...]:
 
 
 def read_workers(count: int, named: list[str], *, where: str = "--worker") -> "tuple[WorkerOptions, ...]":
-    """`count` workers w1, w2, ... without labels, and those named as `name:label=value,...`. `where`: what the
-    names are given with."""
+    """`count` workers w1, w2, ... without labels, and those named as `name:label=value,...`. `where`: what
+    the names are given with."""
     from hossctl.local.platform import WorkerOptions  # noqa: PLC0415 - only commands that start workers
 
     workers = [WorkerOptions(f"w{number}") for number in range(1, count + 1)]

@@ -79,8 +79,8 @@ class Admission:
         from cancellation. `submitted_by` in the message is who sends it. `tenant`: to which its client is
         limited; "": to none.
 
-        Raises InvalidInput, AlreadyExists, Overloaded or AccessDenied. A message with a known request id returns the
-        submission that the first one made."""
+        Raises InvalidInput, AlreadyExists, Overloaded or AccessDenied. A message with a known request id
+        returns the submission that the first one made."""
         if self._follows_cluster:
             refuse_changes("create pods that name it as their scheduler")
         return await _to_the_end(self._begin(message, tenant))

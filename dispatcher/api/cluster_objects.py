@@ -123,8 +123,8 @@ class ClusterObjectStore:
         for number, template in enumerate(message.templates):
             if template.spec.priority > most:
                 raise AccessDenied(
-                    f"templates[{number}]: priority {template.spec.priority} is over {most}, the highest that "
-                    f"clients of tenant {tenant[:100]!r} may give; the policy says so (tenants.maxPriority)"
+                    f"templates[{number}]: priority {template.spec.priority} is over {most}, the highest that"
+                    f" clients of tenant {tenant[:100]!r} may give; the policy says so (tenants.maxPriority)"
                 )
 
     def _default_class(self) -> PriorityClass | None:

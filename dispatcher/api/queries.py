@@ -459,8 +459,8 @@ class Queries:
         return [f"{pods} bound pods: {reason}" for reason, pods in sorted(found.items())]
 
     def _add_bound(self, reply: pb.DispatcherAuditReply, first: int, limit: int) -> Steps[None]:
-        """Add the bound pods from row `first` on. A pod that is being evicted is left out: another pod has its
-        room."""
+        """Add the bound pods from row `first` on. A pod that is being evicted is left out: another pod has
+        its room."""
         pods, count = self._registry.pods, 0
         uids: list[bytes] = []
         nodes: list[bytes] = []

@@ -170,8 +170,8 @@ class Watch:
 
 
 class _Listing:
-    """The states of all pods at one moment, copied at once. What else a message needs is read when it is made:
-    rows that have got other pods since are left out of it."""
+    """The states of all pods at one moment, copied at once. What else a message needs is read when it is
+    made: rows that have got other pods since are left out of it."""
 
     def __init__(self, machine: Machine) -> None:
         self._pods = pods = machine.registry.pods
@@ -192,8 +192,8 @@ class _Listing:
 
 
 def _parts(batches: Sequence[PodEvents]) -> Iterator[Sequence[PodEvents]]:
-    """The batches in parts of about EVENTS_PODS pods, one after the other. A large batch is cut. Its pieces but
-    the last have the revision before: who resumes there gets the whole batch again."""
+    """The batches in parts of about EVENTS_PODS pods, one after the other. A large batch is cut. Its pieces
+    but the last have the revision before: who resumes there gets the whole batch again."""
     part: list[PodEvents] = []
     pods = 0
     for batch in batches:

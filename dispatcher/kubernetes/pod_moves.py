@@ -9,7 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dispatcher.core.kubernetes.pod_objects import PodReader, SeenPod
-from dispatcher.core.kubernetes.successors import AwaitedSuccessor, AwaitedSuccessors, Controller, unmovable
+from dispatcher.core.kubernetes.successors import (
+    AwaitedSuccessor,
+    AwaitedSuccessors,
+    PodController,
+    unmovable,
+)
 from dispatcher.core.moves import MoveRun, MoveState, PlannedMove, RunState
 from dispatcher.ledger.move_steps import RESULTS, MoveSteps, ReservedTargets
 from dispatcher.ledger.nodes import ClusterNodes
@@ -50,7 +55,7 @@ class _Evictable(NamedTuple):
 
     seen: SeenPod
     grace_seconds: float
-    controller: Controller | None  # None: of a kind that is not asked for
+    controller: PodController | None  # None: of a kind that is not asked for
 
 
 class PodMoves:
@@ -126,7 +131,7 @@ class PodMoves:
                 else:
                     pod = self._reader.read(found)
                     grace = found["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
-                    controller = Controller.of(found["metadata"])
+                    controller = PodController.of(found["metadata"])
                     why = unmovable(pod)
             except (Refused, InvalidInput) as exc:
                 why = str(exc)
@@ -244,7 +249,7 @@ class PodMoves:
         return True
 
 
-async def until_gone(api: KubeApi, controller: Controller, *, seconds: float = _OWNER_SECONDS) -> None:
+async def until_gone(api: KubeApi, controller: PodController, *, seconds: float = _OWNER_SECONDS) -> None:
     """Return once this controller makes no more pods, because it is deleted or being deleted. One that may
     not be read is there for ever."""
     while True:

@@ -206,7 +206,8 @@ class Mover:
     def _planned(self, request: pb.RebalanceRequest) -> MoveRun:
         if len(request.moves) > MOST_MOVES:
             raise InvalidInput(
-                f"are {len(request.moves):,}, and a run has up to {MOST_MOVES:,}; plan fewer with --max-moves",
+                f"are {len(request.moves):,}, and a run has up to {MOST_MOVES:,}; plan fewer with"
+                " --max-moves",
                 where="moves",
             )
         if not 0 < request.moves_per_second <= _FASTEST:
@@ -246,8 +247,8 @@ class Mover:
     def _expect_no_left_over(self) -> None:
         if self._left is not None:
             raise LedgerUnavailable(
-                "this dispatcher goes on with moves of an earlier one as soon as it knows the ledger's nodes; "
-                "try again"
+                "this dispatcher goes on with moves of an earlier one as soon as it knows the ledger's nodes;"
+                " try again"
             )
 
     async def _begin(self, run: MoveRun) -> None:
@@ -264,8 +265,8 @@ class Mover:
             shards = await self._runtime.ledger.shard_count()
             if len(run.seen) != shards:
                 raise InvalidInput(
-                    f"names {len(run.seen)} shards, and the ledger has {shards}: the plan is of another platform; "
-                    "plan again",
+                    f"names {len(run.seen)} shards, and the ledger has {shards}: the plan is of another"
+                    " platform; plan again",
                     where="seen",
                 )
             await self._maker.steps.begin()

@@ -45,8 +45,8 @@ def _node_parts(nodes: ClusterNodes) -> Iterator[pb.LedgerPart]:
 
 def _bound_pod_parts(registry: PodRegistry) -> Iterator[pb.LedgerPart]:
     pods = registry.pods
-    # Pods that are being evicted as well: they are on their nodes. Such a node has less than its pods ask for,
-    # so it gets nothing more, and no preemptor is bound to it, until they have ended.
+    # Pods that are being evicted as well: they are on their nodes. Such a node has less than its pods ask
+    # for, so it gets nothing more, and no preemptor is bound to it, until they have ended.
     rows = np.flatnonzero((pods.phase[: pods.size] == Phase.BOUND) & (pods.node[: pods.size] != NONE_U32))
     templates, kinds = np.unique(pods.template[rows], return_inverse=True)
     if len(templates):

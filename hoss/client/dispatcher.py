@@ -340,8 +340,8 @@ class DispatcherClient:
         return await self._call(self.stub.GetStatus, pb.StatusRequest())
 
     async def audit(self, timeout_ms: int = 2000) -> pb.DispatcherAuditReply:
-        """The workers' views of the nodes, and the bound pods, read in pages. Workers that do not answer in time
-        are missing."""
+        """The workers' views of the nodes, and the bound pods, read in pages. Workers that do not answer in
+        time are missing."""
         request = pb.DispatcherAuditRequest(timeout_ms=timeout_ms, limit=_AUDITED_PODS)
         timeout_seconds = CALL_SECONDS + timeout_ms / 1000
         whole, uids, nodes = pb.DispatcherAuditReply(), [], []

@@ -166,8 +166,8 @@ class ServiceAccountReviews:
                 "; its account lacks the right to create tokenreviews" if reply.status in _NO_RIGHT else ""
             )
             raise UncheckedToken(
-                f"the token cannot be checked: the API server answers this service with {reply.status}{lacking}; "
-                "ask who runs this platform"
+                "the token cannot be checked: the API server answers this service with"
+                f" {reply.status}{lacking}; ask who runs this platform"
             )
         found = reply.json()
         status = found.get("status") if isinstance(found, dict) else None

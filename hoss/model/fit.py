@@ -74,8 +74,8 @@ def pick_cards(used_milli: Sequence[int], count: int, milli: int) -> tuple[int, 
 
 
 def take_cards(used_milli: NDArray[Any], nodes: Iterable[int], count: int, milli: int) -> NDArray[np.bool_]:
-    """Whether the cards of its node hold each of these pods, in turn: (pods,) of bool. Those that fit are added
-    to `used_milli`, (nodes, slots) of u16, on the cards that the ledger picks."""
+    """Whether the cards of its node hold each of these pods, in turn: (pods,) of bool. Those that fit are
+    added to `used_milli`, (nodes, slots) of u16, on the cards that the ledger picks."""
     held = []
     for node in nodes:
         picked = pick_cards(used_milli[node].tolist(), count, milli)

@@ -49,7 +49,8 @@ class NodeSnapshot:
     allocatable: NDArray[np.int64]  # (resources, nodes), schema units: cpu in thousandths, memory in bytes
     requested: NDArray[np.int64]  # (resources, nodes), with what this scheduler has proposed
     specs: Sequence[NodeSpec | None]  # (nodes,): None: no node has this index
-    # (nodes, 16): thousandths in use of each card, 0xFFFF where the node has no such card; None: no node has any
+    # (nodes, 16): thousandths in use of each card, 0xFFFF where the node has no such card; None: no node has
+    # any
     cards_used: NDArray[np.uint16] | None = None
 
     @property
@@ -148,8 +149,8 @@ def checked_placements(batch: PlacementBatch, snapshot: NodeSnapshot, answer: An
         if not held.all():
             node = int(chosen[~held][0])
             raise ValueError(
-                f"overfilled the cards of {_named(snapshot, node)}: {pods[node]} pods of {devices.count} times "
-                f"{devices.milli} thousandths of a card, and {held[chosen == node].sum()} fit"
+                f"overfilled the cards of {_named(snapshot, node)}: {pods[node]} pods of {devices.count}"
+                f" times {devices.milli} thousandths of a card, and {held[chosen == node].sum()} fit"
             )
     taken = np.flatnonzero(added.any(axis=0))
     short = (added[:, taken] > 0) & (added[:, taken] > snapshot.free[:, taken])

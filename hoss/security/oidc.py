@@ -223,8 +223,8 @@ class OidcTokens:
             keys = await self._keys.find(kid, algorithm)
         except UnreachableIssuerError as exc:
             raise UncheckedToken(
-                f"the token cannot be checked: the keys of its issuer {config.issuer} cannot be read ({exc}); "
-                "try again later"
+                f"the token cannot be checked: the keys of its issuer {config.issuer} cannot be read ({exc});"
+                " try again later"
             ) from exc
         return self._user(self._signed_claims(text, algorithm, keys))
 

@@ -116,8 +116,8 @@ MEMORY = Metric("process_resident_memory_bytes", GAUGE, "Memory of the process."
 LOOP_DELAY = Metric(
     "hoss_event_loop_delay_seconds",
     HISTOGRAM,
-    "By how much a probe every 20 ms ran late: how long steps of the event loop held everything else up. Counted from "
-    "the first reading on.",
+    "By how much a probe every 20 ms ran late: how long steps of the event loop held everything else up."
+    " Counted from the first reading on.",
 )
 
 TABLES = Metric(

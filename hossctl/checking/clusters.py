@@ -133,8 +133,8 @@ class CheckedBatch:
 def generated_batches(
     count: int, *, seed: int, given: Sequence[NodeSpec] = (), cards: bool = False
 ) -> list[CheckedBatch]:
-    """Batches on clusters of `generated_clusters` that have nodes; `cards`: also of pods with cards. Some indexes are without a node, as after
-    a removal, and some nodes have less than is requested on them."""
+    """Batches on clusters of `generated_clusters` that have nodes; `cards`: also of pods with cards. Some
+    indexes are without a node, as after a removal, and some nodes have less than is requested on them."""
     found = []
     for cluster in generated_clusters(count, seed=seed, given=given)[1:]:
         snapshot = _with_gaps(cluster)

@@ -1,8 +1,8 @@
 """Questions to code of others: each call has a time limit and is timed, and what is wrong with the answer
 becomes one sentence.
 
-The checks ask through a port, `BoundedCall`. The command calls in a thread and stops waiting after a time limit, as
-a worker does with an algorithm; a thread that hangs ends with the process."""
+The checks ask through a port, `BoundedCall`. The command calls in a thread and stops waiting after a time
+limit, as a worker does with an algorithm; a thread that hangs ends with the process."""
 
 import contextlib
 import threading

@@ -234,8 +234,8 @@ def rotate_token_key(
     authority = _authority(directory)
     authority.rotate_token_key(at_once=at_once)
     say(
-        f"tokens are signed by a new key; services elsewhere need the file {authority.directory / 'tokens.pem'} "
-        "before they take them"
+        "tokens are signed by a new key; services elsewhere need the file"
+        f" {authority.directory / 'tokens.pem'} before they take them"
     )
 
 

@@ -191,7 +191,10 @@ def plan_lines(document: Document) -> list[tuple[str, object]]:
         (document["unit"], f"{document['before']:g} before, {document['after']:g} after"),
         (
             "cost",
-            f"{_counted(cost['pods'], 'pod')} of {_counted(cost['workloads'], 'workload')} to start again: {asked}",
+            (
+                f"{_counted(cost['pods'], 'pod')} of {_counted(cost['workloads'], 'workload')} to start"
+                f" again: {asked}"
+            ),
         ),
     ]
     by_waiting: Counter[tuple[str, str, int]] = Counter(

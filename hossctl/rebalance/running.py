@@ -65,8 +65,8 @@ def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds
                 status = await _status(client, status)
             if not status.state:
                 raise NotFound(
-                    "another dispatcher leads by now, and its journal has lost the moves: each pod is on its old "
-                    "node or on its new one; plan again"
+                    "another dispatcher leads by now, and its journal has lost the moves: each pod is on its"
+                    " old node or on its new one; plan again"
                 )
             return run_document(status, plan)
 
@@ -81,7 +81,8 @@ async def _status(client: DispatcherClient, last: pb.RebalanceStatus) -> pb.Reba
 
 
 def nothing_to_do(plan: Document) -> Document:
-    """The document of a plan without moves. The dispatcher is not asked: what it moved last can be undone still."""
+    """The document of a plan without moves. The dispatcher is not asked: what it moved last can be undone
+    still."""
     return run_document(pb.RebalanceStatus(state="Done", purpose=plan["goal"]), plan)
 
 

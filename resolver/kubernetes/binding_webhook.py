@@ -41,7 +41,7 @@ from resolver.core.kubernetes.denials import RecentDenials
 from resolver.core.kubernetes.volumes_and_devices import NotGiven
 from resolver.core.values import Decision, Proposal, ReservationState, Verdict, Writer
 from resolver.kubernetes.bindings_under_way import BindingsUnderWay
-from resolver.kubernetes.pod_locations import PodLocation, PodLocations
+from resolver.kubernetes.pod_locations import PodLocation, PodLocator
 from resolver.kubernetes.pod_source import DemandCache, PodDemand, PodSource, may_have_devices, takes_names
 from resolver.kubernetes.volumes_and_devices import Share, VolumeFacts, VolumesAndDevices
 from resolver.ledger.port import Ledger
@@ -87,7 +87,7 @@ class BindingWebhook:
         self._name = name
         self._exempt = frozenset(exempt)
         self._problem = problem
-        self._locations = PodLocations(ledger)
+        self._locations = PodLocator(ledger)
         self._demands = DemandCache()
         self._epoch = 0
         self._granting = asyncio.Lock()

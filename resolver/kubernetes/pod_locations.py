@@ -30,7 +30,7 @@ class FoundLocation(NamedTuple):
     asked: int
 
 
-class PodLocations:
+class PodLocator:
     """Pods that are asked for in one turn of the event loop share a call of the ledger. Every caller gets the
     exception that it raises."""
 

@@ -2,9 +2,9 @@
 be complete: the proposal names what the pod takes, and up to where the view knew each shard.
 
 The ledger does not refuse what a writer itself placed in between, because the writer is to know that. So each
-resolver judges bindings of pods with volumes or devices in turns. Those that come while a turn lasts share the
-next one, and one look at the ledger. They are judged one after the other, each with what those before it take,
-and are proposed together. Of several resolvers the ledger refuses the later one, which looks again."""
+resolver judges bindings of pods with volumes or devices in turns. Those that come while a turn lasts share
+the next one, and one look at the ledger. They are judged one after the other, each with what those before it
+take, and are proposed together. Of several resolvers the ledger refuses the later one, which looks again."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

@@ -97,8 +97,9 @@ class RedisLedger(LedgerReading):
                 found, (found_shards, seq, found_format) = found.decode(), map(int, numbers)
             if found_format > FORMAT:
                 raise ConfigError(
-                    f"has format {found_format}, and this release reads formats up to {FORMAT}: it was "
-                    "written by a newer release. Run that release, or go back as docs/operations/upgrade.md says",
+                    f"has format {found_format}, and this release reads formats up to {FORMAT}: it was"
+                    " written by a newer release. Run that release, or go back as docs/operations/upgrade.md"
+                    " says",
                     where="the ledger in this Redis",
                 )
             if found_shards != shards:

@@ -27,8 +27,8 @@ def damage_named(shard: int) -> Iterator[None]:
         yield
     except (IndexError, KeyError, ValueError) as exc:
         raise LedgerUnavailable(
-            f"shard {shard} of the ledger has a record that cannot be read ({exc}): it was damaged, or something "
-            "else has written it; load a dump with `hoss ledger restore FILE --force`"
+            f"shard {shard} of the ledger has a record that cannot be read ({exc}): it was damaged, or"
+            " something else has written it; load a dump with `hoss ledger restore FILE --force`"
         ) from exc
 
 

@@ -160,9 +160,9 @@ class DemandTable:
             self._demands.clear()
 
     def set_spread_by_default(self, constraints: tuple[SpreadConstraint, ...]) -> None:
-        """The profile's (`Profile.spread_by_default`). A pod that has no constraints of its own is as if these
-        were written into it, with the selector of its services and controller. So the ledger, too, sees what
-        its place relies on."""
+        """The profile's (`Profile.spread_by_default`). A pod that has no constraints of its own is as if
+        these were written into it, with the selector of its services and controller. So the ledger, too, sees
+        what its place relies on."""
         self._spread_by_default = constraints
 
     def __len__(self) -> int:

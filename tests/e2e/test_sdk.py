@@ -234,7 +234,8 @@ async def some_say(clients: Clients, reason: str) -> bool:
 
 
 async def test_a_scheduler_that_places_cards_fills_them_and_overfills_none(cluster: Cluster) -> None:
-    """On every node pods with half a card, with two whole ones and with shares of two fill all eight cards."""
+    """On every node pods with half a card, with two whole ones and with shares of two fill all eight
+    cards."""
     allocatable = (("cpu", 64_000), ("memory", 256 * GIB), ("pods", 250), *card_request(8, 1000)[0].items())
     nodes = [NodeSpec(f"node-{i}", allocatable=allocatable, cards=8) for i in range(6)]
     async with clients_of(cluster.endpoints) as clients, running(cluster, BestFitPlacement(), window=30):

@@ -1,6 +1,6 @@
 """Whatever Redis holds in place of the journal, a new leader recovers from it, or says which field cannot be
-read: within a second, and before anything is changed, in the journal or in the ledger. Whatever it holds in place
-of the ledger, a resolver reads and changes it, or says that it cannot, and has changed nothing then."""
+read: within a second, and before anything is changed, in the journal or in the ledger. Whatever it holds in
+place of the ledger, a resolver reads and changes it, or says that it cannot, and has changed nothing then."""
 
 import asyncio
 import json
@@ -193,8 +193,8 @@ def stored_ledger(client: "redis.Redis") -> dict[bytes, object]:
 
 
 async def use(url: str, client: "redis.Redis") -> None:
-    """Open the ledger, and read and change it in all ways that damage may stop. What is refused has to be so in
-    words, and may have changed nothing."""
+    """Open the ledger, and read and change it in all ways that damage may stop. What is refused has to be so
+    in words, and may have changed nothing."""
     ledger = RedisLedger(url, lease_ms=10_000)
 
     async def attempt(step: Callable[[], Awaitable[object]], *, opens: bool = False) -> bool:

@@ -1,6 +1,6 @@
 """The ledger's scripts are compared with the model while platforms run and faults strike: they agree, and
-scripts that differ are found. Every fourth seed of test_seeds is compared, too; the first tests here show that
-such seeds call every script."""
+scripts that differ are found. Every fourth seed of test_seeds is compared, too; the first tests here show
+that such seeds call every script."""
 
 from collections import Counter
 

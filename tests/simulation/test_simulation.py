@@ -1,5 +1,5 @@
-"""Whole platforms in one process: a seed replays exactly, what broke a promise once is cured, and no promise is
-broken while pods are moved. test_seeds has the seeds that are searched.
+"""Whole platforms in one process: a seed replays exactly, what broke a promise once is cured, and no promise
+is broken while pods are moved. test_seeds has the seeds that are searched.
 
 Seeds run in a process of their own with a fixed hash order, as `make simulate` runs them, so that a seed that
 fails here fails there too."""

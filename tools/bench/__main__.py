@@ -50,8 +50,8 @@ def steps(
     json: JsonFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """The longest steps of the dispatcher's event loop, in CPU time: with a job of nine million pods, 50,000 pods
-    of as many classes, a gang of 100,000, a million pods watched, and their recovery."""
+    """The longest steps of the dispatcher's event loop, in CPU time: with a job of nine million pods, 50,000
+    pods of as many classes, a gang of 100,000, a million pods watched, and their recovery."""
     from tools.bench import steps as measured
 
     check(output, json)

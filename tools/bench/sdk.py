@@ -125,8 +125,8 @@ async def _run(
     seconds = processes.cpu_seconds(records)[process] - before
     if placement.bound < setting.pods:
         raise HossError(
-            f"{placement.bound:,} of {setting.pods:,} pods were bound; give --nodes more, or mend the scheduler: "
-            + "; ".join(placement.reasons)
+            f"{placement.bound:,} of {setting.pods:,} pods were bound; give --nodes more, or mend the"
+            " scheduler: " + "; ".join(placement.reasons)
         )
     cost.runs.append(SdkRun(1e6 * seconds / placement.bound, placement.pods_per_second, placement.conflicts))
     cost.audit = await auditing.audit(clients.dispatcher, clients.resolver)

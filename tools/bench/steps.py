@@ -1,8 +1,8 @@
 """`python -m tools.bench steps`: the longest steps of the dispatcher's event loop under what clients can make
 large.
 
-A dispatcher's parts run in this process, with a journal in memory and a ledger that answers at once. A step is
-what the event loop runs between two turns of others; its time is CPU time of this thread, so that other
+A dispatcher's parts run in this process, with a journal in memory and a ledger that answers at once. A step
+is what the event loop runs between two turns of others; its time is CPU time of this thread, so that other
 processes do not count. Messages are not encoded for a network.
 
 The JSON document (camel case):
@@ -38,7 +38,7 @@ from dispatcher.core.workers.reports import Heartbeat
 from dispatcher.journal.checkpointer import Checkpointer
 from dispatcher.journal.memory import MemoryJournal
 from dispatcher.ledger.nodes import ClusterNodes
-from dispatcher.ports import DispatcherMarks, Knowledge, LedgerPort, PodLocations, ReservationColumns
+from dispatcher.ports import Knowledge, LedgerMarks, LedgerPort, PodLocations, ReservationColumns
 from dispatcher.recovery import recover
 from dispatcher.runtime import Link, Runtime, in_turns
 from hoss.model.pod import PodSpec, PodTemplate
@@ -110,8 +110,8 @@ class _Ledger:
     def known(self) -> Knowledge:
         return Knowledge("here", {0: 1})
 
-    async def dispatcher_marks(self) -> DispatcherMarks:
-        return DispatcherMarks(0, (0, 0))
+    async def dispatcher_marks(self) -> LedgerMarks:
+        return LedgerMarks(0, (0, 0))
 
     async def reservations(self) -> AsyncGenerator[ReservationColumns, None]:
         for start in range(0, len(self.uids), _PART_PODS):
@@ -433,7 +433,10 @@ def lines(document: Document) -> list[tuple[str, str]]:
     return [
         (
             action["name"],
-            f"{action['longestSeconds'] * 1000:.1f} ms, {action['steps']:,} steps, {action['totalSeconds']:.2f} s",
+            (
+                f"{action['longestSeconds'] * 1000:.1f} ms, {action['steps']:,} steps,"
+                f" {action['totalSeconds']:.2f} s"
+            ),
         )
         for action in document["actions"]
     ]

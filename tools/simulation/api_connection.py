@@ -160,8 +160,8 @@ class SimulatedApiServer:
     ) -> None:
         self.model = model
         self.faults = ApiFaults()
-        # Called after each change with whoever asked for it, and whether the ledger that is there was asked: by
-        # the webhook, or by who sent the request.
+        # Called after each change with whoever asked for it, and whether the ledger that is there was asked:
+        # by the webhook, or by who sent the request.
         self.losses = 0  # of the ledger; what it had allowed before is known to nobody
         self.on_change: Callable[[Change, str, bool], None] = lambda _change, _client, _judged: None
         self._loop = loop

@@ -2,9 +2,9 @@
 
 A pod names a group of its own namespace; those of the four kinds are different groups, whatever their names.
 A Workload of Kubernetes 1.35 has several groups, and each of them may have replicas: pods that name the group
-with one replica key are a gang of their own. A group may come after its pods, change and go. A pod whose group is not there waits, and is told
-whether the object, the kind or the right to read it is missing. An entry is forgotten with its object or its
-pod."""
+with one replica key are a gang of their own. A group may come after its pods, change and go. A pod whose
+group is not there waits, and is told whether the object, the kind or the right to read it is missing. An
+entry is forgotten with its object or its pod."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

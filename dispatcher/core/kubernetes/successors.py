@@ -14,8 +14,8 @@ from hoss.model.pod import Movable
 
 _UNMOVABLE_OWNERS = ("DaemonSet", "Node")  # their pods belong to one node
 
-# What the API server calls the controllers that it has itself, by group and kind. Of others the name in paths is
-# not known, and hardly anybody has the right to read them.
+# What the API server calls the controllers that it has itself, by group and kind. Of others the name in paths
+# is not known, and hardly anybody has the right to read them.
 _PLURALS = {
     ("", "ReplicationController"): "replicationcontrollers",
     ("apps", "ReplicaSet"): "replicasets",
@@ -26,14 +26,14 @@ _PLURALS = {
 PlaceT = TypeVar("PlaceT")
 
 
-class Controller(NamedTuple):
+class PodController(NamedTuple):
     """What makes a pod's successor: its path at the API server, and how people name it."""
 
     path: str
     title: str
 
     @classmethod
-    def of(cls, metadata: dict[str, Any]) -> "Controller | None":
+    def of(cls, metadata: dict[str, Any]) -> "PodController | None":
         """The controller of a pod; None where it has none, or one of an unknown kind."""
         owner = controller_of(metadata)
         if owner is None:

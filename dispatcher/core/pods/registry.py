@@ -147,9 +147,9 @@ class PodRegistry:
         return bool(self._to_forget)
 
     def forget_deleted(self) -> list[Submission]:
-        """Free rows and names of deleted pods that hold no reservation and are in no batch and no queue, as many
-        as take some milliseconds; the next call goes on. Returns the submissions that are forgotten with the last
-        of their pods."""
+        """Free rows and names of deleted pods that hold no reservation and are in no batch and no queue, as
+        many as take some milliseconds; the next call goes on. Returns the submissions that are forgotten with
+        the last of their pods."""
         if not self._round:
             self._round = list(reversed(self._to_forget.values()))
         forgotten = []
@@ -176,8 +176,8 @@ class PodRegistry:
         return bool(self._round)
 
     def _forget_deleted_of(self, pod_set: PodSet) -> float:
-        """Look through the next rows of a set. `to_forget` is counted anew from the first ones on. Returns the
-        time that it took, in microseconds by estimate."""
+        """Look through the next rows of a set. `to_forget` is counted anew from the first ones on. Returns
+        the time that it took, in microseconds by estimate."""
         at_once = LOOKED_AT_ONCE if pod_set.names is None else _NAMES_AT_ONCE
         first, stop = pod_set.looked_at, min(pod_set.count, pod_set.looked_at + at_once)
         if not first:

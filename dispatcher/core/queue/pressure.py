@@ -116,7 +116,10 @@ class Pressure:
             return BackPressure(f"{text}: nothing of these {pods} was accepted", self._retry_after(excess))
         held = registry.tenant_bytes[tenant]
         if heavy and held + record_bytes > (most := int(part * limits.record_bytes)):
-            text = f"records of tenant {tenant!r} hold {held} bytes, and its share of a full dispatcher is {most}"
+            text = (
+                f"records of tenant {tenant!r} hold {held} bytes, and its share of a full dispatcher is"
+                f" {most}"
+            )
             return BackPressure(
                 f"{text}: nothing was accepted; deleting jobs makes room", LATEST_RETRY_SECONDS
             )

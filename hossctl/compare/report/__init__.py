@@ -1,1 +1,2 @@
-"""What is made of a comparison's document: answers, changes since another one, tables, plots, a page, files."""
+"""What is made of a comparison's document: answers, changes since another one, tables, plots, a page,
+files."""

@@ -1,6 +1,6 @@
 """What got better or worse since an earlier comparison, beyond the noise. The cells that both comparisons
-have are tested figure by figure, by the rule of `hossctl.compare.report.summary.NoiseTest` with the cells of both.
-Comparisons of two machines are refused: their difference would say nothing about HOSS."""
+have are tested figure by figure, by the rule of `hossctl.compare.report.summary.NoiseTest` with the cells of
+both. Comparisons of two machines are refused: their difference would say nothing about HOSS."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

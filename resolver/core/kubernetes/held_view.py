@@ -56,8 +56,8 @@ class _Assumed(NamedTuple):
 
 
 class HeldView:
-    """`seqs`: by shard, the seq up to which it is known; None: a snapshot is needed. `labels`: of nodes, as far
-    as somebody has noted them since the node last changed."""
+    """`seqs`: by shard, the seq up to which it is known; None: a snapshot is needed. `labels`: of nodes, as
+    far as somebody has noted them since the node last changed."""
 
     def __init__(self, shards: int) -> None:
         self.seqs: list[int | None] = [None] * shards

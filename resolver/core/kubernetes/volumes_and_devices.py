@@ -78,8 +78,8 @@ class Taken(NamedTuple):
 
 
 class NotGiven(NamedTuple):
-    """Why a pod does not get its volumes and devices on the node. `tentative`: perhaps for a pod that will not
-    get them either."""
+    """Why a pod does not get its volumes and devices on the node. `tentative`: perhaps for a pod that will
+    not get them either."""
 
     verdict: str
     reason: str

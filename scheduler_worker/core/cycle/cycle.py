@@ -88,7 +88,8 @@ class Cycle:
         algorithm: AlgorithmCalls | None = None,
         is_used: Callable[[Demand], bool] = lambda _: True,
     ) -> None:
-        """`is_used`: see Rankings. `algorithm` places whole batches of the pods that suit it; None: every pod is ranked."""
+        """`is_used`: see Rankings. `algorithm` places whole batches of the pods that suit it; None: every pod
+        is ranked."""
         self.costs = CostMeter()
         self.failures = PluginFailures()
         self.streak = FailureStreak()

@@ -53,8 +53,8 @@ class WholeBatches:
 
     def suits(self, run: Run) -> bool:
         """Whether the interface has all that such pods need. The others are ranked: gangs and all-or-nothing
-        work, and pods with rules about other pods, ports, volumes or devices; also pods with cards, unless the
-        algorithm places them."""
+        work, and pods with rules about other pods, ports, volumes or devices; also pods with cards, unless
+        the algorithm places them."""
         spec = run.pod_class.spec
         return (
             run.work.gang is None

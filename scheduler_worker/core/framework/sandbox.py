@@ -1,8 +1,9 @@
 """The sandbox of plugins from outside: any exception, any wrong answer and any call without an end of theirs
 becomes PluginFailed.
 
-A plugin is given the worker's own columns without copies, and so in a form that it cannot write to. The pods that were being placed are answered with the failure as their reason, and the worker goes on. After a
-call that had to be interrupted the plugin is not asked again."""
+A plugin is given the worker's own columns without copies, and so in a form that it cannot write to. The pods
+that were being placed are answered with the failure as their reason, and the worker goes on. After a call
+that had to be interrupted the plugin is not asked again."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

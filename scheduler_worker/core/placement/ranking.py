@@ -160,8 +160,8 @@ def _largest(score: RawScore, feasible: Mask) -> int:
 
 class Rankings:
     """One for each demand. Beyond `limit_bytes` for their columns the least recently used ones are
-    dropped. Pods in hand may have the demand of a class that is forgotten already, or one that no class was seen
-    with: its ranking goes with the next class that is forgotten."""
+    dropped. Pods in hand may have the demand of a class that is forgotten already, or one that no class was
+    seen with: its ranking goes with the next class that is forgotten."""
 
     def __init__(
         self,

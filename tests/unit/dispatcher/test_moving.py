@@ -1,4 +1,5 @@
-"""How runs of moves are begun, and taken over from an earlier term, before anything is asked of the ledger."""
+"""How runs of moves are begun, and taken over from an earlier term, before anything is asked of the
+ledger."""
 
 import pytest
 

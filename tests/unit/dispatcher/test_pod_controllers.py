@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dispatcher.core.kubernetes.successors import Controller
+from dispatcher.core.kubernetes.successors import PodController
 from dispatcher.kubernetes.pod_moves import until_gone
 from hoss.errors import TransportError
 from hoss.kube.api import Refused, Reply
@@ -27,7 +27,7 @@ def metadata(kind="ReplicaSet", version="apps/v1", **fields):
     ],
 )
 def test_the_api_server_s_own_controllers_are_found(of, path):
-    assert Controller.of(of).path == path
+    assert PodController.of(of).path == path
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_api_server_s_own_controllers_are_found(of, path):
     ],
 )
 def test_of_other_owners_nothing_is_asked(of):
-    assert Controller.of(of) is None
+    assert PodController.of(of) is None
 
 
 class Answers:
@@ -60,7 +60,7 @@ class Answers:
 
 THERE = {"metadata": {"name": "web"}}
 LEAVING = {"metadata": {"name": "web", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
-CONTROLLER = Controller.of(metadata())
+CONTROLLER = PodController.of(metadata())
 
 
 @pytest.mark.parametrize("last", [None, LEAVING])
