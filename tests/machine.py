@@ -45,6 +45,7 @@ def lacking() -> tuple[str, ...]:
     found = (
         (no_browser(), "the dashboard in a browser (tests/e2e/test_dashboard.py)"),
         (no_docker(), "the compose file on an engine (tests/e2e/test_compose.py)"),
+        (no_go(), "the scheduler in Go (tests/e2e/test_go_scheduler.py, in make test-all)"),
         (no_checker(), "the models of the ledger protocol (tests/integration/test_model.py)"),
         (no_network(), "faults of the network (tests/faults)"),
         (BY_NAME["clock-redis"].missing(), "clocks that jump, on real processes (tests/faults)"),
@@ -69,6 +70,11 @@ def no_docker() -> str:
         return "no Docker engine: no docker on PATH"
     asked = subprocess.run(["docker", "info"], capture_output=True, timeout=60, check=False)
     return "no Docker engine answers `docker info`" if asked.returncode else ""
+
+
+def no_go() -> str:
+    """Why no Go can be compiled here; "" where it can."""
+    return "" if shutil.which("go") else "no Go on PATH"
 
 
 def no_openb() -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from e2e.cluster import Cluster
 from e2e.loads import all_bound, audited, prepare, submit, until_agreed
-from machine import OPENB_FILES, no_openb
+from machine import OPENB_FILES, no_go, no_openb
 from waiting import until
 
 from hoss import sdk
@@ -29,7 +28,7 @@ from emptiest_first import EmptiestFirst
 
 pytestmark = [
     pytest.mark.thorough,
-    pytest.mark.skipif(shutil.which("go") is None, reason="no Go on PATH"),
+    pytest.mark.skipif(bool(no_go()), reason=no_go()),
 ]
 
 HOST = "kubernetes.io/hostname"

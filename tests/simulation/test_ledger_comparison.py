@@ -105,7 +105,7 @@ def test_a_run_is_the_same_with_the_comparison_and_without(server):
 
 def test_some_seeds_are_compared_where_nobody_asks_for_it(server):
     plans = [
-        Plan(seed, shards=1, dispatchers=1, resolvers=1, workers=1, nodes=1)
+        Plan(seed, shards=1, dispatchers=1, resolvers=1, workers=1, nodes=1, acts=())
         for seed in (0, 1, COMPARED_EVERY)
     ]
     assert [bool(run(plan, server).compared) for plan in plans] == [True, False, True]

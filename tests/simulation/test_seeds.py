@@ -6,11 +6,18 @@ fails here fails there too. To start that process costs as much as three seeds."
 import pytest
 from simulation.seeded import simulate
 
-AT_ONCE = 50  # a line for each that fails
+AT_ONCE = 25  # a line for each that fails
 
 
 @pytest.mark.parametrize(
-    "first", [0, 50, *(pytest.param(n, marks=pytest.mark.thorough) for n in (100, 150, 200, 250, 600, 650))]
+    "first",
+    [
+        *range(0, 100, AT_ONCE),
+        *(
+            pytest.param(first, marks=pytest.mark.thorough)
+            for first in (*range(100, 300, AT_ONCE), *range(600, 700, AT_ONCE))
+        ),
+    ],
 )
 def test_no_promise_is_broken_by_seeds_from(first):
     done = simulate("--seeds", AT_ONCE, "--first", first)
