@@ -197,7 +197,7 @@ def read(file: IO[bytes]) -> Iterator[Event]:
         try:
             event = json.loads(line)
         except (ValueError, RecursionError) as exc:
-            if not line.endswith(b"\n"):
+            if line.startswith(b"{") and not line.endswith(b"\n"):
                 problem = "is cut off, as by a recorder that was killed; delete this line, and check again"
                 raise BadHistory(problem, number) from exc
             problem = "is not JSON; a history has one JSON object on every line"
@@ -214,6 +214,8 @@ def verified(events: Iterable[Event]) -> Iterator[tuple[int, Event]]:
     number = 0
     for number, event in enumerate(events, 1):
         problem = _problem_of(event, last)
+        if not problem and not event["by"]:
+            problem = "by is empty; it names who did or saw what the line tells"
         if number == 1 and not problem and event["event"] != "begin":
             problem = 'has to be {"event": "begin", ...}: this is not the beginning of a history'
         if number > 1 and not problem and event["event"] == "begin":

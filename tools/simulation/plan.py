@@ -171,6 +171,11 @@ def draw(seed: int) -> Plan:
         plan = scene.fitted(plan)
     acts = [*_loads(rng, seconds), *node_changes(rng, plan, seconds)]
     acts += _faults(rng, plan, seconds, loses=loses)
+    # Drawn apart: the other plans are what they were before there was this scene.
+    late = random.Random(f"late release {seed}")
+    if not loses and scene is None and late.random() < 0.25:
+        rng, scene = late, _LATE_RELEASE
+        plan = scene.fitted(plan)
     if scene is not None:
         acts += scene.acts(rng, plan, rng.uniform(0.3, seconds))
     return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)))
@@ -358,6 +363,23 @@ def _same_job_after_a_lost_answer(rng: random.Random, plan: Plan, at: float) -> 
     return acts
 
 
+def _release_that_comes_late(rng: random.Random, plan: Plan, at: float) -> list[Act]:
+    """Requests to one resolver stall. Releases are repeated by the other one, and the same jobs are submitted
+    again and bound; then what had stalled arrives."""
+    stalls, seconds = at + 0.8, rng.uniform(6.5, 7.5)
+    acts = [
+        Act(stalls, CUT_ONE_WAY, dispatcher, "resolver-1", seconds=seconds)
+        for dispatcher in plan.names
+        if dispatcher.startswith("dispatcher")
+    ]
+    for number in range(6):
+        options, name = {"replicas": rng.choice((2, 4, 8)), "cpu": 50}, f"late-{number}"
+        again = stalls + rng.uniform(5.4, seconds - 0.4)
+        acts += [Act(at, SUBMIT, name, options=options), Act(stalls + rng.uniform(0.005, 0.05), DELETE, name)]
+        acts.append(Act(again, SUBMIT, name, options={**options, "again": True}))
+    return acts
+
+
 def _dispatchers_and_resolvers(plan: Plan) -> list[tuple[str, str]]:
     dispatchers = [name for name in plan.names if name.startswith("dispatcher")]
     return [(one, other) for one in dispatchers for other in plan.names if other.startswith("resolver")]
@@ -414,6 +436,7 @@ class _Scene:
     acts: Callable[[random.Random, Plan, float], list[Act]]
     shards: int = 1
     dispatchers: int = 1
+    resolvers: int = 1
     workers: int = 1
     lease_seconds: float = 0.0  # 0: any
 
@@ -423,11 +446,13 @@ class _Scene:
             plan,
             shards=max(plan.shards, self.shards),
             dispatchers=max(plan.dispatchers, self.dispatchers),
+            resolvers=max(plan.resolvers, self.resolvers),
             workers=max(plan.workers, self.workers),
             lease_seconds=self.lease_seconds or plan.lease_seconds,
         )
 
 
+_LATE_RELEASE = _Scene(_release_that_comes_late, resolvers=2, lease_seconds=30.0)
 _SCENES = (
     _Scene(_stalled_worker_and_takeover, shards=2, dispatchers=2, workers=2),
     _Scene(_dispatcher_without_resolvers, lease_seconds=4.0),

@@ -31,6 +31,8 @@ def judge(*lines: bytes) -> None:
         (b"{nonsense\n", "line 2: is not JSON; a history has one JSON object on every line"),
         (b"\n", "line 2: is not JSON; a history has one JSON object on every line"),
         (b"[" * 100_000 + b"\n", "line 2: is not JSON; a history has one JSON object on every line"),
+        (b"\x1f\x8b of gzip", "line 2: is not JSON; a history has one JSON object on every line"),
+        (line(by="", event="quiet"), "line 2: by is empty; it names who did or saw what the line tells"),
         (b"\xff\n", "line 2: is not JSON; a history has one JSON object on every line"),
         (b'{"at": 1, "by": "x", "eve', "line 2: is cut off, as by a recorder that was killed; delete this line"),
         (b"[1]\n", "line 2: is not a JSON object with at, by and event"),
