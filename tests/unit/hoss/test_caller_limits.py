@@ -51,7 +51,13 @@ def test_a_caller_has_so_many_streams_at_once(clock):
     limits.end("a")
     limits.begin("a", stream=True)
     refused, streams = limits()
-    assert dict(refused.numbers()) == {("calls",): 0, ("malformed",): 0, ("slow_reader",): 0, ("streams",): 1}
+    assert dict(refused.numbers()) == {
+        ("calls",): 0,
+        ("identity",): 0,
+        ("malformed",): 0,
+        ("slow_reader",): 0,
+        ("streams",): 1,
+    }
     assert dict(streams.numbers()) == {(): 3}
 
 
