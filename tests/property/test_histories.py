@@ -221,7 +221,7 @@ def _values(shape: Any) -> st.SearchStrategy[Any]:
 _EVENTS = st.lists(
     st.sampled_from(sorted(SHAPES.keys() - {"begin"})).flatmap(
         lambda kind: _values(SHAPES[kind]).map(
-            lambda fields: {"at": 1.0, "by": fields.get("worker", "a"), "event": kind, **fields}
+            lambda fields: {"at": 1.0, "by": fields.get("worker") or "a", "event": kind, **fields}
         )
     ),
     max_size=12,
