@@ -64,7 +64,7 @@ REBUILDS = 8  # the first seed in which a ledger is rebuilt
 
 # By script of `resolver/ledger/lua`: what is written there, and what is written instead.
 PLANTED = {
-    "what a pod held does not return to its node": ("release", "account[4 + 2 * r] - amounts[r]", "amounts[r]"),
+    "what a pod held does not return to its node": ("release", "account[requested] - amounts[at + 1]", "amounts[at + 1]"),
     "a lease is longer than it was asked for": ("commit", "args.lease_ms, reserved_uids", "60000, reserved_uids"),
     "reaping stops lease time": ("reap", "'lease_time', string.format('%d', now)", "'lease_time', '1'"),
     "a feed entry does not say which nodes were removed": ("remove_nodes", "'g', removed}", "'g', ''}"),
