@@ -67,6 +67,10 @@ def cluster(tmp_path: Path, control_plane: ControlPlane, api: Api) -> Iterator[C
     made.stop()
 
 
+# Whose pods can be moved: the dispatcher looks whether one is still there.
+CONTROLLERS = ("replicasets", "statefulsets", "replicationcontrollers", "jobs")
+
+
 def reasons(api: Api, name: str) -> set[str]:
     """Of the events about a pod."""
     events = api("GET", "/api/v1/namespaces/default/events")["items"]
@@ -167,12 +171,23 @@ def test_hoss_may_do_what_it_does_and_does_what_it_may(
         wait_until(lambda groups=groups: groups.status("train"), "the group's status is written")
 
     create_web(api, "web", grace=NO_GRACE, cpu="10m")
-    source = placed(api, "web")
+    owned = {
+        "ordered": ("apps/v1", "StatefulSet"),
+        "copy": ("v1", "ReplicationController"),
+        "task": ("batch/v1", "Job"),
+    }
+    for name, (version, kind) in owned.items():
+        owner = {"apiVersion": version, "kind": kind, "name": name, "uid": name, "controller": True}
+        metadata = {"ownerReferences": [owner]}
+        api.create_pod(name, cpu="10m", scheduler="hoss", metadata=metadata, terminationGracePeriodSeconds=0)
+    sources = {name: placed(api, name) for name in ("web", *owned)}
     api.create_node("n2", cpu="1")
     wait_until(lambda: "n2" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
-    begin(cluster, ("web", source, "n2"))
-    wait_until(lambda: run_status(cluster)["evicted"], "the pod is evicted, to be moved")
+    begin(cluster, *((name, source, "n2") for name, source in sources.items()))
+    wait_until(lambda: run_status(cluster)["evicted"], "a pod is evicted, to be moved")
+    asked = {f"hoss-dispatcher get {kind}" for kind in CONTROLLERS}
+    wait_until(lambda: asked <= used(control_plane)[0], "their controllers are asked for")
 
     renewed = "hoss-dispatcher update leases"  # by its own clock, whatever happens here
     wait_until(lambda: renewed in used(control_plane)[0], "the Lease is renewed")
