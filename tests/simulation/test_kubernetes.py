@@ -316,7 +316,7 @@ def test_a_webhook_that_does_not_answer_in_time_is_judged_by_the_failure_policy(
     loop = SimulationLoop(random.Random(1))
     server = SimulatedApiServer(loop, random.Random(2), ApiModel(random.Random(3)), ignores_failures=ignores)
     process, judged = loop.process("resolver-1"), []
-    api = server.client(process, loop.time, random.Random(4))
+    api = server.client(loop.process("another scheduler"), loop.time, random.Random(4))
     server.on_change = lambda change, _client, by_webhook: judged.append((change.kind, by_webhook))
 
     async def silent(_body):
