@@ -58,7 +58,7 @@ async def recover(runtime: Runtime, informers: "Informers | None" = None, *, ter
     submissions = await in_turns(_restore_submissions(runtime, journal))
     await _fence(runtime, sorted({*journal.workers, MOVER}))
     listed = await informers.begin() if informers is not None else []
-    bound, evicted = await _restore_reservations(runtime, release_orphans=informers is not None)
+    bound, terminating = await _restore_reservations(runtime, release_orphans=informers is not None)
     if journal.workers:
         # Each is fenced, and where its pods are is known: nothing is left for which the name is needed.
         forget = partial(runtime.journal.drop_workers, journal.workers)
@@ -67,7 +67,7 @@ async def recover(runtime: Runtime, informers: "Informers | None" = None, *, ter
     await in_turns(_admit(runtime, submissions))
     if informers is not None:
         await informers.settle(listed)
-    for event in evicted:
+    for event in terminating:
         runtime.handle(event)
     pods = runtime.machine.registry.pods.count_by_phase()
     logger().info("recovered", submissions=len(submissions), bound=bound, queued=int(pods[Phase.QUEUED]))
@@ -212,7 +212,7 @@ async def _without_unready(runtime: Runtime, part: ReservationColumns) -> Reserv
     return part.of(~unready)
 
 
-async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> tuple[int, list[m.Evicted]]:
+async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> tuple[int, list[m.Verified]]:
     """Returns how many pods are bound, and which of them an earlier term may not have deleted after their
     eviction. `release_orphans`: every existing pod is known, so a reservation of an unknown pod belongs to
     one that ended meanwhile."""
@@ -224,7 +224,7 @@ async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> t
     confirms: list[m.Instruction] = []
     assumed_rows = [np.empty(0, np.uint32)]
     orphans: list[ReservationColumns] = []
-    evicted: list[m.Evicted] = []
+    terminating: list[m.Verified] = []
     for read in await runtime.until_answered(read_all):
         part = await _without_unready(runtime, read)
         rows = runtime.machine.registry.directory.rows_of_uids(part.uids)
@@ -235,7 +235,8 @@ async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> t
         orphans.append(part.of(~known & ~part.assumed))
         runtime.perform(runtime.machine.restore_bound(rows[known], part.nodes[known]))
         if (leaving := known & part.terminating).any():
-            evicted.append(m.evicted_unseen(part.uids[leaving], part.nodes[leaving]))
+            of_part = rows[leaving], part.uids[leaving], part.nodes[leaving], part.terminating[leaving]
+            terminating.append(m.Verified(*of_part))
         pending = known & part.assumed
         if pending.any():
             commits = commits_of(part.shards[pending], part.seqs[pending])
@@ -252,4 +253,4 @@ async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> t
             await runtime.until_answered(partial(runtime.ledger.release, part.uids, part.nodes, as_of))
     if unknown:
         logger().warning("orphan_reservations", pods=unknown)
-    return bound, evicted
+    return bound, terminating

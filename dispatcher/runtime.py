@@ -306,9 +306,7 @@ class Runtime:
     async def verify(self, instruction: m.Verify) -> None:
         """Look pods up in the ledger, and let the machine know where they are."""
         found = await self.until_answered(lambda: self.ledger.lookup(instruction.uids))
-        self.handle(m.Verified(instruction.rows, instruction.uids, found.nodes))
-        if found.terminating.any():
-            self.handle(m.evicted_unseen(instruction.uids[found.terminating], found.nodes[found.terminating]))
+        self.handle(m.Verified(instruction.rows, instruction.uids, found.nodes, found.terminating))
 
     async def release(self, instruction: m.Release) -> None:
         positions = await self._release(instruction.uids, instruction.nodes)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dispatcher.api.tenancy import TenantView
 from dispatcher.core.pods.sets import PodSet
-from dispatcher.core.pods.table import NO_REASON, Phase, Rows
+from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.core.queue.tenants import Holding
 from dispatcher.core.slices import Steps, finished
 from dispatcher.core.workers.membership import Worker
@@ -466,8 +466,7 @@ class Queries:
         nodes: list[bytes] = []
         for start in range(first, pods.size, _SLICE_ROWS):
             part = slice(start, min(start + _SLICE_ROWS, pods.size))
-            leaving = pods.assigned[part] & (pods.eviction[part] != NO_REASON)
-            rows = start + np.flatnonzero((pods.phase[part] == Phase.BOUND) & ~leaving)
+            rows = start + np.flatnonzero((pods.phase[part] == Phase.BOUND) & ~pods.terminating[part])
             if limit and count + len(rows) > limit:
                 reply.next_page_token = str(rows[limit - count])
                 rows = rows[: limit - count]

@@ -188,12 +188,13 @@ class Fenced(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verified(Event):
-    """The ledger's answer to Verify: the nodes of these pods, NONE_U32 for none. The UIDs detect rows that
-    were reused."""
+    """The ledger's answer to Verify: the nodes of these pods, NONE_U32 for none, and which of them it has as
+    evicted and still on their nodes (None: none of them). The UIDs detect rows that were reused."""
 
     rows: Rows
     uids: Uids
     nodes: NDArray[np.uint32]
+    terminating: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,15 +278,8 @@ class Evicted(Event):
     uids: Uids  # (n, 16)
     nodes: NDArray[np.uint32]  # (n,)
     reasons: tuple[str, ...]  # (n,), such as "preempted by default/web-0 on node n1"
-    # (n,), UIDs of the preempting pods, b"" where nobody knows it; empty: no preemption
+    # (n,), UIDs of the preempting pods; empty: no preemption
     preemptors: tuple[bytes, ...] = ()
-
-
-def evicted_unseen(uids: Uids, nodes: NDArray[np.uint32]) -> Evicted:
-    """The evictions of pods that are terminating in the ledger, wherever these were not read from the
-    feed."""
-    count = len(uids)
-    return Evicted(uids, nodes, ("preempted by a more urgent pod",) * count, (b"",) * count)
 
 
 @dataclass(frozen=True, slots=True)

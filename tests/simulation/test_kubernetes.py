@@ -93,11 +93,12 @@ def test_a_rebuilt_ledger_gives_the_room_of_a_victim_to_nobody_before_the_victim
 
 
 @pytest.mark.thorough
-@pytest.mark.xfail(strict=True, reason="found by seed 383 and not cured: docs/reliability.md tells of it")
-def test_victims_of_a_preemption_end_though_redis_lost_writes_amid_it(server):
+def test_a_pod_that_was_placed_anew_after_a_loss_is_deleted_when_it_is_evicted_later(server):
     name = "victims-that-terminate-for-ever-after-a-loss"
     plan = Plan.from_json(json.loads((PLANS / f"{name}.json").read_text()))
-    assert run(plan, server).problems() == []
+    result = run(plan, server)
+    assert result.problems() == []
+    assert result.reached[p.REDIS_ROLLS_BACK] == 2
 
 
 # -- the judge

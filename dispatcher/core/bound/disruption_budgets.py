@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.pods.registry import PodRegistry
-from dispatcher.core.pods.table import NO_REASON, Phase, Rows
+from dispatcher.core.pods.table import Phase, Rows
 from hoss.model.cluster import DisruptionBudget, ObjectKey, PodDisruptionBudget, key_of
 from hoss.model.pod import PodSpec
 
@@ -128,7 +128,8 @@ def victim_candidates(
     lower = templates.priority < priority
     mask = (pods.phase[: pods.size] == Phase.BOUND) & lower[pods.template[: pods.size]]
     if assigned:
-        mask &= pods.assigned[: pods.size] & (pods.eviction[: pods.size] == NO_REASON)
+        evicted = pods.terminating[: pods.size] | pods.eviction_open[: pods.size]
+        mask &= pods.assigned[: pods.size] & ~evicted
     rows = np.flatnonzero(mask).astype(np.uint32)
     # By node its position in `nodes`, or len(nodes). Node indexes come from the worker and may exceed those
     # of pods.

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dispatcher.core.bound.settlement import Settlement
 from dispatcher.core.bound.taint_eviction import TaintEviction
@@ -15,7 +14,7 @@ from dispatcher.core.cluster.nodes import KnownNodes
 from dispatcher.core.messages import Evicted, Instruction, Remove, Reserve
 from dispatcher.core.pods.history import EVICTED, RESERVATION_LOST
 from dispatcher.core.pods.registry import PodRegistry
-from dispatcher.core.pods.table import NO_REASON, Phase, Rows
+from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.core.queue.queues import Queues
 from hoss.wire.columns import NONE_U32
 
@@ -37,8 +36,6 @@ class Evictions:
         self.taint_eviction.evicted(map(bytes, event.uids))
         rows = self.registry.directory.rows_of_uids(event.uids)
         known = np.flatnonzero(rows != NONE_U32)
-        if b"" in event.preemptors:  # found in the ledger, and perhaps read from the feed before
-            known = known[pods.eviction[rows[known]] == NO_REASON]
         # The worker has not reported this placement yet. When it does, the report is outdated.
         with_worker = known[pods.phase[rows[known]] == Phase.SCHEDULING]
         pods.uncertain[rows[with_worker]] = True
@@ -52,16 +49,32 @@ class Evictions:
         there = there[certain]
         assigned = pods.assigned[rows[there]]
         if assigned.any():
-            out += self._remove(event, rows, there[assigned], now_ms)
+            preemptors = tuple(event.preemptors[i] for i in there[assigned].tolist())
+            out += self._remove(rows[there[assigned]], preemptors, now_ms)
         self._queue_evicted(rows[there[~assigned]], now, now_ms)
         return out
+
+    def found_terminating(self, rows: Rows, now: float, now_ms: int) -> list[Instruction]:
+        """The ledger has these bound pods as evicted, each on its node. An earlier term read of it, or nobody
+        did, or `evicted` left it to this look-up. Those that are not being deleted yet are deleted now."""
+        pods = self.registry.pods
+        rows = rows[~pods.terminating[rows]]
+        if not len(rows):
+            return []
+        unread = rows[~pods.eviction_open[rows]]
+        pods.eviction[unread] = self.registry.reasons.number("preempted by a more urgent pod")
+        assigned = pods.assigned[rows]
+        self._queue_evicted(rows[~assigned], now, now_ms)
+        if not assigned.any():
+            return []
+        return self._remove(rows[assigned], (b"",) * int(assigned.sum()), now_ms)
 
     def unbound_by_ledger(self, rows: Rows, now: float, now_ms: int) -> list[Instruction]:
         """The ledger has no reservation for these pods, which were held as bound: they are queued again. Pods
         that the API server has on a node run there anyway and are reserved anew."""
         pods = self.registry.pods
-        # Assigned pods with an eviction are being deleted at the API server.
-        assigned = rows[pods.assigned[rows] & (pods.eviction[rows] == NO_REASON)]
+        # Pods that terminate are being deleted at the API server.
+        assigned = rows[pods.assigned[rows] & ~pods.terminating[rows]]
         rows = rows[~pods.assigned[rows]]
         nodes = pods.node[rows]
         pods.node[rows] = NONE_U32
@@ -97,12 +110,11 @@ class Evictions:
         self.queues.requeue(rows, now, now_ms, event=EVICTED, front=False)
         self.settlement.publish(rows)
 
-    def _remove(self, event: Evicted, rows: Rows, which: NDArray[np.intp], now_ms: int) -> list[Instruction]:
+    def _remove(self, leaving: Rows, preemptors: tuple[bytes, ...], now_ms: int) -> list[Instruction]:
         """Evicted pods that the API server has on nodes: they are deleted there, and stay until that is
-        done."""
+        done. `preemptors`: for whom they were evicted, b"" where nobody knows it."""
         pods = self.registry.pods
-        leaving = rows[which]
-        preemptors = tuple(event.preemptors[i] for i in which.tolist())
+        pods.terminating[leaving] = True
         for preemptor, row in zip(preemptors, leaving.tolist(), strict=True):
             if preemptor:
                 self.settlement.nominations.add_victim(preemptor, pods.uid[row].tobytes())

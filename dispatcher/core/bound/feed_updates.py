@@ -83,8 +83,11 @@ class FeedUpdates:
         reserved = nodes != NONE_U32
         self._bound_elsewhere(rows[reserved], nodes[reserved], now_ms)
         out = self.evictions.unbound_by_ledger(rows[~reserved], now, now_ms)
+        out += self.settlement.check_nodes(rows[reserved], now_ms)
+        if event.terminating is not None:
+            out += self.evictions.found_terminating(rows[reserved & event.terminating[still]], now, now_ms)
         pods.eviction_open[rows] = False
-        return out + self.settlement.check_nodes(rows[reserved], now_ms)
+        return out
 
     def _bound_elsewhere(self, rows: Rows, nodes: NDArray[np.uint32], now_ms: int) -> Rows:
         """Note where bound pods are, and tell of those that were elsewhere: the rows of these."""

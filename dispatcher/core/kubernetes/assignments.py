@@ -75,8 +75,8 @@ class Assignments:
             self.registry.replace_template(row, template)
             after = self._spec(row)
             if pods.assigned[row]:
-                leaving = pods.eviction[row] != NO_REASON  # its room belongs to another pod already
-                if not leaving and _in_ledger(before) != _in_ledger(after):
+                # The room of a pod that terminates belongs to another pod already.
+                if not pods.terminating[row] and _in_ledger(before) != _in_ledger(after):
                     resized.append(row)
             elif before != after:
                 waiting.append(row)

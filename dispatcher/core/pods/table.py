@@ -117,6 +117,8 @@ class PodTable(GrowingColumns):
         # Events about its reservation arrived out of order once: later ones are verified.
         self.uncertain = np.zeros(0, np.bool_)
         self.assigned = np.zeros(0, np.bool_)  # Kubernetes mode: the API server has it on its node
+        # Kubernetes mode: it is evicted for another pod, and is being deleted at the API server
+        self.terminating = np.zeros(0, np.bool_)
         # Kubernetes mode: it has changed since it was last sent to a worker
         self.outdated = np.zeros(0, np.bool_)
         # It waited since it was last with a worker: a queue may refer to it, even if it waits no longer.
@@ -152,7 +154,7 @@ class PodTable(GrowingColumns):
             self.eviction,
         ):
             column[rows] = 0
-        for flag in (self.uncertain, self.eviction_open, self.assigned, self.outdated):
+        for flag in (self.uncertain, self.eviction_open, self.assigned, self.terminating, self.outdated):
             flag[rows] = False
         self.node[rows] = NONE_U32
         self.worker[rows] = NONE_U16

@@ -180,7 +180,7 @@ def test_an_eviction_that_was_missed_and_is_found_in_the_ledger_has_the_victim_d
     victim, preemptor = bench.pods("a"), bench.pods("b")
     bench.handle(assigned(victim, 5))
     uids = bench.machine.registry.pods.uid[victim]
-    found = m.evicted_unseen(uids.copy(), np.array([5], np.uint32))
+    found = m.Verified(victim, uids.copy(), np.array([5], np.uint32), np.array([True]))
     bench.handle(found)
     bench.handle(found)
     (removal,) = bench.instructions(m.Remove)
@@ -189,6 +189,54 @@ def test_an_eviction_that_was_missed_and_is_found_in_the_ledger_has_the_victim_d
     assert not bench.machine.settlement.nominations.has_victims(
         bench.machine.registry.pods.uid[preemptor[0]].tobytes()
     )
+
+
+def test_a_victim_with_events_out_of_order_is_deleted_once_the_ledger_says_that_it_terminates(cluster_bench):
+    bench = cluster_bench
+    victim, preemptor = bench.pods("a"), bench.pods("b")
+    bench.handle(assigned(victim, 5))
+    pods = bench.machine.registry.pods
+    pods.uncertain[victim] = True  # a lost ledger had it placed anew once
+    bench.handle(victims_of(bench, victim, preemptor[0]))
+    (verify,) = bench.instructions(m.Verify)
+    assert not bench.instructions(m.Remove)
+    bench.handle(m.Verified(verify.rows, verify.uids, np.array([5], np.uint32), np.array([True])))
+    (removal,) = bench.instructions(m.Remove)
+    assert removal.rows.tolist() == victim.tolist()
+    texts = bench.machine.registry.reasons.texts
+    assert texts[pods.reason[victim[0]]] == "preempted by default/b on node n5"
+
+
+@pytest.mark.parametrize("node", [5, NOWHERE], ids=["reserved as before", "lost by the ledger"])
+def test_a_pod_that_is_not_evicted_after_all_keeps_its_room_and_may_be_evicted_later(cluster_bench, node):
+    bench = cluster_bench
+    victim, preemptor = bench.pods("a"), bench.pods("b")
+    bench.handle(assigned(victim, 5))
+    pods = bench.machine.registry.pods
+    pods.uncertain[victim] = True
+    bench.handle(victims_of(bench, victim, preemptor[0]))
+    of_node = bench.machine.registry, np.array([5], np.uint32), 1, 10
+    assert not len(victim_candidates(*of_node, assigned=True).rows), "nobody knows yet"
+    before = len(reserved_rows(bench))
+    uids = pods.uid[victim].copy()
+    bench.handle(m.Verified(victim, uids, np.array([node], np.uint32), np.array([False])))
+    assert reserved_rows(bench)[before:] == ([] if node == 5 else victim.tolist())
+    assert victim_candidates(*of_node, assigned=True).rows.tolist() == victim.tolist()
+
+
+def test_a_pod_that_lost_its_node_before_it_was_bound_may_be_evicted_from_another(cluster_bench):
+    bench = cluster_bench
+    bench.handle(m.NodesSeen({3: m.KnownNode("n3", {})}))
+    bench.join("w1")
+    rows = bench.pods("a")
+    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    bench.handle(m.NodesGone(np.array([3], np.uint32)))
+    uids = bench.machine.registry.pods.uid[rows].copy()
+    bench.handle(m.Verified(rows, uids, np.array([NOWHERE], np.uint32)))
+    bench.answer("w1", m.OutcomeCode.BOUND, node=5)
+    bench.handle(assigned(rows, 5))
+    of_node = bench.machine.registry, np.array([5], np.uint32), 1, 10
+    assert victim_candidates(*of_node, assigned=True).rows.tolist() == rows.tolist()
 
 
 def test_a_preemptor_waits_for_word_of_every_victim_s_end_however_long_it_takes(cluster_bench):
@@ -257,8 +305,7 @@ def test_a_change_that_the_ledger_has_nothing_of_asks_nothing_of_it(bench):
 def test_a_pod_whose_room_is_another_s_already_gets_none_back_by_a_change(bench):
     rows = bench.pods("a", spec=PodSpec(requests=(("cpu", 100),)))
     bench.handle(assigned(rows, 5))
-    pods = bench.machine.registry.pods
-    pods.eviction[rows] = bench.machine.registry.reasons.number("preempted")
+    bench.handle(victims_of(bench, rows, bench.pods("b")[0]))
     bench.emitted.clear()
     replace_template(bench, rows, asking(bench, 200))
     assert not bench.emitted

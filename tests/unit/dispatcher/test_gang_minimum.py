@@ -193,6 +193,30 @@ def test_pods_that_did_not_fit_are_tried_again_with_one_that_comes(bench, arrive
     assert sent(bench) == [(4, 3)]
 
 
+def test_pods_that_did_not_fit_are_tried_again_with_one_that_came_while_they_were_with_a_worker(
+    bench, arrive
+):
+    bench.join("w1")
+    arrive("a", "b", "c")
+    arrive("d")
+    bench.answer(
+        "w1",
+        UNSCHEDULABLE,
+        reason="gang train: 2 of the 3 pods it needs fit",
+        refused_by=("NodeResourcesFit",),
+    )
+    bench.pass_time(1.1)
+    assert sent(bench) == [(4, 3)]
+    bench.answer(
+        "w1",
+        UNSCHEDULABLE,
+        reason="gang train: 2 of the 3 pods it needs fit",
+        refused_by=("NodeResourcesFit",),
+    )
+    bench.pass_time(5)
+    assert sent(bench) == [], "nobody has come since"
+
+
 def test_a_pod_with_gates_is_not_there_and_keeps_nobody_waiting(bench, arrive):
     bench.join("w1")
     gated = arrive("gated", minimum=2, gates=("wait",))
