@@ -42,6 +42,7 @@ class Gang:
     rule: GangRule = NO_RULE
     complete: bool = False
     queued: bool = False  # it is in the active queue
+    changed: bool = False  # it has more pods or another rule than a worker was sent
     waits: bool = False  # it must wait: its pods are UNSCHEDULABLE and in no queue, like gated pods
 
     @property

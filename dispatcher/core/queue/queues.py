@@ -142,7 +142,7 @@ class Queues:
         gang = gangs.numbered(self.active.head(sub_queue).gang)
         rows = np.empty(0, np.uint32)
         if gang is not None:
-            gang.queued = False
+            gang.queued = gang.changed = False
             rows = gangs.in_phase(gang, Phase.QUEUED)[:MAX_GANG_PODS]
             if gangs.must_wait(gang, rows):  # pods were deleted meanwhile
                 self._gangs_to_check[gang.number] = gang
@@ -161,6 +161,7 @@ class Queues:
         """These pods are new in their gangs: unschedulable pods of these gangs may fit together with them."""
         phase = self._registry.pods.phase
         for gang in self._registry.gangs.incomplete(rows):
+            gang.changed = True
             if gang.key and not gang.waits and (phase[gang.rows] == Phase.UNSCHEDULABLE).any():
                 woken = self._unschedulable.wake_pods(gang.rows, now, phase)
                 self._move_woken(woken, now, now_ms, event=GANG_UPDATE)
@@ -172,6 +173,7 @@ class Queues:
         if gang is None:
             return
         self._gangs_to_check[gang.number] = gang
+        gang.changed = True
         if not gang.waits:
             woken = self._unschedulable.wake_pods(gang.rows, now, self._registry.pods.phase)
             self._move_woken(woken, now, now_ms, event=GANG_UPDATE)
@@ -243,8 +245,15 @@ class Queues:
     def add_unschedulable(self, rows: Rows, change: int, view: ViewPosition, now: float, now_ms: int) -> None:
         """No node fits these pods, for the reasons in the table. If a change after number `change` may help
         them, and the view at `view` did not contain it, the refusal is outdated: then they only wait for
-        their backoff."""
+        their backoff. So it is if their gang has changed since it was sent."""
         pods = self._registry.pods
+        changed = [gang.number for gang in self._registry.gangs.incomplete(rows) if gang.changed]
+        if changed:
+            outdated = np.isin(pods.gang[rows], changed)
+            self._back_off(rows[outdated], now, now_ms)
+            rows = rows[~outdated]
+            if not len(rows):
+                return
         missed = list(self._history.unseen_by(change, view))
         for group, part in self._grouped(rows):
             if any(self._may_help(group, changes) for changes in missed):

@@ -187,7 +187,8 @@ class FilterState(ABC):
 
     @abstractmethod
     def refresh(self) -> bool:
-        """Bring it up to date with the cache; whether `passed` may have changed."""
+        """Bring it up to date with the cache; whether anything of it may have changed, the reasons
+        included."""
 
     @abstractmethod
     def refusals(self) -> Refusals:

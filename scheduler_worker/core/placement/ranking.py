@@ -53,8 +53,7 @@ class Ranking:
         self._ties = ties
         self._static_total: NDArray[np.int64] | int = 0  # normalised by `highest`
         self._position = -1
-        # As of a position of the cache and a version of its storage.
-        self._diagnosis = ((-1, -1), Diagnosis("", frozenset()))
+        self._diagnosis: Diagnosis | None = None  # of what the keys were made from
         self._versions = _NEVER
 
     def refresh(self) -> None:
@@ -65,6 +64,8 @@ class Ranking:
         versions = (self.static.version, self._ties.version, self._profile.version)
         fresh = versions == self._versions and len(self.keys) == cache.size
         changed = cache.changes.since(self._position, cache.size) if fresh else None
+        if changed is None or len(changed):
+            self._diagnosis = None
         if changed is None or len(changed) * _FULL_PASS_FRACTION > cache.size:
             self._rank_all()
         elif len(changed) and self._rank(changed) and self.static.varying and self._highest() != self.highest:
@@ -75,11 +76,11 @@ class Ranking:
 
     def diagnosis(self, explain: Callable[[], Diagnosis]) -> Diagnosis:
         """Why nothing fits, as of the last `refresh`: the result of `explain`, which is called again only
-        after a change."""
-        as_of = self._position, self._cache.storage.version
-        if self._diagnosis[0] != as_of:
-            self._diagnosis = (as_of, explain())
-        return self._diagnosis[1]
+        after a change of anything that the keys depend on. The dispatcher wakes the pods by the plugins
+        named here, so they must be those that refuse now."""
+        if self._diagnosis is None:
+            self._diagnosis = explain()
+        return self._diagnosis
 
     def even_run(self, pods: int) -> EvenRun | BoundRun | None:  # noqa: ARG002 - PodRanking uses it
         """See PodRanking."""
@@ -257,6 +258,7 @@ class PodRanking(Ranking):
         self._stale |= changed is None or len(changed) > 0
         self._stale |= self.plugin_state.refresh()
         if self._stale:
+            self._diagnosis = None
             self._combine()
             self._stale = False  # last: if a plugin raised, the next call combines the keys again
         self._position, self._versions = cache.changes.position, versions

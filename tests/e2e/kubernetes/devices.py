@@ -37,11 +37,15 @@ class Devices:
 
     def publish(self, node: str, *devices: Any, slices: int = 1, counters: Any = (), name: str = "") -> None:
         """The node has these devices, each a name or what a slice says of it. `slices`: of how many its pool
-        is said to consist. `counters`: a slice of its own offers them."""
+        is said to consist. `counters`: a slice of its own offers them. `name`: of the slice."""
         if counters:
             self._publish(f"{node}-counters", node, slices + 1, {"sharedCounters": list(counters)})
         named = [{"name": device} if isinstance(device, str) else device for device in devices]
-        self._publish(f"{node}-slice", node, slices + bool(counters), {"devices": named})
+        self._publish(name or f"{node}-slice", node, slices + bool(counters), {"devices": named})
+
+    def withdraw(self, name: str) -> None:
+        """There is no slice of this name."""
+        self._api("DELETE", f"{_GROUP}/resourceslices/{name}")
 
     def _publish(self, name: str, node: str, slices: int, offer: Any) -> None:
         body = {

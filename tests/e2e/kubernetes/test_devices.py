@@ -140,6 +140,27 @@ def test_what_cannot_be_used_is_named(api: Api, devices: Devices, cluster: Clust
     await_reason(api, "failing", "no such key: x")
 
 
+def test_slices_that_contradict_each_other_offer_nothing_until_they_agree(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    """Two slices of one pool have a device of the same name. The pod says why it is refused now, and not why
+    it was when the second slice was not there."""
+    api.create_node("n1")
+    devices.create_class()
+    devices.create_claim("mine")
+    devices.publish("n1", "gpu-0", slices=2)
+    api.create_pod("p", scheduler="hoss", resourceClaims=claiming("mine"))
+    await_reason(api, "p", "0/1 nodes are available: 1 cannot allocate all claims.")
+    devices.publish("n1", "gpu-0", slices=2, name="another")
+    reason = "0/1 nodes are available: 1 invalid resource pools were encountered."
+    await_reason(api, "p", reason)
+    assert reason in run_hoss(cluster, "describe", "pod", "p")
+    devices.withdraw("another")
+    devices.withdraw("n1-slice")
+    devices.publish("n1", "gpu-0")
+    assert placed(api, "p") == "n1"
+
+
 def test_the_next_dispatcher_goes_on_where_the_last_one_was_killed(
     api: Api, devices: Devices, cluster: Cluster
 ) -> None:

@@ -15,9 +15,10 @@ from hoss.model.cluster import (
     Threshold,
     key_of,
 )
+from hoss.model.devices import DeviceManifest, PodClaims
 from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec
 from hoss.model.selectors import LabelSelector, Requirement
-from hoss.model.volumes import CsiDriver, PersistentVolumeClaim
+from hoss.model.volumes import ClaimMount, CsiDriver, PersistentVolume, PersistentVolumeClaim, PodVolumes
 
 WEB = LabelSelector((Requirement("app", "In", ("web",)),))
 BUDGET = PodDisruptionBudget("shop", "web", WEB, min_available=Threshold(50, percent=True))
@@ -140,9 +141,63 @@ def test_other_labels_of_a_namespace_wake_pods_that_select_by_them_or_are_in_it(
     assert bench.all_are(rows, Phase.SCHEDULING if woken else Phase.UNSCHEDULABLE)
 
 
-def test_a_pod_refused_while_the_labels_changed_is_tried_again_soon(bench):
+MOUNTING = PodSpec(namespace="shop", volumes=PodVolumes(claims=(ClaimMount("data"),)))
+CLAIMING = PodSpec(namespace="shop", claims=PodClaims("p", "uid-1"))
+
+
+def stored(item):
+    return m.StorageChanged(StorageUpdate((item,)))
+
+
+helpful = pytest.mark.parametrize(
+    ("spec", "plugin", "change"),
+    [
+        (MOUNTING, "VolumeBinding", stored(PersistentVolumeClaim("shop", "data"))),
+        (MOUNTING, "VolumeZone", stored(PersistentVolume("disk"))),
+        (CLAIMING, "DynamicResources", stored(DeviceManifest("ResourceClaim", "shop", "mine", b"{}"))),
+        (CLAIMING, "DynamicResources", stored(DeviceManifest("ResourceSlice", "", "n1", b"{}"))),
+        (CLAIMING, "DynamicResources", stored(DeviceManifest("DeviceClass", "", "gpu", b"{}"))),
+        (apart_from_team_a(), "InterPodAffinity", m.ObjectsApplied((TEAM_A,))),
+    ],
+    ids=["volume claim", "volume", "resource claim", "slice", "device class", "namespace"],
+)
+
+
+def refuse(bench, plugin):
+    bench.answer("w", m.OutcomeCode.UNSCHEDULABLE, reason="no", refused_by=(plugin,), seen=0)
+
+
+@helpful
+def test_a_pod_refused_while_the_change_was_on_its_way_is_tried_again_soon(bench, spec, plugin, change):
     bench.join("w")
-    rows = bench.job("j", 1, spec=apart_from_team_a())
-    bench.handle(m.ObjectsApplied((TEAM_A,)))
-    bench.answer("w", m.OutcomeCode.UNSCHEDULABLE, reason="no", refused_by=("InterPodAffinity",), seen=0)
+    rows = bench.job("j", 1, spec=spec)
+    bench.handle(change)
+    refuse(bench, plugin)
     assert bench.all_are(rows, Phase.BACKOFF)
+    bench.pass_time(1.1)
+    assert bench.all_are(rows, Phase.SCHEDULING)
+
+
+@helpful
+def test_a_pod_refused_before_the_change_is_woken_by_it_when_its_backoff_is_over(bench, spec, plugin, change):
+    bench.join("w")
+    rows = bench.job("j", 1, spec=spec)
+    refuse(bench, plugin)
+    bench.handle(change)
+    bench.pass_time(0.2)
+    assert bench.all_are(rows, Phase.BACKOFF)
+    bench.pass_time(1.0)
+    assert bench.all_are(rows, Phase.SCHEDULING)
+
+
+@helpful
+def test_a_pod_sent_after_the_change_is_refused_by_who_was_told_of_it_first(bench, spec, plugin, change):
+    bench.join("w")
+    bench.emitted.clear()
+    bench.handle(change)
+    assert [type(told) for told in bench.emitted] in ([m.SendStorage], [m.SendNamespaces])
+    rows = bench.job("j", 1, spec=spec)
+    bench.pass_time(0.2)
+    refuse(bench, plugin)
+    bench.pass_time(20.0)
+    assert bench.all_are(rows, Phase.UNSCHEDULABLE)

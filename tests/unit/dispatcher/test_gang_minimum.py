@@ -458,3 +458,22 @@ def test_a_dispatcher_that_starts_without_the_pod_group_gives_back_what_nobody_c
     bench.machine.restore_bound(rows, np.array([1, 2], np.uint32))
     (release,) = finished(bench.machine.restore_gangs(rows, bench.now))
     assert release.rows.tolist() == [0, 1], "whether it is all of the gang is unknown"
+
+
+def test_a_minimum_that_is_lowered_while_a_worker_has_the_gang_outdates_its_refusal(bench, arrive):
+    bench.join("w1")
+    arrive("a", "b", "c", minimum=0, rule=GangRule(3))
+    bench.pass_time(0.1)
+    ruled(bench, GangRule(2))
+    bench.answer("w1", UNSCHEDULABLE, reason="too little room", refused_by=("NodeResourcesFit",), seen=0)
+    bench.pass_time(2.0)
+    assert sent(bench) == [(3, 2)]
+
+
+def test_pods_that_come_while_a_worker_has_their_gang_outdate_its_refusal(bench, arrive):
+    bench.join("w1")
+    arrive("a", "b", "c")
+    arrive("d")
+    bench.answer("w1", UNSCHEDULABLE, reason="too little room", refused_by=("NodeResourcesFit",), seen=0)
+    bench.pass_time(2.0)
+    assert sent(bench) == [(4, 3)]

@@ -1,7 +1,27 @@
 """What a worker says of pods that no node takes, besides the words."""
 
+from hoss.model.cluster import DeviceUpdate, StorageUpdate
+from hoss.model.devices import (
+    ClaimRequest,
+    ClaimUse,
+    Device,
+    DeviceClass,
+    ExactRequest,
+    NodeReach,
+    PodClaims,
+    ResourceClaim,
+    ResourceSlice,
+)
 from hoss.model.node import Taint
+from hoss.model.pod import PodAffinity, PodAffinityTerm
+from hoss.model.selectors import LabelSelector, Requirement
+from hoss.model.volumes import ClaimMount, PersistentVolume, PersistentVolumeClaim, PodVolumes
 from scheduler_worker.messages import outcomes
+
+HOSTNAME = "kubernetes.io/hostname"
+GPU = DeviceClass("gpu")
+CLAIM = ResourceClaim("default", "mine", (ClaimRequest("one", (ExactRequest("one", "gpu"),)),))
+CLAIMING = PodClaims("p", "uid-1", (ClaimUse("mine"),), ())
 
 
 def refusal(harness):
@@ -47,3 +67,60 @@ def test_bound_pods_need_no_such_words(make_ledger, harness_of, make_pod):
     harness.scheduler.settle(proposal.batch_id, harness.ledger.commit(proposal)[0])
     (columns,) = harness.scheduler.take_outcomes()
     assert (columns.refused_by, columns.seen) == ((), ())
+
+
+def told(harness, spec):
+    """What a pod of this class is refused for now: the reasons, and the plugins."""
+    harness.submit((spec, 1))
+    columns = refusal(harness)
+    return columns.reason_texts[0].partition(": ")[2], columns.refused_by[0]
+
+
+def test_each_refusal_is_for_the_devices_there_are_at_the_time(make_ledger, harness_of, make_pod):
+    """The node refuses every time, and nothing of it changes."""
+    harness, spec = harness_of(make_ledger(1)), make_pod(claims=CLAIMING)
+
+    def part(name):
+        reach = NodeReach(node_name="node-0")
+        return ResourceSlice(name, "d", "pool", 1, 2, reach, (Device("gpu-0"),))
+
+    harness.scheduler.update_devices(DeviceUpdate((GPU,)), 0.0)
+    assert told(harness, spec)[0] == 'could not find ResourceClaim "default/mine".'
+    harness.scheduler.update_devices(DeviceUpdate((CLAIM, part("one"))), 0.0)
+    assert told(harness, spec)[0] == "1 cannot allocate all claims."
+    harness.scheduler.update_devices(DeviceUpdate((part("other"),)), 0.0)
+    assert told(harness, spec)[0] == "1 invalid resource pools were encountered."
+
+
+def test_the_plugins_named_are_those_that_refuse_now_or_a_later_change_would_not_wake_the_pod(
+    make_ledger, harness_of, make_pod
+):
+    """The claims came, so only the taint keeps the pods away, and only its end helps."""
+    harness = harness_of(make_ledger(1, taints=(Taint("a"),)))
+    claiming = make_pod(claims=CLAIMING)
+    mounting = make_pod(volumes=PodVolumes(claims=(ClaimMount("data"),)))
+    harness.scheduler.update_devices(DeviceUpdate((GPU,)), 0.0)
+    assert told(harness, claiming)[1] == {"DynamicResources"}
+    assert told(harness, mounting)[1] == {"VolumeRestrictions"}
+    harness.scheduler.update_devices(DeviceUpdate((CLAIM,)), 0.0)
+    assert told(harness, claiming)[1] == {"TaintToleration"}
+    bound = PersistentVolumeClaim("default", "data", volume_name="v", bind_completed=True)
+    harness.scheduler.update_storage(StorageUpdate((bound, PersistentVolume("v"))))
+    assert told(harness, mounting)[1] == {"TaintToleration"}
+
+
+def test_each_refusal_is_for_the_labels_that_namespaces_have_at_the_time(make_ledger, harness_of, make_pod):
+    harness = harness_of(make_ledger(1, labels=((HOSTNAME, "node-0"),)))
+    web = LabelSelector((Requirement("app", "In", ("web",)),))
+    of_team_a = LabelSelector((Requirement("team", "In", ("a",)),))
+
+    def apart(namespace, term):
+        shy = PodAffinity(anti_required=(term,))
+        return make_pod(namespace=namespace, labels=(("app", "web"),), pod_affinity=shy)
+
+    harness.submit((apart("shop", PodAffinityTerm(HOSTNAME, web, ("default",))), 1))
+    assert len(harness.place()) == 1
+    spec = apart("default", PodAffinityTerm(HOSTNAME, web, (), of_team_a))
+    assert told(harness, spec)[0] == "1 node(s) didn't satisfy existing pods anti-affinity rules."
+    harness.scheduler.set_namespaces({"shop": {"team": "a"}}, ())
+    assert told(harness, spec)[0] == "1 node(s) didn't match pod anti-affinity rules."
