@@ -87,7 +87,7 @@ class Outcomes:
             if len(kept):
                 confirm = Confirm(event.commits, kept, self.registry.pods.uid[kept], event.batch)
         out = _in_order(out, confirm)
-        self.queues.answered(rows, now, now_ms)
+        self.queues.enqueue_ready_gangs(rows, now)
         return out
 
     def _unbound(

@@ -103,20 +103,10 @@ class Queues:
 
     def enqueue_ready_gangs(self, rows: Rows, now: float) -> None:
         """Queue the gangs of these pods that are ready: no pod of theirs is with a worker or waits for
-        anything. The caller calls this when pods left a gang; `answered` does it when its batch was answered,
-        `enqueue` for returned pods."""
+        anything. The caller calls this when pods left a gang, or when its batch was answered; `enqueue` does
+        it for returned pods."""
         for gang in self._registry.gangs.incomplete(rows):
             self._enqueue_gang(gang, now, front=False)
-
-    def answered(self, rows: Rows, now: float, now_ms: int) -> None:
-        """A batch with these pods was answered. Pods that joined their gangs meanwhile are in no queue, so those
-        that did not fit are tried again with them. A gang of more pods than a batch has leaves some each time."""
-        phase = self._registry.pods.phase
-        for gang in self._registry.gangs.incomplete(rows):
-            joined = gang.rows[phase[gang.rows] == Phase.QUEUED]
-            if len(joined) and len(gang.rows) <= MAX_GANG_PODS:
-                self.wake_gangs_of(joined[:1], now, now_ms)
-        self.enqueue_ready_gangs(rows, now)
 
     def _enqueue_gang(self, gang: Gang, now: float, *, front: bool) -> None:
         pods, templates, gangs = self._registry.pods, self._registry.templates, self._registry.gangs
