@@ -323,28 +323,43 @@ class Runtime:
         try:
             while self._unconfirmed:
                 await asyncio.sleep(COALESCE_SECONDS)
-                batch, self._unconfirmed = self._unconfirmed, []
-                await self._confirm(batch)
+                await self._confirm()
         finally:
             self._confirming = False
 
-    async def _confirm(self, batch: list[m.Confirm]) -> None:
+    async def _confirm(self) -> None:
         """End the leases of commits, so that their reservations stay until they are released."""
-        commits = merge_commits([confirm.commits for confirm in batch])
-        if not commits:
+        batch, self._unconfirmed = self._unconfirmed, []
+        if not _commits_of(batch):
             return
+
+        async def ask() -> int:
+            # A repeated call also has what came meanwhile. Its leases would end if it waited for an answer
+            # that was lost.
+            batch.extend(self._unconfirmed)
+            self._unconfirmed = []
+            return await self.ledger.confirm(_commits_of(batch))
+
         context = None if self.traces is None else self.traces.confirming(batch)
         began_ns = now_ns()
         with calls_belong_to("" if context is None else str(context)):
-            confirmed = await self.until_answered(lambda: self.ledger.confirm(commits))
+            confirmed = await self.until_answered(ask)
         if self.traces is not None and context is not None:
             self.traces.confirmed(batch, context, began_ns)
         rows = np.concatenate([confirm.rows for confirm in batch])
         uids = np.concatenate([confirm.uids for confirm in batch])
-        if confirmed < sum(len(seqs) for seqs in commits.values()):
-            # A commit that is not pending was confirmed before, or its lease expired and the reaper released
-            # it. Pods without a reservation are queued again.
-            await self.carry_out(m.Verify(rows, uids))
+        if confirmed < sum(len(seqs) for seqs in _commits_of(batch).values()):
+            self.spawn(self._verify_confirmed(rows, uids))  # no later confirmation waits for that
+        else:
+            self._note_confirmed(rows, uids)
+
+    async def _verify_confirmed(self, rows: Rows, uids: Uids) -> None:
+        """A commit that is not pending was confirmed before, or its lease expired and the reaper released it.
+        Pods without a reservation are queued again."""
+        await self.carry_out(m.Verify(rows, uids))
+        self._note_confirmed(rows, uids)
+
+    def _note_confirmed(self, rows: Rows, uids: Uids) -> None:
         self.handle(m.Confirmed(rows, uids))
         self.on_confirmed(rows, uids)
 
@@ -405,3 +420,7 @@ class Runtime:
         await self.until_answered(
             lambda: self.journal.drop(submission.key, submission.order, prefixes), "journal"
         )
+
+
+def _commits_of(confirms: list[m.Confirm]) -> dict[int, NDArray[np.uint64]]:
+    return merge_commits([confirm.commits for confirm in confirms])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # Answers come in milliseconds. Calls that touch every node or every reservation have more time.
 _CALL_SECONDS = 10.0
+_CONFIRM_SECONDS = 2.0  # leases go on meanwhile, also those of commits that the next call confirms
 _LONG_CALL_SECONDS = 60.0
 _REBUILD_SECONDS = 600.0
 _BIND_SECONDS = 30.0  # the resolver waits 20 s for an API server
@@ -99,7 +100,7 @@ class ResolverClient:
             term=self.term,
             journal_write=self.journal_write(),
         )
-        return int((await self._call(self.stub.Confirm, request)).confirmed)
+        return int((await self._call(self.stub.Confirm, request, _CONFIRM_SECONDS)).confirmed)
 
     async def release(
         self,

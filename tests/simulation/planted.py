@@ -288,6 +288,10 @@ FAULTS = {
 # Cures undone, and faults for which a plan was written: each is found by the plan of that name in
 # tests/simulation/plans.
 UNDONE = {
+    "confirmations-behind-a-lost-answer": PlantedFault(
+        "confirmations wait ten seconds for the lost answer to an earlier one, and their leases end",
+        (CodeEdit("hoss.client.resolver:ResolverClient.confirm", ", _CONFIRM_SECONDS", ""),),
+    ),
     "release-that-comes-late": FAULTS["release by the wrong sequence"],
     "index-of-a-removed-node": PlantedFault(
         "a watch does not name an index again that another node has now",

@@ -40,6 +40,7 @@ REGRESSIONS = {
     "bound-elsewhere-and-not-told": (
         "a look-up found a pod moved before the move was answered, and told nobody"
     ),
+    "confirmations-behind-a-lost-answer": "confirmations waited for a lost answer, and their leases ended",
     "clock-of-an-emptied-redis-ends-the-lease": (
         "a standby took over from an empty Redis whose clock had jumped"
     ),

@@ -186,6 +186,65 @@ async def test_what_was_not_ready_is_released_before_the_rest_of_its_commits_is_
     assert done == ["released", "confirmed"]
 
 
+def confirm_of(runtime, row):
+    """The confirmation of the commit of a pod, which has the row's number."""
+    rows = np.array([row], np.uint32)
+    return m.Confirm({0: np.array([row], np.uint64)}, rows, runtime.machine.registry.pods.uid[rows])
+
+
+async def test_a_confirmation_does_not_wait_for_the_lost_answer_to_an_earlier_one(runtime, ledger):
+    """Its lease would end."""
+    asked: list[list[int]] = []
+    lost = asyncio.Event()
+
+    async def confirm(commits):
+        asked.append(commits[0].tolist())
+        if len(asked) == 1:
+            await lost.wait()
+            raise LedgerUnavailable("no answer in time")
+        return len(commits[0])
+
+    ledger.confirm = confirm
+    submit(runtime, 2)
+    told = []
+    runtime.on_confirmed = lambda rows, _uids: told.append(rows.tolist())
+    runtime.perform([confirm_of(runtime, 0)])
+    await until(lambda: asked == [[0]])
+    runtime.perform([confirm_of(runtime, 1)])
+    lost.set()
+    await until(lambda: told)
+    assert asked == [[0], [0, 1]]
+    assert told == [[0, 1]]
+
+
+async def test_a_confirmation_does_not_wait_until_an_earlier_one_is_looked_up(runtime, ledger):
+    asked: list[list[int]] = []
+    looked_up = asyncio.Event()
+
+    async def confirm(commits):
+        asked.append(commits[0].tolist())
+        return len(asked) - 1  # the first was confirmed before, or its lease is over
+
+    async def lookup(uids):
+        await looked_up.wait()
+        none = np.zeros(len(uids), np.bool_)
+        return PodLocations(np.full(len(uids), NONE_U32, np.uint32), {}, none, none)
+
+    ledger.confirm, ledger.lookup = confirm, lookup
+    submit(runtime, 2)
+    told = []
+    runtime.on_confirmed = lambda rows, _uids: told.append(rows.tolist())
+    runtime.perform([confirm_of(runtime, 0)])
+    await until(lambda: asked == [[0]])
+    runtime.perform([confirm_of(runtime, 1)])
+    await until(lambda: told)
+    assert asked == [[0], [1]]
+    assert told == [[1]]
+    looked_up.set()
+    await until(lambda: len(told) == 2)
+    assert told[1] == [0]
+
+
 async def test_what_a_lost_worker_prepared_is_released_and_counts_as_reserved_nowhere(runtime, ledger):
     released = []
 
