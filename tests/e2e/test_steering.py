@@ -41,6 +41,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         cluster.stop()
 
 
+# Whether half a second of work shows enough conflicts is chance, and may take minutes. The rule that takes the
+# step has tests of its own (tests/unit/dispatcher/test_overlap_control.py).
+@pytest.mark.thorough
 async def test_conflicts_are_answered_by_a_soft_partition_and_nothing_is_lost(cluster: Cluster) -> None:
     async with clients_of(cluster.endpoints) as clients:
         await prepare(clients, workers=WORKERS, nodes=NODES)
@@ -66,6 +69,7 @@ async def test_what_is_fixed_by_hand_stays_whatever_the_conflicts(cluster: Clust
         assert (fixed.overlap, fixed.workers, fixed.reason) == ("shared", 2, "by hand")
         told = await _contend_until(clients, lambda: _refused(clients, 100))
         assert [step.reason for step in told.steering.steps[1:]] == ["by hand"]
+        _assert_attributed(told)
         assert {pair.loser for pair in told.pairs} <= {"w0", "w1"}, "others than the two at work were refused"
         assert {worker.name for worker in await clients.dispatcher.list_workers() if worker.bound} == {
             "w0",
