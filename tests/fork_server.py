@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -35,8 +36,11 @@ from typing import IO, Any, NoReturn
 
 # Where children find the server that made them, so that commands can have their services forked, too.
 ADDRESS_VARIABLE = "HOSS_TESTS_FORK_SERVER"
+HASH_SEED = "0"  # PYTHONHASHSEED of all forks
 ROOT = Path(__file__).parents[1]
 _SERVICES = ("dispatcher", "resolver", "scheduler_worker")
+# Imported once as well, but only when a test asks for one of them: the tests of most files do not.
+_WHEN_ASKED = ("tools.simulation", "simulation.planted")
 _LENGTH = 8  # bytes of a message's length, little-endian
 _POLL_SECONDS = 0.01
 _EXIT = Callable[[], int | str | None]
@@ -111,8 +115,13 @@ class ForkServer:
                 stdin=subprocess.PIPE,
                 start_new_session=True,
                 # The linear algebra that NumPy brings has a thread for each core otherwise, and a fork has
-                # none of them.
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
+                # none of them. Sets of texts have one order in all forks, as a simulation's seed needs it.
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "OPENBLAS_NUM_THREADS": "1",
+                    "PYTHONHASHSEED": HASH_SEED,
+                },
             )
         return self._address
 
@@ -273,6 +282,9 @@ class _Server:
             _send(connection, {"cpu_seconds": usage.ru_utime + usage.ru_stime})
             connection.close()
             return None
+        if request["module"] in _WHEN_ASKED and _main_of(request["module"]) not in sys.modules:
+            importlib.import_module(_main_of(request["module"]))
+            _keep_what_is_imported()
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -326,7 +338,7 @@ def _become(request: Any, streams: Sequence[int]) -> _EXIT:
     ]
     sys.path[:0] = added
     importlib.invalidate_caches()
-    module = importlib.import_module(f"{request['module']}.__main__")
+    module = importlib.import_module(_main_of(request["module"]))
     sys.argv = [str(module.__file__), *request["arguments"]]
     return partial(_run, module.main)
 
@@ -373,8 +385,18 @@ def _import_everything() -> None:
     for module in pkgutil.iter_modules(commands.__path__):
         importlib.import_module(f"{commands.__name__}.{module.name}")
     importlib.import_module("hossctl.__main__")
+    _keep_what_is_imported()
+
+
+def _keep_what_is_imported() -> None:
     gc.collect()
     gc.freeze()  # a child that collects would copy every page of the modules that all share
+
+
+def _main_of(name: str) -> str:
+    """The module that `python -m name` runs: of a package its `__main__`."""
+    found = importlib.util.find_spec(name)
+    return f"{name}.__main__" if found and found.submodule_search_locations else name
 
 
 def shell_command(module: str) -> str:

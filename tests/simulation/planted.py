@@ -1,7 +1,8 @@
 """Faults that are put into the product on purpose, to see that simulations find them.
 
 As a program it runs seeds, or a written plan with other seeds, with one of them, until a promise is broken:
-`python tests/simulation/planted.py NAME [PLAN | kubernetes] SEED...`. Exit code 1: a promise was broken.
+`PYTHONPATH=.:tests python -m simulation.planted NAME [PLAN | kubernetes] SEED...`. Exit code 1: one was
+broken.
 
 A fault is a few edits of the product's own text: of a part of a ledger script, or of a function. An edit
 names what it replaces, and that has to be there exactly once: a fault that no longer fits the code fails its
@@ -345,7 +346,9 @@ def _again(plan: Plan, seed: int) -> Plan:
     return replace(plan, seed=seed)
 
 
-def _main(name: str, *what: str) -> int:
+def main() -> int:
+    """Run it as a program."""
+    name, *what = sys.argv[1:]
     drawn, seeds = draw, what
     if what[0] == KUBERNETES:
         drawn, seeds = draw_kubernetes, what[1:]
@@ -370,4 +373,4 @@ def _main(name: str, *what: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_main(*sys.argv[1:]))
+    sys.exit(main())

@@ -4,19 +4,28 @@ fails here fails there too."""
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+from fork_server import FORK_SERVER, HASH_SEED, ROOT
 from waiting import COMMAND_SECONDS
 
-ROOT = Path(__file__).parents[2]
+Done = subprocess.CompletedProcess[str]
 
 
-def run_seeded(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    """Run the interpreter with these arguments."""
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
+def run_seeded(module: str, *arguments: object) -> Done:
+    """Run `python -m module` with these arguments, as a fork of a process that has imported it."""
+    return FORK_SERVER.run(module, [*map(str, arguments)], env=_environment(), timeout=COMMAND_SECONDS)
+
+
+def simulate(*arguments: object) -> Done:
+    """Run `python -m tools.simulation`."""
+    return run_seeded("tools.simulation", *arguments)
+
+
+def simulate_in_a_new_interpreter(*arguments: object) -> Done:
+    """The same without a fork."""
     return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        env=environment,
+        [sys.executable, "-m", "tools.simulation", *map(str, arguments)],
+        env={**_environment(), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=COMMAND_SECONDS,
@@ -24,6 +33,5 @@ def run_seeded(*arguments: object) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def simulate(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    """Run `python -m tools.simulation`."""
-    return run_seeded("-m", "tools.simulation", *arguments)
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONHASHSEED": HASH_SEED}

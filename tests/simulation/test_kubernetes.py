@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from simulation.seeded import simulate
+from simulation.seeded import simulate, simulate_in_a_new_interpreter
 
 from hossctl.history.events import written
 from tools.simulation import plan as p
@@ -48,8 +48,8 @@ def test_a_seed_replays_byte_for_byte(server):
 
 
 def test_two_processes_replay_a_seed_alike(tmp_path):
-    for name in ("one", "other"):
-        done = simulate("--kubernetes", "--seed", 4, "--as-drawn", "--out", tmp_path / name)
+    for name, process in (("one", simulate), ("other", simulate_in_a_new_interpreter)):
+        done = process("--kubernetes", "--seed", 4, "--as-drawn", "--out", tmp_path / name)
         assert done.returncode == 0, done.stdout
     for file in ("timeline.txt", "history.jsonl"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "other" / file).read_bytes()

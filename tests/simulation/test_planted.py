@@ -11,7 +11,6 @@ from simulation.seeded import run_seeded
 
 from resolver.ledger import scripts
 
-PROGRAM = Path(__file__).with_name("planted.py")
 PLANS = Path(__file__).with_name("plans")
 QUICK = ("retry that forgets", "victim evicted twice")
 
@@ -22,7 +21,7 @@ def plans_of(fault):
 
 def is_all_that_is_found(fault, *what):
     """Whether one of these seeds breaks a promise with this fault, and none without it."""
-    done = run_seeded(PROGRAM, fault, *what)
+    done = run_seeded("simulation.planted", fault, *what)
     assert done.returncode == 1, done.stdout + done.stderr
     return re.fullmatch(r"seed \d+\n", done.stdout) is not None
 

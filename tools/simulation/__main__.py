@@ -136,5 +136,10 @@ def _print(line: str) -> None:
     print(line, flush=True)  # noqa: T201 - a command's output
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run it."""
     app(prog_name="python -m tools.simulation")
+
+
+if __name__ == "__main__":
+    main()
