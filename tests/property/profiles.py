@@ -14,6 +14,7 @@ import os
 from typing import Any
 
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 _SHARES = {"quick": 0.4, "all": 1.0, "soak": 1.0}
 _FEWEST = 10
@@ -35,6 +36,10 @@ def load_profile() -> None:
         print_blob=True,
     )
     settings.load_profile("hoss")
+    if _PROFILE != "soak":
+        # Hypothesis also tries constants of whatever modules are imported. Then the examples of a file would
+        # be others where it is run alone, and every process would read the whole source for it.
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 def examples(count: int, **more: Any) -> settings:
