@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from hoss.imports import extra
-from hossctl.compare.report.plots import STYLE, Drawing, Plot, legend, per_cent, side_by_side
+from hossctl.compare.report.plots import STYLE, Plot, legend, per_cent, side_by_side
 from hossctl.console import Document
 from hossctl.simulate.omega import BATCH, SERVICE, Architecture, SimulatedConflicts, Transactions
 
@@ -58,10 +58,11 @@ _CONFLICTS: Final[Sequence[_Line]] = tuple(
 def draw(document: Document) -> Iterator[Plot]:
     for drawing in (_busyness, _conflicts, _waits):
         with mpl.rc_context(STYLE):
-            yield drawing(document).rendered()
+            drawn = drawing(document)
+        yield drawn
 
 
-def _busyness(document: Document) -> Drawing:
+def _busyness(document: Document) -> Plot:
     titles = [f"{kind} jobs' scheduler" for kind in _KINDS]
     drawing = _drawing(document, titles, "busyness", "share of the time deciding", _ARCHITECTURES)
     for ax in drawing.canvas.axes:
@@ -70,7 +71,7 @@ def _busyness(document: Document) -> Drawing:
     return drawing
 
 
-def _conflicts(document: Document) -> Drawing:
+def _conflicts(document: Document) -> Plot:
     titles = [f"{kind} jobs" for kind in _KINDS]
     drawing = _drawing(document, titles, "conflictFraction", "conflicts per success", _CONFLICTS)
     for ax in drawing.canvas.axes:
@@ -78,7 +79,7 @@ def _conflicts(document: Document) -> Drawing:
     return drawing
 
 
-def _waits(document: Document) -> Drawing:
+def _waits(document: Document) -> Plot:
     titles = [f"{kind} jobs" for kind in _KINDS]
     drawing = _drawing(document, titles, "waitSeconds", "seconds waited, mean", _ARCHITECTURES)
     for ax in drawing.canvas.axes:
@@ -110,7 +111,7 @@ _CAPTIONS: Final = {
 
 def _drawing(
     document: Document, titles: Sequence[str], figure: str, label: str, lines: Sequence[_Line]
-) -> Drawing:
+) -> Plot:
     canvas, axes = side_by_side(titles, label, _X)
     for ax, kind in zip(axes, _KINDS, strict=True):
         for belongs, name, colour, marker in lines:
@@ -122,7 +123,7 @@ def _drawing(
             )  # fmt: skip
         ax.set_xscale("log")
     legend(canvas, axes)
-    return Drawing(*_CAPTIONS[figure], canvas)
+    return Plot(*_CAPTIONS[figure], canvas)
 
 
 def _logarithmic(ax: Axes, *, least: float) -> None:

@@ -126,7 +126,7 @@ def _fields(run: ComparisonRun, columns: Sequence[Figure]) -> list[_Cell]:
 def _inline(plot: Plot) -> str:
     """The SVG as part of a page: without a size, in the page's colours, and without ids that two plots
     share."""
-    text = plot.svg.decode()
+    text = plot.svg().decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*"', "<g", text)  # ids in <defs> are referred to and stay

@@ -84,33 +84,29 @@ STYLE: Final[dict[Any, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Plot:
-    """A finished plot. `name` is the stem of its files."""
-
-    name: str
-    title: str
-    caption: str
-    png: bytes
-    svg: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A plot that is drawn and not rendered yet."""
+    """A plot that is drawn. `name` is the stem of its files, each of which is rendered when it is asked for:
+    a page shows no PNG, and that takes as long as the SVG."""
 
     name: str
     title: str
     caption: str
     canvas: Canvas
 
-    def rendered(self) -> Plot:
-        svg, png = io.BytesIO(), io.BytesIO()
-        # Ids of one plot differ from those of another on the same page.
-        with mpl.rc_context({"svg.hashsalt": self.name}):
-            self.canvas.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-        self.canvas.savefig(png, format="png", dpi=160, metadata={"Software": None})
-        return Plot(self.name, self.title, self.caption, png.getvalue(), svg.getvalue())
+    def svg(self) -> bytes:
+        """The same for the same drawing. Ids of one plot differ from those of another on the same page."""
+        return self._rendered("svg", metadata={"Date": None, "Creator": None})
+
+    def png(self) -> bytes:
+        """The same for the same drawing and version of matplotlib."""
+        return self._rendered("png", metadata={"Software": None}, dpi=160)
+
+    def _rendered(self, kind: str, **options: Any) -> bytes:
+        file = io.BytesIO()
+        with mpl.rc_context({**STYLE, "svg.hashsalt": self.name}):
+            self.canvas.savefig(file, format=kind, **options)
+        return file.getvalue()
 
 
 def side_by_side(
@@ -206,7 +202,7 @@ class _Panel:
 
 def draw(summary: Summary) -> Iterator[Plot]:
     """Each plot that the runs have data for."""
-    plots: tuple[Callable[[Summary], Drawing | None], ...] = (
+    plots: tuple[Callable[[Summary], Plot | None], ...] = (
         _throughput,
         _conflicts,
         _overcommit,
@@ -216,12 +212,12 @@ def draw(summary: Summary) -> Iterator[Plot]:
     in_process, on_kubernetes = (summary.only(on_kubernetes=there) for there in (False, True))
     for plot, shown in [*((plot, in_process) for plot in plots), (_kubernetes, on_kubernetes)]:
         with mpl.rc_context(STYLE):
-            drawing = plot(shown)
-            if drawing is not None:
-                yield drawing.rendered()
+            drawn = plot(shown)
+        if drawn is not None:
+            yield drawn
 
 
-def _throughput(summary: Summary) -> Drawing | None:
+def _throughput(summary: Summary) -> Plot | None:
     panels = [part for panel in _panels(summary, _richest) for part in _by_scheduler(panel)]
     if not panels:
         return None
@@ -246,10 +242,10 @@ def _throughput(summary: Summary) -> Drawing | None:
             ax.set_xlim(counts[0] / 2, counts[0] * 2)
     legend(canvas, axes)
     caption = "Medians; bands from the slowest to the fastest run. Dashed: one scheduler."
-    return Drawing("throughput-by-workers", "Throughput by workers", caption, canvas)
+    return Plot("throughput-by-workers", "Throughput by workers", caption, canvas)
 
 
-def _conflicts(summary: Summary) -> Drawing | None:
+def _conflicts(summary: Summary) -> Plot | None:
     panels = [
         part
         for panel in _panels(summary, _richest)
@@ -292,10 +288,10 @@ def _conflicts(summary: Summary) -> Drawing | None:
     caption = (
         "HOSS. Of pods proposed, the share refused because others were first; all of them are decided again."
     )
-    return Drawing("conflicts-by-fill", "Conflicts by fill", caption, canvas)
+    return Plot("conflicts-by-fill", "Conflicts by fill", caption, canvas)
 
 
-def _overcommit(summary: Summary) -> Drawing | None:
+def _overcommit(summary: Summary) -> Plot | None:
     canvas = _bars(
         summary, [("overcommitted nodes", OVERCOMMITTED_SHARE.of)], "nodes overcommitted, of all nodes"
     )
@@ -306,11 +302,11 @@ def _overcommit(summary: Summary) -> Drawing | None:
     return (
         None
         if canvas is None
-        else Drawing("overcommit-by-mode", "Overcommitted nodes by mode", caption, canvas)
+        else Plot("overcommit-by-mode", "Overcommitted nodes by mode", caption, canvas)
     )
 
 
-def _utilisation(summary: Summary) -> Drawing | None:
+def _utilisation(summary: Summary) -> Plot | None:
     resources = sorted(
         {name for group in summary.groups.values() for run in group.runs for name in run.utilisation}
     )
@@ -318,10 +314,10 @@ def _utilisation(summary: Summary) -> Drawing | None:
     measures = [(name, utilisation(name)) for name in resources]
     canvas = _bars(summary, measures, "asked for by bound pods, of all there is", full_line=True)
     caption = "At the end, with the most workers. Beyond the line more is sold than there is."
-    return None if canvas is None else Drawing("utilisation-by-mode", "Utilisation by mode", caption, canvas)
+    return None if canvas is None else Plot("utilisation-by-mode", "Utilisation by mode", caption, canvas)
 
 
-def _latency(summary: Summary) -> Drawing | None:
+def _latency(summary: Summary) -> Plot | None:
     panels = [
         part
         for panel in _panels(summary, _fullest)
@@ -353,10 +349,10 @@ def _latency(summary: Summary) -> Drawing | None:
         ax.yaxis.set_major_formatter(FuncFormatter(per_cent))
     legend(canvas, axes)
     caption = "From submitted to bound, with the most workers; a line for every run. Further left is sooner."
-    return Drawing("latency", "Latency", caption, canvas)
+    return Plot("latency", "Latency", caption, canvas)
 
 
-def _kubernetes(summary: Summary) -> Drawing | None:
+def _kubernetes(summary: Summary) -> Plot | None:
     panels = _panels(summary, _richest)
     if not panels:
         return None
@@ -375,7 +371,7 @@ def _kubernetes(summary: Summary) -> Drawing | None:
         "after the mode is that of "
         "schedulers. Bars are medians, dots single runs."
     )
-    return Drawing("kubernetes", "Pods a second on Kubernetes", caption, canvas)
+    return Plot("kubernetes", "Pods a second on Kubernetes", caption, canvas)
 
 
 def _bars(

@@ -108,8 +108,8 @@ def write_plots(directory: Path, plots: "Iterable[Plot]", option: str = "--plots
     fails."""
     _make_directory(directory, option)
     for plot in plots:
-        write(directory / f"{plot.name}.png", plot.png, option)
-        write(directory / f"{plot.name}.svg", plot.svg, option)
+        write(directory / f"{plot.name}.png", plot.png(), option)
+        write(directory / f"{plot.name}.svg", plot.svg(), option)
 
 
 def write(path: Path, content: bytes, option: str) -> None:
