@@ -280,7 +280,7 @@ def test_a_list_goes_on_by_itself_through_a_takeover(page, tmp_path):
         cluster.stop()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
 def test_every_page_fits_a_phone_in_light_and_dark(page, shared, scheme):
     load(shared, name=f"fit-{scheme}", replicas=2)
     page.system_scheme(scheme)

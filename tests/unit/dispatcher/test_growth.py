@@ -145,6 +145,7 @@ def test_what_a_worker_knew_of_classes_ends_with_its_stream(bench):
     assert bench.machine.table_sizes()["worker_classes"] == 0
 
 
+@pytest.mark.thorough  # that numbers are used again, the test of workers that are gone for a day shows
 def test_more_names_than_numbers_may_come_one_after_the_other(bench):
     for number in range(70_000):
         link = next(bench._links)

@@ -92,10 +92,12 @@ def reads(modules) -> dict[str, list[tuple[int, str]]]:
 
 def read_from_the_machine(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and full name of each use of MODULES and NAMES, and of generators without a seed."""
-    full = _imports(tree)
-    seeded = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args}
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    full = _imports(nodes)
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    called = {id(call.func) for call in calls}
+    seeded = {id(call.func) for call in calls if call.args}
+    for node in nodes:
         name = _name(node, full)
         if name in GENERATORS:
             if id(node) in called and id(node) not in seeded:
@@ -104,9 +106,9 @@ def read_from_the_machine(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, name
 
 
-def _imports(tree: ast.Module) -> dict[str, str]:
+def _imports(nodes: list[ast.AST]) -> dict[str, str]:
     full = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 bound = alias.asname or alias.name.partition(".")[0]
