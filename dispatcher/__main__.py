@@ -46,7 +46,7 @@ from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.kube.token_review import service_accounts_reviewed
 from hoss.model.pod import PodSpec
-from hoss.security.options import host_of, metrics_context
+from hoss.security.options import host_of, metrics_door
 from hoss.tasks import background
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
@@ -113,7 +113,9 @@ async def serve(
             rng=host.rng,
         )
         endpoint = metrics_endpoint(
-            config.metrics_listen, dispatcher.metrics, metrics_context(config.metrics_tls, config.tls_dir)
+            config.metrics_listen,
+            dispatcher.metrics,
+            metrics_door(config.metrics_listen, config.metrics_tls, config, host),
         )
         pushed = metrics_pushed("dispatcher", dispatcher.metrics)
         terms = dispatcher.metrics.showing(Terms(elector))

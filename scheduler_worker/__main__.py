@@ -19,7 +19,7 @@ from hoss.config import load_document, with_flags
 from hoss.errors import HossError
 from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
-from hoss.security.options import add_security_flags, host_of, metrics_context, security_given
+from hoss.security.options import add_security_flags, host_of, metrics_door, security_given
 from hoss.tasks import background
 from hoss.telemetry import logger, options
 from hoss.telemetry.collector import metrics_pushed
@@ -152,7 +152,9 @@ async def serve(
         )
         async with (
             metrics_endpoint(
-                config.metrics_listen, metrics, metrics_context(config.metrics_tls, config.tls_dir)
+                config.metrics_listen,
+                metrics,
+                metrics_door(config.metrics_listen, config.metrics_tls, config, host),
             ) as metrics_port,
             metrics_pushed("worker", metrics, instance=config.name),
             background(

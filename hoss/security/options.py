@@ -17,11 +17,11 @@ from hoss.serving import Server
 from hoss.telemetry import logger
 
 if TYPE_CHECKING:
-    import ssl
-
     import grpc.aio
 
+    from hoss.security.access import Authenticator
     from hoss.security.tokens import TokenVerifier
+    from hoss.telemetry.endpoint import MetricsDoor
 
 
 class SecurityConfig(Document):
@@ -94,6 +94,7 @@ class SecuredHost(Host):
         self._revoked = RevocationList(directory / REVOKED_FILE)
         self.authentication = authentication or AuthenticationConfig()
         self.tokens = self._verifier()
+        self._authenticator = self._asking()
 
     def channel(
         self, addresses: Sequence[str], *, kind: str = "", service: str = "", retried: Sequence[str] = ()
@@ -101,17 +102,29 @@ class SecuredHost(Host):
         return rpc.channel(addresses, kind=kind, service=service, retried=retried, connect=self._connect)
 
     def server(self, interceptors: "Sequence[grpc.aio.ServerInterceptor]" = ()) -> Server:
-        from hoss.security.access import AccessControl, Authenticator  # noqa: PLC0415 - for TLS alone
+        from hoss.security.access import AccessControl  # noqa: PLC0415 - for TLS alone
         from hoss.security.transport import server_credentials  # noqa: PLC0415 - for TLS alone
 
         guarded = [interceptor for interceptor in interceptors if hasattr(interceptor, "guard_by")]
         if not guarded:
             raise InvariantViolation("a server with TLS has no interceptor that asks for rights")
         for interceptor in guarded:
-            interceptor.guard_by(
-                AccessControl(Authenticator(self._revoked, self.tokens, unix_clock=self.unix))
-            )
+            interceptor.guard_by(AccessControl(self._authenticator))
         return Server(credentials=server_credentials(self._files), interceptors=interceptors)
+
+    def metrics_door(self) -> "MetricsDoor":
+        """Mutual TLS before the endpoint of metrics, and who may read."""
+        from hoss.security.access import MetricsReaders  # noqa: PLC0415 - for TLS alone
+        from hoss.security.transport import server_context  # noqa: PLC0415 - for TLS alone
+        from hoss.telemetry.endpoint import MetricsDoor  # noqa: PLC0415 - for TLS alone
+
+        readers = MetricsReaders(self._authenticator)
+        return MetricsDoor(server_context(self._files, clients_certified=True), readers.refusal)
+
+    def _asking(self) -> "Authenticator":
+        from hoss.security.access import Authenticator  # noqa: PLC0415 - for TLS alone
+
+        return Authenticator(self._revoked, self.tokens, unix_clock=self.unix)
 
     def _verifier(self) -> "TokenVerifier":
         from hoss.security.tokens import PUBLIC_KEYS_FILE, TokenVerifier  # noqa: PLC0415 - for TLS alone
@@ -169,16 +182,21 @@ def check_insecure(config: SecurityConfig, listen: str, where: str) -> None:
     logger().warning("insecure", listen=listen, meaning="no TLS: whoever reaches this port may do anything")
 
 
-def metrics_context(metrics_tls: bool, tls_dir: Path | None) -> "ssl.SSLContext | None":
-    """For the endpoint of metrics, where it is to speak TLS. Raises ConfigError where there are no files for
-    it."""
-    if not metrics_tls:
+def metrics_door(listen: str, metrics_tls: bool, config: SecurityConfig, host: Host) -> "MetricsDoor | None":
+    """What the endpoint of metrics at `listen` is behind; None: nothing, which is for loopback alone, unless the
+    service is told `insecure`. Raises ConfigError where that is not said, and where there are no files for
+    `metrics_tls`."""
+    if not listen:
         return None
-    if tls_dir is None:
-        raise ConfigError("takes a certificate: give --tls-dir too", where="metrics_tls")
-    from hoss.security.transport import TlsFiles, server_context  # noqa: PLC0415 - for TLS alone
-
-    return server_context(TlsFiles(tls_dir), clients_certified=True)
+    if config.tls_dir is None:
+        if metrics_tls:
+            raise ConfigError("takes a certificate: give --tls-dir too", where="metrics_tls")
+        check_insecure(config, listen, "metrics_listen")
+        return None
+    if not metrics_tls and of_loopback(listen):
+        return None
+    secured = host if isinstance(host, SecuredHost) else SecuredHost(config.tls_dir)
+    return secured.metrics_door()
 
 
 def of_loopback(listen: str) -> bool:

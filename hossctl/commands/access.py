@@ -156,7 +156,7 @@ def deployment(
 
     if bool(to) == bool(secrets):
         raise InvalidInput("give either a directory or --secrets NAMESPACE", where="DIR")
-    asked, now = Deployment(workers, certificates, prometheus=bool(secrets)), THIS_HOST.utc_now()
+    asked, now = Deployment(workers, certificates), THIS_HOST.utc_now()
     if to is not None:
         fill(to, asked, now=now)
         say(f"certificates and accounts in {to}")

@@ -323,8 +323,10 @@ class DashboardAccess:
             token = self._used_link(text)
         except AccessDenied as exc:
             raise self._unauthorized(str(exc)) from exc
-        if token.identity.role is Role.NONE:
-            raise self._unauthorized("the token has no role")
+        if not token.identity.role.includes(Role.VIEW):
+            raise self._unauthorized(
+                f"the token has the role {token.identity.role.value}, which sees nothing here"
+            )
         return token.identity, token
 
     def _used_link(self, text: str) -> Token:

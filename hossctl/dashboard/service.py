@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hoss import telemetry
-from hoss.client.access import found_access
 from hoss.host import Host
 from hoss.kube.config import KubernetesConfig
 from hoss.kube.token_review import service_accounts_reviewed
@@ -40,7 +39,9 @@ class DashboardOptions:
 async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
     """Serve until SIGTERM. Raises ConfigError for options that cannot be used."""
     telemetry.configure(_SERVICE)
-    tls_dir = _tls_dir(options.endpoints)
+    # Browsers get the certificate that it calls with. So viewers of a platform with TLS have to log in, whoever
+    # started the dashboard.
+    tls_dir = options.endpoints.certificate_directory()
     config = SecurityConfig(tls_dir=tls_dir, insecure=options.insecure)
     host = host_of(config, options.listen, options.authentication)
     reviews = service_accounts_reviewed(options.cluster, "hoss-dashboard", host=host)
@@ -65,14 +66,6 @@ async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
         await dashboard.stop()
         if reviews is not None:
             await reviews.close()
-
-
-def _tls_dir(endpoints: Endpoints) -> Path | None:
-    """The directory of the certificate that this dashboard calls with; browsers get the same one. So viewers
-    of a platform with TLS have to log in, whoever started the dashboard."""
-    if endpoints.tls_dir:
-        return Path(endpoints.tls_dir)
-    return found_access(endpoints.dispatcher_addresses()).tls_dir
 
 
 def _dashboard(options: DashboardOptions, config: SecurityConfig, host: Host) -> Dashboard:

@@ -3,11 +3,14 @@ makes, its very commands, and Redis behind its ACL file. tests/e2e/test_compose.
 where there is one."""
 
 import asyncio
+import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -97,6 +100,22 @@ class Composed:
     def worker_port(self) -> int:
         return int(self._services[-1].record.address.rpartition(":")[2])
 
+    def scraped(self, job: Mapping[str, Any]) -> str:
+        """What Prometheus reads by a job of its configuration."""
+        (record,) = (service.record for service in self._services if service.record.name == job["job_name"])
+        tls, port = job["tls_config"], int(record.metrics.rpartition(":")[2])
+        ca, certificate, key = (
+            tls[file].replace(VOLUMES, str(self.credentials)) for file in ("ca_file", "cert_file", "key_file")
+        )
+        context = ssl.create_default_context(cafile=ca)
+        context.load_cert_chain(certificate, key)
+        with (
+            socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=tls["server_name"]) as connection,
+        ):
+            connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            return connection.makefile("rb").read().decode()
+
     def stop(self) -> None:
         stop_all([service.record for service in reversed(self._services)])
         if self._redis is not None:
@@ -105,6 +124,8 @@ class Composed:
 
     def _start(self, name: str) -> None:
         module, *arguments = self.command(name)
+        # Where the compose file has them listen, and not on loopback, metrics are behind this by themselves.
+        arguments += ["--metrics-tls"]
         service = ServiceProcess(name, module, arguments, self.directory / "logs")
         self._services.append(service)
         service.wait_ready(time.monotonic() + DEADLINE_SECONDS)
@@ -142,6 +163,9 @@ def test_the_compose_file_runs_with_tls_and_accounts_and_refuses_strangers(compo
     submitted = hoss.json("submit", "--wait", "-f", str(tmp_path / "job.yaml"), *addresses[:2])
     assert submitted["bound"] == 100
     assert hoss.json("audit", *addresses)["verdict"] == "clean"
+
+    for job in yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]:
+        assert "hoss_build_info" in composed.scraped(job), job["job_name"]
 
     async def ask(access: ClientAccess) -> None:
         async with DispatcherClient([there["dispatcher"]], open_channel=access.channel) as client:
