@@ -43,7 +43,7 @@ class Authenticator:
 
     def table_sizes(self) -> Mapping[str, int]:
         """What is remembered of callers, for the metric of that."""
-        return {"certificates": len(self._known), **self._tokens.table_sizes()}
+        return {"door_certificates": len(self._known), **self._tokens.table_sizes()}
 
     async def identify(self, context: Context) -> Identity:
         """The caller of a gRPC method. Raises AccessDenied, with a sentence for the caller."""

@@ -2,7 +2,7 @@
 
 import argparse
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +81,7 @@ def security_given(flags: argparse.Namespace) -> dict[str, Any]:
 
 class SecuredHost(Host):
     """This machine, with mutual TLS on every server and channel, and access control in every server. `tokens`
-    says who bears a token, for every door of the service."""
+    says who bears a token, and `authenticator` who calls, for every door of the service."""
 
     def __init__(self, directory: Path, authentication: AuthenticationConfig | None = None) -> None:
         """Raises ConfigError for a directory without usable files, and for an unusable file of an issuer."""
@@ -94,7 +94,7 @@ class SecuredHost(Host):
         self._revoked = RevocationList(directory / REVOKED_FILE)
         self.authentication = authentication or AuthenticationConfig()
         self.tokens = self._verifier()
-        self._authenticator = self._asking()
+        self.authenticator: Authenticator = self._asking()
 
     def channel(
         self, addresses: Sequence[str], *, kind: str = "", service: str = "", retried: Sequence[str] = ()
@@ -109,8 +109,12 @@ class SecuredHost(Host):
         if not guarded:
             raise InvariantViolation("a server with TLS has no interceptor that asks for rights")
         for interceptor in guarded:
-            interceptor.guard_by(AccessControl(self._authenticator))
+            interceptor.guard_by(AccessControl(self.authenticator))
         return Server(credentials=server_credentials(self._files), interceptors=interceptors)
+
+    def table_sizes(self) -> Mapping[str, int]:
+        """The entries of what is remembered of callers, their certificates and tokens."""
+        return self.authenticator.table_sizes()
 
     def metrics_door(self) -> "MetricsDoor":
         """Mutual TLS before the endpoint of metrics, and who may read."""
@@ -118,7 +122,7 @@ class SecuredHost(Host):
         from hoss.security.transport import server_context  # noqa: PLC0415 - for TLS alone
         from hoss.telemetry.endpoint import MetricsDoor  # noqa: PLC0415 - for TLS alone
 
-        readers = MetricsReaders(self._authenticator)
+        readers = MetricsReaders(self.authenticator)
         return MetricsDoor(server_context(self._files, clients_certified=True), readers.refusal)
 
     def _asking(self) -> "Authenticator":
@@ -164,6 +168,11 @@ def host_of(config: SecurityConfig, listen: str, authentication: Path | None = N
 def verifier_of(host: Host) -> "TokenVerifier | None":
     """What tells whose a token is, at every door of a service; None where nobody is asked for one."""
     return host.tokens if isinstance(host, SecuredHost) else None
+
+
+def door_tables(host: Host) -> Mapping[str, int]:
+    """The entries of what the doors of a service remember; none where nobody is asked who he is."""
+    return host.table_sizes() if isinstance(host, SecuredHost) else {}
 
 
 def check_insecure(config: SecurityConfig, listen: str, where: str) -> None:

@@ -137,9 +137,10 @@ class TokenVerifier:
     def table_sizes(self) -> Mapping[str, int]:
         """What is remembered of tokens, for the metric of that."""
         return {
-            "tokens": len(self._known),
-            "tokens_refused": len(self._refused),
-            "revoked": len(self._revoked),
+            "door_tokens": len(self._known),
+            "door_tokens_refused": len(self._refused),
+            "door_revoked": len(self._revoked),
+            "door_sources": sum(map(len, self._sources)),
         }
 
     def also_ask(self, source: UserSource) -> None:

@@ -57,6 +57,9 @@ class UserSource(Protocol):
     """Checks the tokens of others. `claims` are the token's, as it says itself: nothing in them is checked
     yet."""
 
+    def __len__(self) -> int:
+        """How much it remembers: keys, or questions that are under way."""
+
     def takes(self, claims: Mapping[str, Any]) -> bool:
         """Whether a token with such claims is for this source to check."""
 

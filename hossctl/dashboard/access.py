@@ -166,6 +166,14 @@ class DashboardAccess:
         self.cookie = "hoss-session"
         self.sessions = Sessions(self._check, clock=clock, rng=rng)
 
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of what is remembered of viewers."""
+        return {
+            "dashboard_sessions": len(self.sessions),
+            "dashboard_logins": len(self._logins),
+            "dashboard_links": len(self._links),
+        }
+
     @property
     def actions(self) -> bool:
         """Whether anybody can act."""

@@ -9,8 +9,19 @@ from hoss import telemetry
 from hoss.host import Host
 from hoss.kube.config import KubernetesConfig
 from hoss.kube.token_review import service_accounts_reviewed
-from hoss.security.options import SecurityConfig, check_insecure, host_of, of_loopback, verifier_of
+from hoss.security.options import (
+    SecurityConfig,
+    check_insecure,
+    door_tables,
+    host_of,
+    metrics_door,
+    of_loopback,
+    verifier_of,
+)
 from hoss.serving import announce_ready
+from hoss.tasks import background
+from hoss.telemetry.endpoint import metrics_endpoint
+from hoss.telemetry.metrics import LoopDelay, Metrics, process_source, tables_source
 from hossctl.dashboard.access import DashboardAccess, read_token
 from hossctl.dashboard.server import Dashboard
 from hossctl.dashboard.view_model import ViewModel
@@ -24,7 +35,8 @@ class DashboardOptions:
     """`listen`: host:port, port 0 takes a free one. `https`: on loopback, too, where `endpoints` have a
     certificate. `token_file`: with a token that lets viewers cordon and drain. `hosts`: names by which
     browsers may reach it. `authentication`: an AuthenticationConfig document. `cluster`: whose API server is
-    asked about tokens of ServiceAccounts. `insecure`: listen beyond loopback without a certificate."""
+    asked about tokens of ServiceAccounts. `insecure`: listen beyond loopback without a certificate. `metrics_listen`:
+    where Prometheus reads metrics; "": nowhere."""
 
     listen: str
     endpoints: Endpoints
@@ -34,6 +46,7 @@ class DashboardOptions:
     authentication: Path | None = None
     cluster: KubernetesConfig | None = None
     insecure: bool = False
+    metrics_listen: str = ""
 
 
 async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
@@ -58,8 +71,20 @@ async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
                 rng=host.rng,
             )
             await stack.enter_async_context(dashboard.showing(view_model))
+            delay = LoopDelay()
+            tables = tables_source(_SERVICE, dashboard.table_sizes, lambda: door_tables(host))
+            metrics = Metrics(process_source(_SERVICE), delay, tables)
+            door = metrics_door(options.metrics_listen, False, config, host)
+            metrics_port = await stack.enter_async_context(
+                metrics_endpoint(options.metrics_listen, metrics, door)
+            )
+            await stack.enter_async_context(background(delay.run()))
             announce_ready(
-                ready_file, dashboard_port=port, dashboard_tls=int(dashboard.speaks_tls), service=_SERVICE
+                ready_file,
+                dashboard_port=port,
+                dashboard_tls=int(dashboard.speaks_tls),
+                metrics_port=metrics_port,
+                service=_SERVICE,
             )
             await host.until_stopped()
     finally:

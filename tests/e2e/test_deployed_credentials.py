@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,7 @@ class Composed:
         environment = {"HOSS_TLS_DIR": str(self.credentials / "operator")}
         done = FORK_SERVER.run(module, arguments, env=environment, timeout=DEADLINE_SECONDS)
         assert done.returncode == 0, done.stderr
+        self._start("dashboard")
         self._start("worker")
 
     def healthy(self, name: str, port: int) -> bool:
@@ -100,10 +102,13 @@ class Composed:
     def worker_port(self) -> int:
         return int(self._services[-1].record.address.rpartition(":")[2])
 
+    def metrics(self, name: str) -> str:
+        """Where a service shows its metrics."""
+        return next(service.record.metrics for service in self._services if service.record.name == name)
+
     def scraped(self, job: Mapping[str, Any]) -> str:
         """What Prometheus reads by a job of its configuration."""
-        (record,) = (service.record for service in self._services if service.record.name == job["job_name"])
-        tls, port = job["tls_config"], int(record.metrics.rpartition(":")[2])
+        tls, port = job["tls_config"], int(self.metrics(job["job_name"]).rpartition(":")[2])
         ca, certificate, key = (
             tls[file].replace(VOLUMES, str(self.credentials)) for file in ("ca_file", "cert_file", "key_file")
         )
@@ -125,7 +130,7 @@ class Composed:
     def _start(self, name: str) -> None:
         module, *arguments = self.command(name)
         # Where the compose file has them listen, and not on loopback, metrics are behind this by themselves.
-        arguments += ["--metrics-tls"]
+        arguments += [] if name == "dashboard" else ["--metrics-tls"]
         service = ServiceProcess(name, module, arguments, self.directory / "logs")
         self._services.append(service)
         service.wait_ready(time.monotonic() + DEADLINE_SECONDS)
@@ -164,8 +169,12 @@ def test_the_compose_file_runs_with_tls_and_accounts_and_refuses_strangers(compo
     assert submitted["bound"] == 100
     assert hoss.json("audit", *addresses)["verdict"] == "clean"
 
-    for job in yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]:
+    jobs = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    for job in (job for job in jobs if job["job_name"] != "dashboard"):
         assert "hoss_build_info" in composed.scraped(job), job["job_name"]
+        assert 'table="door_tokens"' in composed.scraped(job), job["job_name"]
+    with urllib.request.urlopen(f"http://{composed.metrics('dashboard')}/metrics") as shown:
+        assert 'table="dashboard_sessions"' in shown.read().decode()
 
     async def ask(access: ClientAccess) -> None:
         async with DispatcherClient([there["dispatcher"]], open_channel=access.channel) as client:

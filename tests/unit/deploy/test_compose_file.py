@@ -220,7 +220,12 @@ def test_the_image_runs_as_nobody_in_particular():
     assert re.search(r"^USER [1-9]\d*$", final, flags=re.MULTILINE)
 
 
-KIND_OF_MODULE = {"dispatcher": "dispatcher", "resolver": "resolver", "scheduler_worker": "worker"}
+KIND_OF_MODULE = {
+    "dispatcher": "dispatcher",
+    "resolver": "resolver",
+    "scheduler_worker": "worker",
+    "hossctl": "dashboard",
+}
 
 
 def test_prometheus_looks_at_every_service_over_mutual_tls_by_the_name_of_its_kind():
@@ -234,7 +239,7 @@ def test_prometheus_looks_at_every_service_over_mutual_tls_by_the_name_of_its_ki
             assert flags(SERVICES[name])["metrics-listen"] == f"0.0.0.0:{found['port']}"
             assert scraped["tls_config"]["server_name"] == server_name(kind)
             seen[name] = scraped["tls_config"]
-    assert seen.keys() == set(SERVERS)
+    assert seen.keys() == {*SERVERS, "dashboard"}
     assert "prometheus-credentials:/var/lib/hoss/prometheus:ro" in SERVICES["prometheus"]["volumes"]
     for used in seen.values():
         files = {used["ca_file"], used["cert_file"], used["key_file"]}

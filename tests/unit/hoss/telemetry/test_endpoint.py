@@ -158,7 +158,7 @@ async def test_the_role_decides_who_reads(behind, role: Role, tenant: str, why: 
 async def test_a_service_and_who_was_revoked_do_not_read_and_a_token_with_the_role_does(behind) -> None:
     worker = behind.authority.issue(Identity(CallerKind.WORKER, "w1"), now=behind.now)
     revoked, entry = behind.client("former", Role.METRICS), behind.client("entry")
-    behind.authority.revoke_certificate(revoked)
+    behind.authority.revoke_certificate(revoked, now=behind.now)
     of_token = Identity(CallerKind.CLIENT, "prometheus", Role.METRICS)
     token = behind.authority.create_token(of_token, now=behind.now, lifetime=timedelta(days=1))
     async with served_behind(behind.door) as port:
