@@ -46,12 +46,12 @@ from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.kube.token_review import service_accounts_reviewed
 from hoss.model.pod import PodSpec
-from hoss.security.options import host_of, metrics_context
+from hoss.security.options import door_tables, host_of, metrics_door
 from hoss.tasks import background
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
-from hoss.telemetry.metrics import LoopDelay, Metrics, process_source
+from hoss.telemetry.metrics import LoopDelay, Metrics, process_source, tables_source
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import add_DispatcherServicer_to_server
@@ -113,7 +113,9 @@ async def serve(
             rng=host.rng,
         )
         endpoint = metrics_endpoint(
-            config.metrics_listen, dispatcher.metrics, metrics_context(config.metrics_tls, config.tls_dir)
+            config.metrics_listen,
+            dispatcher.metrics,
+            metrics_door(config.metrics_listen, config.metrics_tls, config, host),
         )
         pushed = metrics_pushed("dispatcher", dispatcher.metrics)
         terms = dispatcher.metrics.showing(Terms(elector))
@@ -150,7 +152,11 @@ class _Dispatcher:
         self.server.grpc.add_generic_rpc_handlers((self._router,))
         self.loop_delay = LoopDelay()
         self.metrics = Metrics(
-            process_source("dispatcher"), self.loop_delay, self._limits, Activity(self._router)
+            process_source("dispatcher"),
+            self.loop_delay,
+            self._limits,
+            Activity(self._router),
+            tables_source("dispatcher", self._limits.table_sizes, lambda: door_tables(host)),
         )
 
     async def close(self) -> None:

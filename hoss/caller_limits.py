@@ -123,6 +123,14 @@ class CallerLimits:
             OPEN_STREAMS.single(self._streams.total()),
         )
 
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of what is remembered of callers."""
+        return {
+            "callers": 0 if self._rates is None else len(self._rates),
+            "callers_with_streams": len(self._streams),
+            "callers_refused": len(self._lines),
+        }
+
     def begin(self, caller: str, *, stream: bool) -> None:
         """A call begins. Raises Overloaded where it may not. `end` follows for every stream that began."""
         wait_seconds = self._rates.take(caller) if self._rates is not None else 0.0

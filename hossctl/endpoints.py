@@ -48,6 +48,14 @@ class Endpoints:
 
         return ClientAccess(Path(self.tls_dir)).channel if self.tls_dir else found_channel
 
+    def certificate_directory(self) -> Path | None:
+        """Of the certificate that this platform is called with; None: it is called without TLS."""
+        if self.tls_dir:
+            return Path(self.tls_dir)
+        from hoss.client.access import found_access  # noqa: PLC0415 - only where there is a platform
+
+        return found_access(self.dispatcher_addresses()).tls_dir
+
     def check(self, kind: Kind) -> None:
         """Raise TransportError where there is no address for this kind, before a client is imported."""
         if kind in OF_RESOLVERS:

@@ -18,7 +18,13 @@ from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.kube.config import add_kubernetes_flags, kubernetes_given
 from hoss.kube.token_review import service_accounts_reviewed
-from hoss.security.options import add_authentication_flag, add_security_flags, host_of, metrics_context
+from hoss.security.options import (
+    add_authentication_flag,
+    add_security_flags,
+    door_tables,
+    host_of,
+    metrics_door,
+)
 from hoss.tasks import background
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
@@ -189,7 +195,13 @@ async def serve(
         return sum((committer.counters for committer in committers), own)
 
     def own_tables() -> dict[str, int]:
-        return ledger.own_tables() | (kubernetes.table_sizes() if kubernetes else {})
+        return {
+            **ledger.own_tables(),
+            **(kubernetes.table_sizes() if kubernetes else {}),
+            **service.table_sizes(),
+            **limits.table_sizes(),
+            **door_tables(host),
+        }
 
     service = ResolverService(
         ledger,
@@ -233,7 +245,9 @@ async def serve(
             ports = {"port": port}
             ports["metrics_port"] = await running.enter_async_context(
                 metrics_endpoint(
-                    config.metrics_listen, metrics, metrics_context(config.metrics_tls, config.tls_dir)
+                    config.metrics_listen,
+                    metrics,
+                    metrics_door(config.metrics_listen, config.metrics_tls, config, host),
                 )
             )
             await running.enter_async_context(metrics_pushed("resolver", metrics))

@@ -19,12 +19,12 @@ from hoss.config import load_document, with_flags
 from hoss.errors import HossError
 from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
-from hoss.security.options import add_security_flags, host_of, metrics_context, security_given
+from hoss.security.options import add_security_flags, door_tables, host_of, metrics_door, security_given
 from hoss.tasks import background
 from hoss.telemetry import logger, options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
-from hoss.telemetry.metrics import LoopDelay, Metrics, process_source
+from hoss.telemetry.metrics import LoopDelay, Metrics, process_source, tables_source
 from hoss.v1.workerlink_pb2 import Register
 from hoss.wire.convert_selectors import labels_to_proto
 from scheduler_worker.calls_in_threads import CalledInThread, PreparedInThread
@@ -148,11 +148,16 @@ async def serve(
     try:
         loop_delay = LoopDelay()
         metrics = Metrics(
-            process_source("scheduler_worker"), loop_delay, WorkerSource(config.name, profile_name, service)
+            process_source("scheduler_worker"),
+            loop_delay,
+            WorkerSource(config.name, profile_name, service),
+            tables_source("scheduler_worker", limits.table_sizes, lambda: door_tables(host)),
         )
         async with (
             metrics_endpoint(
-                config.metrics_listen, metrics, metrics_context(config.metrics_tls, config.tls_dir)
+                config.metrics_listen,
+                metrics,
+                metrics_door(config.metrics_listen, config.metrics_tls, config, host),
             ) as metrics_port,
             metrics_pushed("worker", metrics, instance=config.name),
             background(

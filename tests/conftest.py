@@ -4,6 +4,7 @@ import asyncio
 import faulthandler
 import gc
 import json
+import os
 import signal
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from fork_server import FORK_SERVER, ForkedProcess
-from machine import needs
+from machine import forget_users_settings, needs
 from redis_topologies import RunningRedis, as_documented, empty, use_chosen_server
 from run_report import RunReport
 from waiting import DEADLINE_SECONDS, wait_until
@@ -44,7 +45,8 @@ HUNG_SECONDS = 700
 
 def pytest_configure(config: pytest.Config) -> None:
     """A shell's jobs in the background ignore Ctrl-C, and so would every process that a test starts: some are
-    to end by it."""
+    to end by it. What a shell says of HOSS is not for tests either."""
+    forget_users_settings(os.environ)
     config.pluginmanager.register(RunReport(), "run report")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

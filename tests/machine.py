@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import MutableMapping
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +23,21 @@ DRIVER = shutil.which("chromedriver")
 BROWSER = shutil.which("chromium")
 OPENB = Path(__file__).parents[2] / "shared" / "data"
 OPENB_FILES = (OPENB / "openb_node_list_all_node.csv", OPENB / "openb_pod_list_default.csv")
+
+
+# Variables that are meant for the tests.
+_FOR_TESTS = ("HOSS_TEST", "HOSS_BUILD_OPTIONS", "HOSS_CONTROLPLANE_CACHE", "HOSS_FAKETIME")
+_OF_USERS = ("HOSS_", "_HOSS_", "OTEL_")
+
+
+def forget_users_settings(environment: MutableMapping[str, str]) -> None:
+    """Of whoever runs the tests: where his platform is, his certificate and token, his contexts, his collector.
+    Tests, and the processes that they start, would call his platform, or be refused by their own."""
+    for name in [*environment]:
+        if name.startswith(_OF_USERS) and not name.startswith(_FOR_TESTS):
+            del environment[name]
+    # Where nothing is. Without it contexts are those of the user's home.
+    environment["HOSS_HOME"] = str(Path(tempfile.gettempdir()) / f"hoss-tests-{os.getpid()}" / "no-home")
 
 
 def needs() -> str:

@@ -4,7 +4,8 @@ PostFilter of DynamicResources).
 A claim may have been given devices of a node for a pod that was never bound there, by a scheduler that died
 or by one whose binding was refused. The node may be full or gone by now. Nobody else uses the claim, so it
 gives its devices back, and the pod gets others at its next attempt. Like kube-scheduler this takes one claim
-at a time, by chance."""
+at a time, by chance. What the API server does not do is tried again while the pod waits: its next attempt,
+which would ask for the same, may be minutes away."""
 
 import asyncio
 import random
@@ -15,7 +16,9 @@ import orjson
 
 from dispatcher.core.kubernetes.conditions import WaitingPod
 from dispatcher.core.machine import Machine
-from hoss.errors import TransportError
+from dispatcher.core.pods.table import Phase
+from hoss.client.backoff import Backoff
+from hoss.errors import HossError, TransportError
 from hoss.kube.api import MERGE_PATCH, KubeApi, Object
 from hoss.model.cluster import ObjectKey
 from hoss.model.devices import CLAIM_UNREACHABLE, DeviceManifest
@@ -24,6 +27,8 @@ from hoss.wire.uids import uid_text
 
 DEALLOCATED = "deallocation of ResourceClaim completed"  # kube-scheduler's words
 _PLUGIN = "DynamicResources"
+# After a failure, which is most often one of the API server or of the dispatcher's rights, all wait for a while.
+_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 1.0, 60.0
 _BINDS_TO_NODES = "nodeSelector"  # an allocation without it is good for every node
 
 
@@ -33,6 +38,10 @@ class _Blocked(NamedTuple):
     row: int
     pod: WaitingPod
     claims: tuple[str, ...]
+
+
+class _RefusedError(HossError):
+    """The API server refuses to free a claim."""
 
 
 def blocked_by_claims(pod: WaitingPod) -> bool:
@@ -74,6 +83,7 @@ class ClaimDeallocation:
         self._rng = rng
         self._queue: asyncio.Queue[_Blocked] = asyncio.Queue()
         self._queued: set[bytes] = set()
+        self._backoff = Backoff(_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS, rng=rng)
 
     def __len__(self) -> int:
         """How many pods wait for their turn."""
@@ -87,8 +97,11 @@ class ClaimDeallocation:
         claims = templates.pod_spec(int(templates.class_id[pods.template[row]])).claims
         names = () if claims is None else tuple(use.claim for use in claims.uses if use.needed and use.claim)
         if names:
-            self._queued.add(pod.uid)
-            self._queue.put_nowait(_Blocked(row, pod, names))
+            self._add(_Blocked(row, pod, names))
+
+    def _add(self, blocked: _Blocked) -> None:
+        self._queued.add(blocked.pod.uid)
+        self._queue.put_nowait(blocked)
 
     async def run(self) -> None:
         """Free claims until cancelled."""
@@ -97,10 +110,21 @@ class ClaimDeallocation:
             self._queued.discard(blocked.pod.uid)
             try:
                 await self._free_one(blocked)
-            except TransportError as exc:
+                self._backoff.succeeded()
+            except (TransportError, _RefusedError) as exc:
                 logger().warning("claim_not_deallocated", pod=blocked.pod.name, error=str(exc))
+                self._add(blocked)
+                await asyncio.sleep(self._backoff.failed(0.0) or _LONGEST_DELAY_SECONDS)
+
+    def _waits(self, blocked: _Blocked) -> bool:
+        pods = self._registry.pods
+        same = pods.uid[blocked.row].tobytes() == blocked.pod.uid
+        return same and pods.phase[blocked.row] == Phase.UNSCHEDULABLE
 
     async def _free_one(self, blocked: _Blocked) -> None:
+        """Raises TransportError, or _RefusedError where the API server does not do it."""
+        if not self._waits(blocked):
+            return
         namespace = blocked.pod.namespace
         idle = [
             claim
@@ -117,7 +141,7 @@ class ClaimDeallocation:
             self._counters["claims_deallocated"] += 1
             self._tell(blocked.row, f"{DEALLOCATED}: {namespace}/{name}")
         elif reply.status not in (404, 409):  # the claim is gone or has changed, which wakes the pod
-            logger().warning("claim_not_deallocated", claim=f"{namespace}/{name}", error=reply.message)
+            raise _RefusedError(f"{namespace}/{name}: {reply.message}")
 
     def _claims(self, namespace: str, names: Iterable[str]) -> list[Object]:
         found = (self._storage.get(ObjectKey("ResourceClaim", namespace, name)) for name in names)

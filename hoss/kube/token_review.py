@@ -84,6 +84,10 @@ class ServiceAccountReviews:
             review.cancel()
         await self._api.close()
 
+    def __len__(self) -> int:
+        """How many reviews are under way."""
+        return len(self._under_way)
+
     def takes(self, claims: Mapping[str, Any]) -> bool:
         """The tokens of any issuer: the API server knows its own."""
         return isinstance(claims.get("iss"), str)

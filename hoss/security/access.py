@@ -1,8 +1,9 @@
-"""Who calls a gRPC server, whether he may, and a line in the audit log.
+"""Who calls a gRPC server or reads metrics, whether he may, and a line in the audit log.
 
 hoss.interceptor asks this for each call before its handler runs. The identity is the certificate's, or, of a
 client that sends a bearer token, the token's. Calls of the same certificate cost a look-up."""
 
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from hoss.errors import AccessDenied, ConfigError, InvalidInput
 from hoss.security import rights
 from hoss.security.identity import SCHEME, TENANT_METADATA, CallerKind, Identity
 from hoss.security.tokens import RevocationList, TokenVerifier
-from hoss.security.transport import fingerprint, validity
+from hoss.security.transport import fingerprint, uris, validity
 from hoss.telemetry import logger
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -29,7 +30,8 @@ class _Certificate(NamedTuple):
 
 
 class Authenticator:
-    """Who makes a call."""
+    """Who shows a certificate, and perhaps a token. TLS has checked the certificate; whether it is still good is
+    looked at here, each time."""
 
     def __init__(
         self, revoked: RevocationList, tokens: TokenVerifier, *, unix_clock: Callable[[], float]
@@ -39,13 +41,23 @@ class Authenticator:
         self._unix_clock = unix_clock
         self._known: dict[bytes, _Certificate] = {}
 
+    def table_sizes(self) -> Mapping[str, int]:
+        """What is remembered of callers, for the metric of that."""
+        return {"door_certificates": len(self._known), **self._tokens.table_sizes()}
+
     async def identify(self, context: Context) -> Identity:
-        """Raises AccessDenied, with a sentence for the caller."""
-        of_connection = context.auth_context()
-        (certificate,) = of_connection.get("x509_pem_cert") or (b"",)
+        """The caller of a gRPC method. Raises AccessDenied, with a sentence for the caller."""
+        (certificate,) = context.auth_context().get("x509_pem_cert") or (b"",)
+        metadata = dict(context.invocation_metadata() or ())
+        found = await self.bearer(certificate, metadata.get("authorization", ""))
+        tenant = metadata.get(TENANT_METADATA, "")
+        return found.limited_to(str(tenant)) if tenant else found
+
+    async def bearer(self, certificate: bytes, authorization: str | bytes) -> Identity:
+        """Who shows this certificate, PEM, and sends this header, if any. Raises AccessDenied."""
         known = self._known.get(certificate)
         if known is None:
-            known = self._read(certificate, of_connection)
+            known = self._read(certificate)
             if len(self._known) >= _REMEMBERED_CERTIFICATES:
                 self._known.pop(next(iter(self._known)))
             self._known[certificate] = known
@@ -57,31 +69,43 @@ class Authenticator:
             raise AccessDenied(
                 "the certificate has expired since it connected; renew it (`hoss certs renew`)"
             )
-        metadata = dict(context.invocation_metadata() or ())
-        token = _bearer_token(metadata) if identity.kind is CallerKind.CLIENT else ""
-        found = await self._tokens.identify(token) if token else identity
-        tenant = metadata.get(TENANT_METADATA, "")
-        return found.limited_to(str(tenant)) if tenant else found
+        token = _bearer_token(authorization) if identity.kind is CallerKind.CLIENT else ""
+        return await self._tokens.identify(token) if token else identity
 
     @staticmethod
-    def _read(certificate: bytes, of_connection: Mapping[str, Any]) -> "_Certificate":
-        names = of_connection.get("x509_subject_alternative_name") or ()
-        uris = [name.decode("ascii", "replace") for name in names if name.startswith(SCHEME.encode())]
-        if len(uris) != 1:
-            raise AccessDenied(
-                "the certificate names no identity of HOSS, as in hoss:worker/w1 among its alternative names;"
-                " `hoss certs issue` makes one that does"
-            )
+    def _read(certificate: bytes) -> "_Certificate":
         try:
+            named = [uri for uri in uris(certificate) if uri.startswith(SCHEME)]
+            if len(named) != 1:
+                raise AccessDenied(
+                    "the certificate names no identity of HOSS, as in hoss:worker/w1 among its alternative"
+                    " names; `hoss certs issue` makes one that does"
+                )
             entry = f"certificate {fingerprint(certificate)}"
-            return _Certificate(Identity.from_uri(uris[0]), entry, validity(certificate)[1].timestamp())
-        except (InvalidInput, ValueError) as exc:
+            return _Certificate(Identity.from_uri(named[0]), entry, validity(certificate)[1].timestamp())
+        except (InvalidInput, ValueError, IndexError) as exc:
             raise AccessDenied(f"the certificate's identity cannot be read: {exc}") from exc
 
 
-def _bearer_token(metadata: Mapping[str, str | bytes]) -> str:
-    value = metadata.get("authorization", "")
+def _bearer_token(value: str | bytes) -> str:
     return value[len(_BEARER) :] if isinstance(value, str) and value.startswith(_BEARER) else ""
+
+
+class MetricsReaders:
+    """Who may read metrics over mutual TLS."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    async def refusal(self, certificate: bytes, authorization: str) -> str:
+        """Why the bearer of a certificate (DER), and of a token in this header, may not; "" if it may."""
+        try:
+            pem = ssl.DER_cert_to_PEM_cert(certificate).encode()
+            who = await self._authenticator.bearer(pem, authorization)
+        except (AccessDenied, ConfigError) as exc:
+            return str(exc)
+        problem = rights.READ_METRICS.refusal(who)
+        return f"{who} may not read metrics: {problem}" if problem else ""
 
 
 class AccessControl:

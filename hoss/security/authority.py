@@ -6,7 +6,9 @@
     tokens.jsonl              which tokens were made, without the tokens themselves
     issued/NAME/              a directory for each identity, as services take it (hoss/security/transport.py)
 
-Invariant: keys and everything else here are readable by their user alone. A file is replaced as a whole."""
+Invariants: keys and everything else here are readable by their user alone. A file is replaced as a whole. Each
+entry of the two lists goes a day after the token or certificate that it is about has expired, when the list is
+written next; a user of another issuer stays revoked for ever."""
 
 import os
 import secrets
@@ -27,6 +29,9 @@ from hoss.security.transport import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 CERTIFICATE_LIFETIME = timedelta(days=365)
 LOGIN_LIFETIME = timedelta(minutes=10)
+
+# Services refuse what has expired by clocks of their own, which may differ.
+_KEPT_AFTER_EXPIRY = timedelta(days=1)
 
 _AUTHORITY_KEY, _TOKEN_KEY, _TOKENS = "ca.key", "token.key", "tokens.jsonl"
 _ISSUED = "issued"
@@ -160,9 +165,9 @@ class Authority:
                 return issued
         raise NotFound(f"no certificate was issued here for {name!r}; `hoss certs show` lists them")
 
-    def revoke_certificate(self, issued: Issued) -> None:
+    def revoke_certificate(self, issued: Issued, *, now: datetime) -> None:
         """Services refuse the certificate from the next call on."""
-        self._revoke(f"certificate {issued.fingerprint} {issued.identity}")
+        self._revoke(f"certificate {issued.fingerprint}", issued.not_after, now, str(issued.identity))
 
     def create_token(self, identity: Identity, *, now: datetime, lifetime: timedelta) -> str:
         """A token, which is written down nowhere; its id, bearer and expiry are."""
@@ -170,7 +175,6 @@ class Authority:
             raise InvalidInput("none would be of no use; give view, submit, operate or admin", where="role")
         token = Token(secrets.token_hex(8), identity, now.timestamp(), (now + lifetime).timestamp())
         text = sign((self.directory / _TOKEN_KEY).read_bytes(), token)
-        known = self._token_lines()
         record = {
             "id": token.id,
             "name": identity.name,
@@ -179,7 +183,8 @@ class Authority:
             "created": now.isoformat(timespec="seconds"),
             "expires": (now + lifetime).isoformat(timespec="seconds"),
         }
-        _write(self.directory / _TOKENS, known + orjson.dumps(record) + b"\n")
+        kept = [record for record in self._token_records() if _lasts(record["expires"], now)]
+        _write(self.directory / _TOKENS, b"".join(orjson.dumps(line) + b"\n" for line in (*kept, record)))
         return text
 
     def create_login(self, identity: Identity, *, now: datetime) -> str:
@@ -193,15 +198,17 @@ class Authority:
         revoked = self._revoked_entries()
         return [
             {**record, "revoked": "yes" if f"token {record['id']}" in revoked else "no"}
-            for record in map(orjson.loads, self._token_lines().splitlines())
+            for record in self._token_records()
         ]
 
-    def revoke_token(self, token_id: str) -> None:
+    def revoke_token(self, token_id: str, *, now: datetime) -> None:
         """Services refuse the token from the next call on. An id with a colon is the name of a user of
         another issuer, all of whose tokens are refused. Raises NotFound."""
-        if ":" not in token_id and token_id not in {record["id"] for record in self.tokens()}:
+        expiries = {record["id"]: record["expires"] for record in self._token_records()}
+        if ":" not in token_id and token_id not in expiries:
             raise NotFound(f"no token has the id {token_id!r}; `hoss token list` lists them")
-        self._revoke(f"token {id_of_user(token_id)}")
+        until = datetime.fromisoformat(expiries[token_id]) if token_id in expiries else None
+        self._revoke(f"token {id_of_user(token_id)}", until, now)
 
     def rotate_token_key(self, *, at_once: bool = False) -> None:
         """Sign tokens by a new key from now on. Tokens of the key before stay good until they expire, unless
@@ -214,8 +221,13 @@ class Authority:
             _write(directory / PUBLIC_KEYS_FILE, keys)
         _write(self.directory / _TOKEN_KEY, signing)
 
-    def _revoke(self, entry: str) -> None:
-        lines = (self.directory / REVOKED_FILE).read_bytes() + entry.encode() + b"\n"
+    def _revoke(self, entry: str, until: datetime | None, now: datetime, whose: str = "") -> None:
+        """`until`: when what is revoked expires; None: never. `whose` is for people who read the list."""
+        known = (self.directory / REVOKED_FILE).read_text("utf-8").splitlines()
+        kept = [line for line in known if _lasts(_end_of(line), now)]
+        end = "" if until is None else f"until {until.isoformat(timespec='seconds')}"
+        fresh = " ".join(filter(None, (entry, end, whose)))
+        lines = "".join(f"{line}\n" for line in (*kept, fresh)).encode()
         _write(self.directory / REVOKED_FILE, lines)
         for directory in (self.directory / _ISSUED).glob("*/"):
             _write(directory / REVOKED_FILE, lines)
@@ -224,9 +236,9 @@ class Authority:
         lines = (self.directory / REVOKED_FILE).read_text("utf-8").splitlines()
         return frozenset(" ".join(line.split()[:2]) for line in lines)
 
-    def _token_lines(self) -> bytes:
+    def _token_records(self) -> list[dict[str, str]]:
         path = self.directory / _TOKENS
-        return path.read_bytes() if path.exists() else b""
+        return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
 
     def _pair(self) -> KeyPair:
         certificate, key = (self.directory / name for name in (AUTHORITY_FILE, _AUTHORITY_KEY))
@@ -244,6 +256,18 @@ class Authority:
             print_,
             f"certificate {print_}" in self._revoked_entries(),
         )
+
+
+def _end_of(line: str) -> str:
+    """Of an entry of what is revoked, `certificate FINGERPRINT until TIME IDENTITY`: the time; "": it has none."""
+    words = line.split()
+    return words[3] if words[2:3] == ["until"] and len(words) > 3 else ""
+
+
+def _lasts(expires: str, now: datetime) -> bool:
+    """Whether something has to be remembered that expires then; "": for ever, as in lists of an earlier
+    release."""
+    return not expires or now < datetime.fromisoformat(expires) + _KEPT_AFTER_EXPIRY
 
 
 def _new_token_key() -> tuple[bytes, bytes]:

@@ -33,6 +33,7 @@ class Role(str, Enum):
     """What a client may do. Each role includes those before it."""
 
     NONE = "none"  # nothing by itself: the certificate under which clients with tokens connect
+    METRICS = "metrics"  # read the metrics of services, and nothing over gRPC
     VIEW = "view"
     SUBMIT = "submit"
     OPERATE = "operate"
@@ -82,7 +83,7 @@ class Identity:
         and for a client of another tenant."""
         if self.kind is not CallerKind.CLIENT or self.tenant not in ("", tenant):
             raise AccessDenied(f"{self} cannot call for tenant {tenant[:100]!r}")
-        if self.role is Role.NONE:
+        if not self.role.includes(Role.VIEW):
             return self
         role = Role.SUBMIT if self.role.includes(Role.SUBMIT) else self.role
         return Identity(self.kind, self.name, role, tenant)

@@ -72,6 +72,9 @@ class IssuerKeys:
         self._problem = ""
         self._trust()
 
+    def __len__(self) -> int:
+        return len(self._keys)
+
     async def find(self, kid: str, algorithm: str) -> list[Any]:
         """The keys that a signature by this algorithm may be of. `kid`: as the token names its key; "": it
         does not. Raises UnreachableIssuerError where no key is known at all."""
@@ -209,6 +212,10 @@ class OidcTokens:
         self._config = config
         self._keys = keys
         self._unix_clock = unix_clock
+
+    def __len__(self) -> int:
+        """How many keys of the issuer are known."""
+        return len(self._keys)
 
     def takes(self, claims: Mapping[str, Any]) -> bool:
         """Whether the token says that it is of this issuer."""

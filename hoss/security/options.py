@@ -2,7 +2,7 @@
 
 import argparse
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,11 @@ from hoss.serving import Server
 from hoss.telemetry import logger
 
 if TYPE_CHECKING:
-    import ssl
-
     import grpc.aio
 
+    from hoss.security.access import Authenticator
     from hoss.security.tokens import TokenVerifier
+    from hoss.telemetry.endpoint import MetricsDoor
 
 
 class SecurityConfig(Document):
@@ -81,7 +81,7 @@ def security_given(flags: argparse.Namespace) -> dict[str, Any]:
 
 class SecuredHost(Host):
     """This machine, with mutual TLS on every server and channel, and access control in every server. `tokens`
-    says who bears a token, for every door of the service."""
+    says who bears a token, and `authenticator` who calls, for every door of the service."""
 
     def __init__(self, directory: Path, authentication: AuthenticationConfig | None = None) -> None:
         """Raises ConfigError for a directory without usable files, and for an unusable file of an issuer."""
@@ -94,6 +94,7 @@ class SecuredHost(Host):
         self._revoked = RevocationList(directory / REVOKED_FILE)
         self.authentication = authentication or AuthenticationConfig()
         self.tokens = self._verifier()
+        self.authenticator: Authenticator = self._asking()
 
     def channel(
         self, addresses: Sequence[str], *, kind: str = "", service: str = "", retried: Sequence[str] = ()
@@ -101,17 +102,33 @@ class SecuredHost(Host):
         return rpc.channel(addresses, kind=kind, service=service, retried=retried, connect=self._connect)
 
     def server(self, interceptors: "Sequence[grpc.aio.ServerInterceptor]" = ()) -> Server:
-        from hoss.security.access import AccessControl, Authenticator  # noqa: PLC0415 - for TLS alone
+        from hoss.security.access import AccessControl  # noqa: PLC0415 - for TLS alone
         from hoss.security.transport import server_credentials  # noqa: PLC0415 - for TLS alone
 
         guarded = [interceptor for interceptor in interceptors if hasattr(interceptor, "guard_by")]
         if not guarded:
             raise InvariantViolation("a server with TLS has no interceptor that asks for rights")
         for interceptor in guarded:
-            interceptor.guard_by(
-                AccessControl(Authenticator(self._revoked, self.tokens, unix_clock=self.unix))
-            )
+            interceptor.guard_by(AccessControl(self.authenticator))
         return Server(credentials=server_credentials(self._files), interceptors=interceptors)
+
+    def table_sizes(self) -> Mapping[str, int]:
+        """The entries of what is remembered of callers, their certificates and tokens."""
+        return self.authenticator.table_sizes()
+
+    def metrics_door(self) -> "MetricsDoor":
+        """Mutual TLS before the endpoint of metrics, and who may read."""
+        from hoss.security.access import MetricsReaders  # noqa: PLC0415 - for TLS alone
+        from hoss.security.transport import server_context  # noqa: PLC0415 - for TLS alone
+        from hoss.telemetry.endpoint import MetricsDoor  # noqa: PLC0415 - for TLS alone
+
+        readers = MetricsReaders(self.authenticator)
+        return MetricsDoor(server_context(self._files, clients_certified=True), readers.refusal)
+
+    def _asking(self) -> "Authenticator":
+        from hoss.security.access import Authenticator  # noqa: PLC0415 - for TLS alone
+
+        return Authenticator(self._revoked, self.tokens, unix_clock=self.unix)
 
     def _verifier(self) -> "TokenVerifier":
         from hoss.security.tokens import PUBLIC_KEYS_FILE, TokenVerifier  # noqa: PLC0415 - for TLS alone
@@ -153,6 +170,11 @@ def verifier_of(host: Host) -> "TokenVerifier | None":
     return host.tokens if isinstance(host, SecuredHost) else None
 
 
+def door_tables(host: Host) -> Mapping[str, int]:
+    """The entries of what the doors of a service remember; none where nobody is asked who he is."""
+    return host.table_sizes() if isinstance(host, SecuredHost) else {}
+
+
 def check_insecure(config: SecurityConfig, listen: str, where: str) -> None:
     """Without TLS: raises ConfigError where an address is beyond loopback and nobody said that it may be."""
     if config.tls_dir is not None or of_loopback(listen):
@@ -169,16 +191,21 @@ def check_insecure(config: SecurityConfig, listen: str, where: str) -> None:
     logger().warning("insecure", listen=listen, meaning="no TLS: whoever reaches this port may do anything")
 
 
-def metrics_context(metrics_tls: bool, tls_dir: Path | None) -> "ssl.SSLContext | None":
-    """For the endpoint of metrics, where it is to speak TLS. Raises ConfigError where there are no files for
-    it."""
-    if not metrics_tls:
+def metrics_door(listen: str, metrics_tls: bool, config: SecurityConfig, host: Host) -> "MetricsDoor | None":
+    """What the endpoint of metrics at `listen` is behind; None: nothing, which is for loopback alone, unless the
+    service is told `insecure`. Raises ConfigError where that is not said, and where there are no files for
+    `metrics_tls`."""
+    if not listen:
         return None
-    if tls_dir is None:
-        raise ConfigError("takes a certificate: give --tls-dir too", where="metrics_tls")
-    from hoss.security.transport import TlsFiles, server_context  # noqa: PLC0415 - for TLS alone
-
-    return server_context(TlsFiles(tls_dir), clients_certified=True)
+    if config.tls_dir is None:
+        if metrics_tls:
+            raise ConfigError("takes a certificate: give --tls-dir too", where="metrics_tls")
+        check_insecure(config, listen, "metrics_listen")
+        return None
+    if not metrics_tls and of_loopback(listen):
+        return None
+    secured = host if isinstance(host, SecuredHost) else SecuredHost(config.tls_dir)
+    return secured.metrics_door()
 
 
 def of_loopback(listen: str) -> bool:

@@ -105,6 +105,9 @@ RIGHTS: Mapping[str, Right] = {
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _client(Role.OPERATE),
 }
 
+# The endpoint of metrics, which is no method. They tell of all tenants together, and name workers.
+READ_METRICS = _client(Role.METRICS)
+
 # Recorded in the audit log, whether allowed or refused: methods that change what the platform does or holds.
 # Those of the services among themselves are not, nor what is called every second.
 AUDITED = frozenset(

@@ -85,11 +85,18 @@ class RevocationList:
         self._revoked: frozenset[str] = frozenset()
 
     def __contains__(self, entry: str) -> bool:
+        self._follow()
+        return entry in self._revoked
+
+    def __len__(self) -> int:
+        self._follow()
+        return len(self._revoked)
+
+    def _follow(self) -> None:
         content = self._file.read()
         if content is not self._content:
             lines = content.decode("utf-8", "replace").splitlines()
             self._content, self._revoked = content, frozenset(" ".join(line.split()[:2]) for line in lines)
-        return entry in self._revoked
 
 
 class TokenVerifier:
@@ -126,6 +133,15 @@ class TokenVerifier:
         revoked = RevocationList(directory / REVOKED_FILE)
         keys = directory / PUBLIC_KEYS_FILE
         return cls(keys, revoked, unix_clock=unix_clock, authentication=authentication)
+
+    def table_sizes(self) -> Mapping[str, int]:
+        """What is remembered of tokens, for the metric of that."""
+        return {
+            "door_tokens": len(self._known),
+            "door_tokens_refused": len(self._refused),
+            "door_revoked": len(self._revoked),
+            "door_sources": sum(map(len, self._sources)),
+        }
 
     def also_ask(self, source: UserSource) -> None:
         """Take the tokens that this source checks, too. Of several that take a token the first is asked."""

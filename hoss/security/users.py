@@ -57,6 +57,9 @@ class UserSource(Protocol):
     """Checks the tokens of others. `claims` are the token's, as it says itself: nothing in them is checked
     yet."""
 
+    def __len__(self) -> int:
+        """How much it remembers: keys, or questions that are under way."""
+
     def takes(self, claims: Mapping[str, Any]) -> bool:
         """Whether a token with such claims is for this source to check."""
 
@@ -83,7 +86,7 @@ class RoleRule(Document):
     users: tuple[Pattern, ...] = ()
     groups: tuple[Pattern, ...] = ()
 
-    # What they may do: none (which shuts out whom later rules would let in), view, submit, operate, admin.
+    # What they may do: none (which shuts out whom later rules would let in), metrics, view, submit, operate, admin.
     role: Role
 
     # For view and submit: the only tenant whose pods they see and change. A `*` in it is what the `*` of the

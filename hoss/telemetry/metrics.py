@@ -205,8 +205,11 @@ class Metrics:
         return [Reading(since_ns, list(source())) for since_ns, source in self._sources]
 
     def collect(self) -> list[Family]:
-        """The families of all sources, now."""
-        return [family for reading in self.readings() for family in reading.families]
+        """The families of all sources, now; each metric once, whatever number of sources it has."""
+        samples: dict[Metric, tuple[tuple[tuple[str, ...], Value], ...]] = {}
+        for family in (family for reading in self.readings() for family in reading.families):
+            samples[family.metric] = samples.get(family.metric, ()) + family.samples
+        return [Family(metric, found) for metric, found in samples.items()]
 
 
 def table(metrics: Sequence[Metric]) -> str:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 class TelemetryConfig(Document):
     """Part of every service's document."""
 
-    # host:port of the endpoint that Prometheus reads, http://host:port/metrics; port 0 takes a free one.
-    # Empty: none.
+    # host:port of the endpoint that Prometheus reads, /metrics there; port 0 takes a free one. Empty: none. Beyond
+    # loopback it speaks mutual TLS by the files in `tls_dir`, to clients with the role metrics or a higher one.
+    # Without `tls_dir` it is beyond loopback only if the service is told `insecure`.
     metrics_listen: str = ""
 
-    # Serve the metrics over mutual TLS, by the files in `tls_dir`, to whoever has a certificate of that
-    # authority.
+    # Speak mutual TLS on loopback, too.
     metrics_tls: bool = False
 
     # Traces are appended to this file, OTLP/JSON, an export a line. Services may share one. They also go to
@@ -34,13 +34,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-listen",
         metavar="HOST:PORT",
-        help="for Prometheus, http://HOST:PORT/metrics; port 0 takes a free one",
+        help="for Prometheus, /metrics there, beyond loopback over mutual TLS; port 0 takes a free one",
     )
     parser.add_argument(
         "--metrics-tls",
         action="store_true",
         default=None,
-        help="serve the metrics over mutual TLS, by the files of --tls-dir",
+        help="serve the metrics over mutual TLS on loopback, too, by the files of --tls-dir",
     )
     parser.add_argument("--trace-file", type=Path, metavar="FILE", help="append traces to it, OTLP/JSON")
 

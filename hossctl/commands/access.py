@@ -122,7 +122,7 @@ def revoke_certificate(
 ) -> None:
     """Have services refuse a certificate, from the next call on."""
     authority = _authority(directory)
-    authority.revoke_certificate(authority.named(identity))
+    authority.revoke_certificate(authority.named(identity), now=THIS_HOST.utc_now())
     say(f"revoked: {identity}; services elsewhere need the file {authority.directory / 'revoked'}")
 
 
@@ -156,7 +156,7 @@ def deployment(
 
     if bool(to) == bool(secrets):
         raise InvalidInput("give either a directory or --secrets NAMESPACE", where="DIR")
-    asked, now = Deployment(workers, certificates, prometheus=bool(secrets)), THIS_HOST.utc_now()
+    asked, now = Deployment(workers, certificates), THIS_HOST.utc_now()
     if to is not None:
         fill(to, asked, now=now)
         say(f"certificates and accounts in {to}")
@@ -252,7 +252,7 @@ def revoke_token(
 ) -> None:
     """Have services refuse a token, from the next call on."""
     authority = _authority(directory)
-    authority.revoke_token(token_id)
+    authority.revoke_token(token_id, now=THIS_HOST.utc_now())
     say(f"revoked: token {token_id}; services elsewhere need the file {authority.directory / 'revoked'}")
 
 

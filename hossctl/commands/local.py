@@ -402,6 +402,9 @@ def show_dashboard(
         bool,
         typer.Option("--insecure", help="Listen beyond loopback without TLS: whoever reaches it may look."),
     ] = False,
+    metrics_listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where Prometheus reads metrics; empty: nowhere.")
+    ] = "",
     ready_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Written with the port once it serves.")
     ] = None,
@@ -423,6 +426,7 @@ def show_dashboard(
             authentication=authentication,
             cluster=KubernetesConfig(kubeconfig=kubeconfig) if kubeconfig or in_cluster else None,
             insecure=insecure,
+            metrics_listen=metrics_listen,
         )
         run_service(lambda: serve(options, ready_file))
         return

@@ -166,6 +166,14 @@ class DashboardAccess:
         self.cookie = "hoss-session"
         self.sessions = Sessions(self._check, clock=clock, rng=rng)
 
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of what is remembered of viewers."""
+        return {
+            "dashboard_sessions": len(self.sessions),
+            "dashboard_logins": len(self._logins),
+            "dashboard_links": len(self._links),
+        }
+
     @property
     def actions(self) -> bool:
         """Whether anybody can act."""
@@ -323,8 +331,10 @@ class DashboardAccess:
             token = self._used_link(text)
         except AccessDenied as exc:
             raise self._unauthorized(str(exc)) from exc
-        if token.identity.role is Role.NONE:
-            raise self._unauthorized("the token has no role")
+        if not token.identity.role.includes(Role.VIEW):
+            raise self._unauthorized(
+                f"the token has the role {token.identity.role.value}, which sees nothing here"
+            )
         return token.identity, token
 
     def _used_link(self, text: str) -> Token:

@@ -101,6 +101,10 @@ class Dashboard:
     def speaks_tls(self) -> bool:
         return self._tls is not None
 
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of what is remembered of viewers."""
+        return {**self._access.table_sizes(), "dashboard_streams": len(self._streams)}
+
     async def start(self, address: str) -> int:
         """Listen on "host:port" (port 0: a free one) and return the port. Raises ConfigError if it cannot be
         had."""

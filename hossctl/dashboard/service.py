@@ -6,12 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hoss import telemetry
-from hoss.client.access import found_access
 from hoss.host import Host
 from hoss.kube.config import KubernetesConfig
 from hoss.kube.token_review import service_accounts_reviewed
-from hoss.security.options import SecurityConfig, check_insecure, host_of, of_loopback, verifier_of
+from hoss.security.options import (
+    SecurityConfig,
+    check_insecure,
+    door_tables,
+    host_of,
+    metrics_door,
+    of_loopback,
+    verifier_of,
+)
 from hoss.serving import announce_ready
+from hoss.tasks import background
+from hoss.telemetry.endpoint import metrics_endpoint
+from hoss.telemetry.metrics import LoopDelay, Metrics, process_source, tables_source
 from hossctl.dashboard.access import DashboardAccess, read_token
 from hossctl.dashboard.server import Dashboard
 from hossctl.dashboard.view_model import ViewModel
@@ -25,7 +35,8 @@ class DashboardOptions:
     """`listen`: host:port, port 0 takes a free one. `https`: on loopback, too, where `endpoints` have a
     certificate. `token_file`: with a token that lets viewers cordon and drain. `hosts`: names by which
     browsers may reach it. `authentication`: an AuthenticationConfig document. `cluster`: whose API server is
-    asked about tokens of ServiceAccounts. `insecure`: listen beyond loopback without a certificate."""
+    asked about tokens of ServiceAccounts. `insecure`: listen beyond loopback without a certificate. `metrics_listen`:
+    where Prometheus reads metrics; "": nowhere."""
 
     listen: str
     endpoints: Endpoints
@@ -35,12 +46,15 @@ class DashboardOptions:
     authentication: Path | None = None
     cluster: KubernetesConfig | None = None
     insecure: bool = False
+    metrics_listen: str = ""
 
 
 async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
     """Serve until SIGTERM. Raises ConfigError for options that cannot be used."""
     telemetry.configure(_SERVICE)
-    tls_dir = _tls_dir(options.endpoints)
+    # Browsers get the certificate that it calls with. So viewers of a platform with TLS have to log in, whoever
+    # started the dashboard.
+    tls_dir = options.endpoints.certificate_directory()
     config = SecurityConfig(tls_dir=tls_dir, insecure=options.insecure)
     host = host_of(config, options.listen, options.authentication)
     reviews = service_accounts_reviewed(options.cluster, "hoss-dashboard", host=host)
@@ -57,22 +71,26 @@ async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
                 rng=host.rng,
             )
             await stack.enter_async_context(dashboard.showing(view_model))
+            delay = LoopDelay()
+            tables = tables_source(_SERVICE, dashboard.table_sizes, lambda: door_tables(host))
+            metrics = Metrics(process_source(_SERVICE), delay, tables)
+            door = metrics_door(options.metrics_listen, False, config, host)
+            metrics_port = await stack.enter_async_context(
+                metrics_endpoint(options.metrics_listen, metrics, door)
+            )
+            await stack.enter_async_context(background(delay.run()))
             announce_ready(
-                ready_file, dashboard_port=port, dashboard_tls=int(dashboard.speaks_tls), service=_SERVICE
+                ready_file,
+                dashboard_port=port,
+                dashboard_tls=int(dashboard.speaks_tls),
+                metrics_port=metrics_port,
+                service=_SERVICE,
             )
             await host.until_stopped()
     finally:
         await dashboard.stop()
         if reviews is not None:
             await reviews.close()
-
-
-def _tls_dir(endpoints: Endpoints) -> Path | None:
-    """The directory of the certificate that this dashboard calls with; browsers get the same one. So viewers
-    of a platform with TLS have to log in, whoever started the dashboard."""
-    if endpoints.tls_dir:
-        return Path(endpoints.tls_dir)
-    return found_access(endpoints.dispatcher_addresses()).tls_dir
 
 
 def _dashboard(options: DashboardOptions, config: SecurityConfig, host: Host) -> Dashboard:

@@ -8,7 +8,7 @@ A directory has one folder for each container that needs some of it, so that eac
     worker/        likewise, without a password
     operator/      likewise: a client with the role admin, for `hoss` commands
     dashboard/     likewise: a client with the role operate, for `hoss dashboard`
-    prometheus/    likewise: a client without a role, to read metrics; in a cluster alone
+    prometheus/    likewise: a client with the role metrics
     redis/         users.acl
 
 In a cluster each folder is a Secret, and the directory lasts only as long as the command. Both ways the
@@ -48,25 +48,22 @@ Files = dict[str, bytes]  # by name
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """What is asked for. `workers`: the name that all workers' certificate has; `*` at its end stands for
-    any. `certificates`: False where somebody else issues them, as cert-manager does. `prometheus`: also a
-    certificate with which Prometheus reads metrics."""
+    any. `certificates`: False where somebody else issues them, as cert-manager does."""
 
     workers: str = "*"
     certificates: bool = True
-    prometheus: bool = False
 
     def identities(self) -> Mapping[str, Identity]:
         """Who has a certificate, by folder."""
         if not self.certificates:
             return {}
-        readers = {PROMETHEUS: Identity(CallerKind.CLIENT, PROMETHEUS)} if self.prometheus else {}
         return {
             "dispatcher": Identity(CallerKind.DISPATCHER),
             "resolver": Identity(CallerKind.RESOLVER),
             "worker": Identity(CallerKind.WORKER, self.workers),
             OPERATOR: Identity(CallerKind.CLIENT, OPERATOR, Role.ADMIN),
             DASHBOARD: Identity(CallerKind.CLIENT, DASHBOARD, Role.OPERATE),
-            **readers,
+            PROMETHEUS: Identity(CallerKind.CLIENT, PROMETHEUS, Role.METRICS),
         }
 
 

@@ -368,7 +368,7 @@ class Starter:
         return self._service(name, "dispatcher", arguments, Identity(CallerKind.DISPATCHER))
 
     def _dashboard(self) -> ServiceProcess:
-        arguments = ["dashboard", "--listen", self._options.dashboard_listen]
+        arguments = ["dashboard", "--listen", self._options.dashboard_listen, *self._metrics_flags()]
         arguments += ["--dispatcher", self.state.dispatcher, "--resolver", ",".join(self.state.resolvers)]
         if self._options.dashboard_token_file is not None:
             arguments += ["--token-file", str(self._options.dashboard_token_file)]

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from hoss import telemetry
 from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
+from hoss.host import THIS_HOST
+from hoss.security.options import SecurityConfig, metrics_door
 from hoss.serving import announce_ready, until_stopped
 from hoss.tasks import background
 from hoss.telemetry import logger
@@ -238,7 +240,9 @@ async def serve(
         await process.connect()
         delay = LoopDelay()
         metrics = Metrics(process_source(_SERVICE), delay, process.families)
-        port = await stack.enter_async_context(metrics_endpoint(metrics_listen, metrics))
+        config = SecurityConfig(tls_dir=endpoints.certificate_directory())
+        door = metrics_door(metrics_listen, False, config, THIS_HOST)
+        port = await stack.enter_async_context(metrics_endpoint(metrics_listen, metrics, door))
         stack.push_async_callback(process.leave)
         await stack.enter_async_context(background(process.run(), process.report(), delay.run()))
         announce_ready(ready_file, metrics_port=port, service=_SERVICE)

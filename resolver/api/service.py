@@ -70,6 +70,10 @@ class EpochGrants:
         per_second *= _GRANTS_NAMES
         self._callers = RateLimits(per_second, _GRANTS_BURST * per_second, clock=clock)
 
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of what is remembered of grants."""
+        return {"granted_workers": len(self._names), "granting_callers": len(self._callers)}
+
     def check(self, worker: str, caller: str) -> None:
         """Count a grant. Raises Overloaded where there were too many."""
         wait_seconds = self._callers.take(caller) or self._names.take(worker)
@@ -82,7 +86,7 @@ class EpochGrants:
 
 
 class ResolverService(ResolverServicer):
-    """Stateless except for the feed's ring and counters."""
+    """Stateless except for the feed's ring, counters, and who was granted epochs lately."""
 
     def __init__(
         self,
@@ -116,6 +120,10 @@ class ResolverService(ResolverServicer):
         self._max_request_rows = max_request_rows
 
     # -- streams
+
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of what is remembered of grants."""
+        return {} if self._grants is None else self._grants.table_sizes()
 
     async def Propose(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.VerdictBatch]:
         try:

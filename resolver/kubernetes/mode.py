@@ -88,7 +88,9 @@ class KubernetesServices:
 
     def table_sizes(self) -> dict[str, int]:
         """What is remembered for the webhook."""
-        return self._webhook.table_sizes() if self._webhook else {}
+        if self._webhook is None:
+            return {}
+        return {**self._webhook.table_sizes(), "webhook_callers": len(self._callers)}
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[dict[str, int]]:

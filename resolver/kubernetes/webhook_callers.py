@@ -48,6 +48,10 @@ class WebhookCallers:
         """Whether anybody may ask."""
         return self._names is None and self._path == PATH.encode()
 
+    def __len__(self) -> int:
+        """How many addresses are remembered."""
+        return 0 if self._rates is None else len(self._rates)
+
     def use_secret(self, secret: str) -> None:
         """From now on the path is that with this secret; "": PATH alone."""
         self._path = path_with(secret).encode()

@@ -162,7 +162,7 @@ async def test_tokens_that_are_expired_revoked_foreign_or_changed_are_refused_wi
     revoked = attacked.token(Role.VIEW)
     async with bearing(revoked) as client:
         await client.list_jobs()
-        attacked.authority.revoke_token(attacked.authority.tokens()[-1]["id"])
+        attacked.authority.revoke_token(attacked.authority.tokens()[-1]["id"], now=THIS_HOST.utc_now())
         with pytest.raises(AccessDenied, match="revoked"):  # replayed on a connection that stands
             await client.list_jobs()
 
@@ -183,7 +183,9 @@ async def test_a_revoked_certificate_is_refused_on_a_connection_that_stands(atta
     access = ClientAccess(attacked.directory_of(identity))
     async with DispatcherClient([attacked.state.dispatcher], open_channel=access.channel) as client:
         await client.list_jobs()
-        attacked.authority.revoke_certificate(attacked.authority.named("client/leaver"))
+        attacked.authority.revoke_certificate(
+            attacked.authority.named("client/leaver"), now=THIS_HOST.utc_now()
+        )
         with pytest.raises(AccessDenied, match="certificate was revoked"):
             await client.list_jobs()
 
@@ -198,7 +200,7 @@ async def test_a_watch_ends_with_its_token_and_its_client_is_told_why(attacked: 
         await other.submit(job("seen", "seen"))
         watching = client.watch(states=True)
         await asyncio.wait_for(anext(watching), DEADLINE_SECONDS)
-        attacked.authority.revoke_token(mine)
+        attacked.authority.revoke_token(mine, now=THIS_HOST.utc_now())
         with pytest.raises(AccessDenied, match="the token was revoked"):
             async for _ in watching:
                 pass
@@ -213,7 +215,7 @@ async def test_a_workers_link_ends_with_its_certificate(attacked: Attacked) -> N
         call = WorkerLinkStub(channel).Connect(timeout=DEADLINE_SECONDS)
         await call.write(register)
         await call.read()
-        attacked.authority.revoke_certificate(attacked.authority.named("worker/w7"))
+        attacked.authority.revoke_certificate(attacked.authority.named("worker/w7"), now=THIS_HOST.utc_now())
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while not call.done():
                 await call.write(workerlink_pb2.WorkerMessage(heartbeat=workerlink_pb2.Heartbeat()))

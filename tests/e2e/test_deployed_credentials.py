@@ -3,11 +3,15 @@ makes, its very commands, and Redis behind its ACL file. tests/e2e/test_compose.
 where there is one."""
 
 import asyncio
+import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -83,6 +87,7 @@ class Composed:
         environment = {"HOSS_TLS_DIR": str(self.credentials / "operator")}
         done = FORK_SERVER.run(module, arguments, env=environment, timeout=DEADLINE_SECONDS)
         assert done.returncode == 0, done.stderr
+        self._start("dashboard")
         self._start("worker")
 
     def healthy(self, name: str, port: int) -> bool:
@@ -97,6 +102,25 @@ class Composed:
     def worker_port(self) -> int:
         return int(self._services[-1].record.address.rpartition(":")[2])
 
+    def metrics(self, name: str) -> str:
+        """Where a service shows its metrics."""
+        return next(service.record.metrics for service in self._services if service.record.name == name)
+
+    def scraped(self, job: Mapping[str, Any]) -> str:
+        """What Prometheus reads by a job of its configuration."""
+        tls, port = job["tls_config"], int(self.metrics(job["job_name"]).rpartition(":")[2])
+        ca, certificate, key = (
+            tls[file].replace(VOLUMES, str(self.credentials)) for file in ("ca_file", "cert_file", "key_file")
+        )
+        context = ssl.create_default_context(cafile=ca)
+        context.load_cert_chain(certificate, key)
+        with (
+            socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=tls["server_name"]) as connection,
+        ):
+            connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            return connection.makefile("rb").read().decode()
+
     def stop(self) -> None:
         stop_all([service.record for service in reversed(self._services)])
         if self._redis is not None:
@@ -105,6 +129,8 @@ class Composed:
 
     def _start(self, name: str) -> None:
         module, *arguments = self.command(name)
+        # Where the compose file has them listen, and not on loopback, metrics are behind this by themselves.
+        arguments += [] if name == "dashboard" else ["--metrics-tls"]
         service = ServiceProcess(name, module, arguments, self.directory / "logs")
         self._services.append(service)
         service.wait_ready(time.monotonic() + DEADLINE_SECONDS)
@@ -142,6 +168,13 @@ def test_the_compose_file_runs_with_tls_and_accounts_and_refuses_strangers(compo
     submitted = hoss.json("submit", "--wait", "-f", str(tmp_path / "job.yaml"), *addresses[:2])
     assert submitted["bound"] == 100
     assert hoss.json("audit", *addresses)["verdict"] == "clean"
+
+    jobs = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    for job in (job for job in jobs if job["job_name"] != "dashboard"):
+        assert "hoss_build_info" in composed.scraped(job), job["job_name"]
+        assert 'table="door_tokens"' in composed.scraped(job), job["job_name"]
+    with urllib.request.urlopen(f"http://{composed.metrics('dashboard')}/metrics") as shown:
+        assert 'table="dashboard_sessions"' in shown.read().decode()
 
     async def ask(access: ClientAccess) -> None:
         async with DispatcherClient([there["dispatcher"]], open_channel=access.channel) as client:

@@ -17,6 +17,7 @@ from waiting import DEADLINE_SECONDS
 from hoss.client.access import ClientAccess
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.errors import AccessDenied
+from hoss.host import THIS_HOST
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.security.identity import CallerKind, Identity, Role
 
@@ -130,7 +131,7 @@ async def test_the_dashboard_takes_the_tokens_of_the_issuer_too(doors, issuer) -
         assert (shown["caller"], shown["role"], shown["tenant"]) == ("oidc:ana", "submit", "blue")
         async with http.get(f"{url}api/nodes/n1") as answer:
             assert answer.status == 403
-        doors.authority.revoke_token("oidc:ana")
+        doors.authority.revoke_token("oidc:ana", now=THIS_HOST.utc_now())
         try:
             async with http.get(f"{url}api/nodes/n1") as answer:
                 assert answer.status == 401  # the session has ended with its user

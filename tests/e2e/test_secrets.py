@@ -79,7 +79,7 @@ async def everything(starter: platform.Starter) -> list[str]:
     entry = authority.current(Identity(CallerKind.CLIENT, "entry"), now=now).directory
     forged = token(Role.ADMIN)[:-5] + "AAAAA"
     bearers = [token(Role.OPERATE), token(Role.VIEW, days=-1), token(Role.VIEW), forged, "n0-T0ken" * 8]
-    authority.revoke_token(authority.tokens()[-1]["id"])
+    authority.revoke_token(authority.tokens()[-1]["id"], now=THIS_HOST.utc_now())
     for bearer in bearers:
         access = ClientAccess(entry, bearer)
         async with DispatcherClient([state.dispatcher], open_channel=access.channel) as client:

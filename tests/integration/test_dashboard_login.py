@@ -246,7 +246,7 @@ async def test_a_session_ends_with_its_token(browser: Browser) -> None:
     door.seconds += 301
     assert (await browser.ask("/api/nodes/n1"))[0] == 401
     await browser.log_in(door.token(VIEWER))
-    door.authority.revoke_token(door.authority.tokens()[-1]["id"])
+    door.authority.revoke_token(door.authority.tokens()[-1]["id"], now=door.now)
     assert (await browser.ask("/api/nodes/n1"))[0] == 401
 
 
@@ -262,7 +262,7 @@ async def test_an_open_stream_ends_with_its_session(browser: Browser) -> None:
     await browser.log_in(door.token(VIEWER))
     async with browser.http.get(door.url + "/api/stream", ssl=False) as stream:
         assert await stream.content.readline() == b"event: away\n"
-        door.authority.revoke_token(door.authority.tokens()[-1]["id"])
+        door.authority.revoke_token(door.authority.tokens()[-1]["id"], now=door.now)
         rest = await stream.content.read()
     assert rest.endswith(b"event: ended\ndata: {}\n\n")
 

@@ -6,12 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.kubernetes import renderers
 from e2e.kubernetes.api import Api
-from e2e.kubernetes.guarded import Guarded
+from e2e.kubernetes.guarded import Guarded, apply, kubeconfig_of
+from fork_server import FORK_SERVER
+from waiting import DEADLINE_SECONDS
 
 from hoss.errors import ConfigError
 from hossctl.local.binding_webhook import NAMESPACE
 from hossctl.local.control_plane import WORKLOAD_API, ControlPlane, find_binaries
+from hossctl.local.deployment import ACCOUNTS_SECRET, AUTHORITY_SECRET, Deployment, secret_of
+
+# Of the Job that makes certificates and accounts of Redis.
+SECRETS_OF_THE_JOB = {
+    AUTHORITY_SECRET,
+    ACCOUNTS_SECRET,
+    *map(secret_of, Deployment().identities()),
+}
+_RIGHTS = ("Namespace", "ServiceAccount", "Role", "RoleBinding")
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +71,30 @@ def guarded(make_guarded: Callable[..., Guarded]) -> Guarded:
     guarded = make_guarded()
     guarded.add_node("n1", cpu=1000)
     return guarded
+
+
+@pytest.fixture
+def run_job(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Callable[..., str]:
+    """Runs the command of the Job `hoss-credentials` as its service account, in a namespace without its
+    Secrets; what it says."""
+    objects = renderers.objects_of(renderers.kustomized("guard"))
+    for (kind, _), document in objects.items():
+        if kind in _RIGHTS:
+            apply(api, document)
+    for name in SECRETS_OF_THE_JOB:
+        api.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/{name}")
+    kubeconfig = tmp_path / "credentials.kubeconfig"
+    kubeconfig.write_text(kubeconfig_of(api, control_plane, "hoss-credentials"))
+    (container,) = objects["Job", "hoss-credentials"]["spec"]["template"]["spec"]["containers"]
+    module, *arguments = container["args"]
+
+    def run(*flags: str) -> str:
+        command = [*arguments, "--kubeconfig", str(kubeconfig), *flags]
+        done = FORK_SERVER.run(module, command, timeout=DEADLINE_SECONDS)
+        assert done.returncode == 0, done.stderr
+        return str(done.stderr + done.stdout)
+
+    return run
 
 
 def _start(directories: pytest.TempPathFactory) -> ControlPlane:

@@ -161,8 +161,12 @@ def apply(api: Api, document: Any, *parameters: str) -> None:
 
 def kubeconfig_of(api: Api, plane: ControlPlane, account: str) -> str:
     """Of a service account of HOSS's namespace, which is there."""
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = api("POST", f"{_ACCOUNTS}/{account}/token", request)["status"]["token"]
     config = json.loads(plane.kubeconfig.read_bytes())
-    config["users"][0]["user"] = {"token": token}
+    config["users"][0]["user"] = {"token": token_of(api, account)}
     return json.dumps(config)
+
+
+def token_of(api: Api, account: str) -> str:
+    """Likewise."""
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    return str(api("POST", f"{_ACCOUNTS}/{account}/token", request)["status"]["token"])

@@ -10,42 +10,14 @@ from typing import Any
 import pytest
 from e2e.kubernetes import renderers
 from e2e.kubernetes.api import Api
-from e2e.kubernetes.guarded import apply, kubeconfig_of
-from fork_server import FORK_SERVER
-from waiting import DEADLINE_SECONDS
 
 from hoss.security.transport import TlsFiles
-from hossctl.local.control_plane import ControlPlane
 from hossctl.local.deployment import ACCOUNTS_SECRET, AUTHORITY_SECRET, Deployment, secret_of
 
 pytestmark = pytest.mark.skipif(bool(renderers.missing()), reason=renderers.missing())
 
 SECRETS = "/api/v1/namespaces/hoss-system/secrets"
-NAMES = {AUTHORITY_SECRET, ACCOUNTS_SECRET, *map(secret_of, Deployment(prometheus=True).identities())}
-RIGHTS = ("Namespace", "ServiceAccount", "Role", "RoleBinding")
-
-
-@pytest.fixture
-def run_job(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Callable[..., str]:
-    """Runs the Job's command as its service account, in a namespace without its Secrets; what it says."""
-    objects = renderers.objects_of(renderers.kustomized("guard"))
-    for (kind, _), document in objects.items():
-        if kind in RIGHTS:
-            apply(api, document)
-    for name in NAMES:
-        api.request("DELETE", f"{SECRETS}/{name}")
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(kubeconfig_of(api, control_plane, "hoss-credentials"))
-    (container,) = objects["Job", "hoss-credentials"]["spec"]["template"]["spec"]["containers"]
-    module, *arguments = container["args"]
-
-    def run(*flags: str) -> str:
-        command = [*arguments, "--kubeconfig", str(kubeconfig), *flags]
-        done = FORK_SERVER.run(module, command, timeout=DEADLINE_SECONDS)
-        assert done.returncode == 0, done.stderr
-        return str(done.stderr + done.stdout)
-
-    return run
+NAMES = {AUTHORITY_SECRET, ACCOUNTS_SECRET, *map(secret_of, Deployment().identities())}
 
 
 def content(api: Api, name: str) -> dict[str, bytes]:
@@ -67,7 +39,7 @@ def test_it_makes_every_secret_once_and_mends_one_that_lost_something(
     assert all(name in told for name in NAMES)
     before = {name: content(api, name) for name in NAMES}
     assert "nothing" in run_job()
-    for folder in Deployment(prometheus=True).identities():
+    for folder in Deployment().identities():
         assert mounted(api, secret_of(folder), tmp_path / folder).latest().authority
         assert "ca.key" not in before[secret_of(folder)]
     assert before[ACCOUNTS_SECRET].keys() == {
@@ -96,7 +68,7 @@ def test_two_at_once_leave_one_authority_whose_certificates_all_services_have(
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda _: run_job(), range(2)))
     authority = content(api, AUTHORITY_SECRET)["ca.crt"]
-    for folder in Deployment(prometheus=True).identities():
+    for folder in Deployment().identities():
         assert content(api, secret_of(folder))["ca.crt"] == authority
     passwords = {name: text for name, text in content(api, AUTHORITY_SECRET).items() if "password" in name}
     assert passwords.items() <= content(api, ACCOUNTS_SECRET).items()

@@ -266,14 +266,14 @@ def test_the_job_that_makes_credentials_has_the_flags_it_is_started_with_and_rig
     again = objects["CronJob", "hoss-credentials"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     assert again == spec
     (_, rule) = objects["Role", "hoss-credentials"]["rules"]
-    identities = Deployment(prometheus=True).identities()
+    identities = Deployment().identities()
     made = {secret_of(folder) for folder in identities} | {AUTHORITY_SECRET, ACCOUNTS_SECRET}
     assert set(rule["resourceNames"]) == made
 
 
 def test_cert_manager_is_asked_for_certificates_that_the_services_take() -> None:
     objects = objects_of(renderers.kustomized("cert-manager"))
-    for folder, identity in Deployment("hoss-worker-*", prometheus=True).identities().items():
+    for folder, identity in Deployment("hoss-worker-*").identities().items():
         spec = objects["Certificate", f"hoss-{folder}"]["spec"]
         assert spec["secretName"] == secret_of(folder)
         assert [Identity.from_uri(uri) for uri in spec["uris"]] == [identity]

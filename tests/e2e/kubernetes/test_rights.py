@@ -1,9 +1,12 @@
 """The services work with the rights that deploy/ gives them, on an API server that grants nobody anything
-else; and use them."""
+else. They use each of these rights, and what they ask for by it is refused without it."""
 
-import json
-from collections.abc import Iterator
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e.cluster import Cluster
@@ -11,42 +14,57 @@ from e2e.kubernetes import renderers
 from e2e.kubernetes.agreement import assigned, reserved, run_hoss
 from e2e.kubernetes.api import Api, placed
 from e2e.kubernetes.devices import RESOURCE, Devices, claiming, wanting
-from e2e.kubernetes.guarded import SECRET, apply, await_guard, install, kubeconfig_of
+from e2e.kubernetes.guarded import SECRET, apply, await_guard, install, kubeconfig_of, token_of
 from e2e.kubernetes.moves import NO_GRACE, begin, create_web, run_status
 from e2e.kubernetes.pod_groups import KINDS, Groups
-from e2e.kubernetes.rights import rights_of
+from e2e.kubernetes.rights import AuditLog, Roles, Use, rights_of
 from e2e.kubernetes.storage import Storage, mounting
 from waiting import wait_until
 
+from hoss.errors import AccessDenied
+from hoss.host import THIS_HOST
+from hoss.kube.config import KubernetesConfig
+from hoss.kube.token_review import ServiceAccountReviews
+from hoss.security.users import ServiceAccountTokens
 from hossctl.local.control_plane import ControlPlane
+from hossctl.local.deployment import ACCOUNTS_SECRET
 from hossctl.local.ports import free_ports
+from resolver.core.kubernetes.binding_review import BindResult
+from resolver.kubernetes.binder import Binder, BindingRequest
 
 pytestmark = pytest.mark.skipif(bool(renderers.missing()), reason=renderers.missing())
 
-# What is only needed when an answer is lost, or a binding is refused.
-RARE = {"hoss-resolver get pods", "hoss-resolver delete resourceclaims"}
+OF_DEVICES, OF_GROUPS = "resource.k8s.io", "scheduling.k8s.io"
 
 # Asked for by the API server itself while it takes another request, so its audit log does not name it.
-INNER = {f"{account} patch resourceclaims/binding" for account in ("hoss-dispatcher", "hoss-resolver")}
+INNER = {
+    Use(account, "patch", OF_DEVICES, "resourceclaims/binding")
+    for account in ("hoss-dispatcher", "hoss-resolver")
+}
 
-# Of Kubernetes 1.35, which had Workloads in another version.
-OLDER = {f"hoss-dispatcher {verb} workloads" for verb in ("list", "watch")}
+# Of Kubernetes 1.35, which had Workloads in another version. No API server of this version is asked for them.
+OLDER = {
+    Use("hoss-dispatcher", verb, OF_GROUPS, "workloads"): f"/apis/{OF_GROUPS}/v1alpha1/workloads{query}"
+    for verb, query in (("list", ""), ("watch", "?watch=1&timeoutSeconds=1"))
+}
 
-# Of the Job, which tests/e2e/kubernetes/test_credentials.py runs.
-OF_THE_JOB = {f"hoss-credentials {verb} secrets" for verb in ("create", "get", "update")}
-
+SECRETS = "/api/v1/namespaces/hoss-system/secrets"
 CONTAINER = {"name": "c", "image": "none"}
 
 RIGHTS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, control_plane: ControlPlane, api: Api) -> Iterator[Cluster]:
+def audit(control_plane: ControlPlane) -> AuditLog:
+    return AuditLog(control_plane)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, control_plane: ControlPlane, api: Api, audit: AuditLog) -> Iterator[Cluster]:
     """The services of the overlay `guard`, each as its service account."""
+    for document in objects().values():
+        apply(api, document)
     documents = renderers.objects_of(renderers.kustomized("guard"))
-    for (kind, _), document in documents.items():
-        if kind in RIGHTS:
-            apply(api, document)
     (port,) = free_ports(1)
     install(api, f"https://127.0.0.1:{port}/bindings", failure_policy="Fail")
     kubeconfigs = {name: tmp_path / f"{name}.kubeconfig" for name in ("dispatcher", "resolver")}
@@ -68,7 +86,12 @@ def cluster(tmp_path: Path, control_plane: ControlPlane, api: Api) -> Iterator[C
 
 
 # Whose pods can be moved: the dispatcher looks whether one is still there.
-CONTROLLERS = ("replicasets", "statefulsets", "replicationcontrollers", "jobs")
+CONTROLLERS = (
+    ("apps", "replicasets"),
+    ("apps", "statefulsets"),
+    ("", "replicationcontrollers"),
+    ("batch", "jobs"),
+)
 
 
 def reasons(api: Api, name: str) -> set[str]:
@@ -77,29 +100,48 @@ def reasons(api: Api, name: str) -> set[str]:
     return {event["reason"] for event in events if event["involvedObject"]["name"] == name}
 
 
-def granted() -> set[str]:
-    """As "account verb resource", by the overlay's roles."""
-    return set(map(str, rights_of(renderers.objects_of(renderers.kustomized("guard")))))
+@functools.cache
+def objects() -> renderers.Objects:
+    """Of the overlays that give services and the Job rights."""
+    return {
+        key: found
+        for overlay in ("guard", "service-accounts")
+        for key, found in renderers.objects_of(renderers.kustomized(overlay)).items()
+        if key[0] in RIGHTS
+    }
 
 
-def used(plane: ControlPlane) -> tuple[set[str], set[str]]:
-    """What was asked and allowed, as `granted`, and what was asked and refused."""
-    allowed, refused = set[str](), set[str]()
-    for line in (
-        plane.audit_log.read_text().rpartition("\n")[0].splitlines()
-    ):  # the last one may be half written
-        event = json.loads(line)
-        about = event["objectRef"]
-        resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
-        asked = f"{event['user']['username'].rpartition(':')[2]} {event['verb']} {resource}"
-        by_rights = event.get("annotations", {}).get("authorization.k8s.io/decision") == "allow"
-        (allowed if by_rights else refused).add(asked)
-    return allowed, refused
+async def ask_as(kubeconfigs: Mapping[str, Path], bound: Any) -> None:
+    """What services do with the API server in moments that no test can bring about at will: a binding whose
+    answer was lost, and a client that shows the token of a ServiceAccount."""
+    rng, clock = THIS_HOST.rng, THIS_HOST.monotonic
+    clients = {
+        name: KubernetesConfig(kubeconfig=path).api(f"hoss-{name}", clock=clock, rng=rng)
+        for name, path in kubeconfigs.items()
+    }
+    metadata = bound["metadata"]
+    pod = f"{metadata['namespace']}/{metadata['name']}"
+    again = BindingRequest(pod, metadata["uid"], bound["spec"]["nodeName"])
+    assert [found.result for found in await Binder(clients["resolver"]).bind([again])] == [BindResult.DONE]
+    for client in clients.values():
+        config = ServiceAccountTokens(reviews_per_second=100)
+        reviews = ServiceAccountReviews(client, config, clock=clock, unix_clock=time.time)
+        with pytest.raises(AccessDenied):
+            await reviews.check("forged", {"aud": [config.audience], "exp": time.time() + 60})
+        await reviews.close()
 
 
-def test_hoss_may_do_what_it_does_and_does_what_it_may(
-    control_plane: ControlPlane, api: Api, cluster: Cluster
+def test_each_right_is_used_and_without_it_its_use_is_refused(
+    *,
+    control_plane: ControlPlane,
+    api: Api,
+    audit: AuditLog,
+    cluster: Cluster,
+    tmp_path: Path,
+    run_job: Callable[..., str],
 ) -> None:
+    kubeconfigs = {name: tmp_path / f"{name}.kubeconfig" for name in ("dispatcher", "resolver")}
+    roles = Roles(control_plane, api, objects())
     await_guard(api)
     for kind in KINDS:
         Groups(api, kind).install()
@@ -155,11 +197,20 @@ def test_hoss_may_do_what_it_does_and_does_what_it_may(
     api.create_pod("claims", cpu="10m", scheduler="hoss", resourceClaims=claiming("mine"))
     wait_until(lambda: len(assigned(api)) == 4, "the pod is bound after its device")
     assert devices.users_of("mine") == ["claims"]
-    api.create_pod("extended", scheduler="hoss", containers=wanting("1"))
+    by_resolver, by_dispatcher = sorted(INNER, reverse=True)
+    with roles.without(by_resolver):
+        api.create_pod("extended", scheduler="hoss", containers=wanting("1"))
+        given = by_resolver._replace(resource="resourceclaims/status")
+        wait_until(lambda: given in audit.read().failed, "devices are not given without a right")
+        deleted = by_resolver._replace(verb="delete", resource="resourceclaims")
+        wait_until(lambda: deleted in audit.read().allowed, "the claim is deleted")
     wait_until(lambda: len(assigned(api)) == 5, "the pod is bound after the claim that was made for it")
     devices.create_claim("idle")
     devices.give("idle", "n1", "gpu-2", on="gone")
-    api.create_pod("blocked", cpu="10m", scheduler="hoss", resourceClaims=claiming("idle"))
+    with roles.without(by_dispatcher):
+        api.create_pod("blocked", cpu="10m", scheduler="hoss", resourceClaims=claiming("idle"))
+        freed = by_dispatcher._replace(resource="resourceclaims/status")
+        wait_until(lambda: freed in audit.read().failed, "devices are not freed without a right")
     wait_until(lambda: len(assigned(api)) == 6, "the pod is bound after its claim was freed")
     devices.clear()
 
@@ -186,11 +237,27 @@ def test_hoss_may_do_what_it_does_and_does_what_it_may(
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
     begin(cluster, *((name, source, "n2") for name, source in sources.items()))
     wait_until(lambda: run_status(cluster)["evicted"], "a pod is evicted, to be moved")
-    asked = {f"hoss-dispatcher get {kind}" for kind in CONTROLLERS}
-    wait_until(lambda: asked <= used(control_plane)[0], "their controllers are asked for")
+    asked = {Use("hoss-dispatcher", "get", *of) for of in CONTROLLERS}
+    wait_until(lambda: asked <= {*audit.read().allowed}, "their controllers are asked for")
 
-    renewed = "hoss-dispatcher update leases"  # by its own clock, whatever happens here
-    wait_until(lambda: renewed in used(control_plane)[0], "the Lease is renewed")
-    allowed, refused = used(control_plane)
-    assert not refused
-    assert granted() - allowed <= RARE | INNER | OLDER | OF_THE_JOB
+    asyncio.run(ask_as(kubeconfigs, api.pod("urgent")))
+    run_job()
+    damaged = api("GET", f"{SECRETS}/{ACCOUNTS_SECRET}")
+    del damaged["data"]["users.acl"]
+    api("PUT", f"{SECRETS}/{ACCOUNTS_SECRET}", damaged)
+    run_job()
+
+    renewed = Use("hoss-dispatcher", "update", "coordination.k8s.io", "leases")  # by its own clock
+    wait_until(lambda: renewed in audit.read().allowed, "the Lease is renewed")
+    found = audit.read()
+    assert not found.refused
+    granted = {right.use for right in rights_of(objects())}
+    assert not granted - {*found.allowed} - INNER - {*OLDER}
+
+    cluster.stop()
+    tokens = {use.account: token_of(api, use.account) for use in granted}
+    for use in sorted(granted - INNER):
+        path, token = {**found.allowed, **OLDER}[use], tokens[use.account]
+        roles.await_right(token, use, path)
+        with roles.without(use):
+            roles.await_refusal(token, use, path)

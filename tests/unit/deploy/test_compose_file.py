@@ -17,8 +17,10 @@ from waiting import DEADLINE_SECONDS
 from dispatcher.core.policy.checks import document_warnings
 from dispatcher.policy.documents import parse_policy
 from hoss.healthcheck import main as healthcheck
+from hoss.security.transport import FILES, server_name
 from hossctl.commands import local, nodes
 from hossctl.load.nodes import read_nodes_file
+from hossctl.local.deployment import AUTHORITY, REDIS, Deployment
 from scheduler_worker.config import parse_labels
 from tools.sbom import bill_of_materials
 
@@ -218,12 +220,48 @@ def test_the_image_runs_as_nobody_in_particular():
     assert re.search(r"^USER [1-9]\d*$", final, flags=re.MULTILINE)
 
 
-def test_prometheus_looks_at_every_service_and_grafana_at_prometheus():
+KIND_OF_MODULE = {
+    "dispatcher": "dispatcher",
+    "resolver": "resolver",
+    "scheduler_worker": "worker",
+    "hossctl": "dashboard",
+}
+
+
+def test_prometheus_looks_at_every_service_over_mutual_tls_by_the_name_of_its_kind():
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
-    (scraped,) = config["scrape_configs"]
-    (found,) = scraped["dns_sd_configs"]
-    assert set(found["names"]) == set(SERVERS)
-    assert {flags(server)["metrics-listen"] for server in SERVERS.values()} == {f"0.0.0.0:{found['port']}"}
+    seen = {}
+    for scraped in config["scrape_configs"]:
+        (found,) = scraped["dns_sd_configs"]
+        assert scraped["scheme"] == "https"
+        for name in found["names"]:
+            kind = KIND_OF_MODULE[SERVICES[name]["command"][0]]
+            assert flags(SERVICES[name])["metrics-listen"] == f"0.0.0.0:{found['port']}"
+            assert scraped["tls_config"]["server_name"] == server_name(kind)
+            seen[name] = scraped["tls_config"]
+    assert seen.keys() == {*SERVERS, "dashboard"}
+    assert "prometheus-credentials:/var/lib/hoss/prometheus:ro" in SERVICES["prometheus"]["volumes"]
+    for used in seen.values():
+        files = {used["ca_file"], used["cert_file"], used["key_file"]}
+        assert files == {f"/var/lib/hoss/prometheus/{name}" for name in FILES}
+
+
+def test_every_folder_of_credentials_is_in_the_image_so_that_its_volume_has_the_right_owner():
+    made = re.search(r"cd /var/lib(.+?)\nCOPY", (DEPLOY / "Dockerfile").read_text(), flags=re.DOTALL)[1]
+    mounted = {volume.split(":")[1] for volume in SERVICES["credentials"]["volumes"]}
+    assert {f"/var/lib/{folder}" for folder in re.findall(r"\bhoss/\w+", made)} == mounted
+    folders = {path.rpartition("/")[2] for path in mounted}
+    assert folders == {AUTHORITY, REDIS, *Deployment().identities()}
+
+
+def test_who_reads_credentials_is_their_user():
+    (user,) = re.findall(r"^USER (\d+)$", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    for name, service in SERVICES.items():
+        if any("-credentials:" in volume for volume in service.get("volumes", ())) and name not in OURS:
+            assert service["user"].split(":")[0] == user
+
+
+def test_grafana_looks_at_prometheus():
     provisioning = DEPLOY / "grafana/provisioning"
     (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yaml").read_text())["datasources"]
     assert source["url"] == "http://prometheus:9090"

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from dispatcher.core.kubernetes.conditions import WaitingPod
+from dispatcher.core.pods.table import Phase
 from dispatcher.kubernetes.claim_deallocation import DEALLOCATED, ClaimDeallocation, is_idle
 from hoss.kube.api import Reply
 from hoss.model.cluster import StorageUpdate
@@ -63,9 +64,11 @@ class Blocked:
     """A pod with these claims that fits nowhere, for this reason."""
 
     def __init__(self, bench, *claims, status=200):
+        self.bench = bench
         uses = tuple(ClaimUse(item["metadata"]["name"]) for item in claims)
         [row] = bench.pods("p", spec=PodSpec(claims=PodClaims("p", uid_text(UID), uses)))
         self.row = int(row)
+        bench.machine.registry.pods.phase[self.row] = Phase.UNSCHEDULABLE
         texts = [(item["metadata"]["name"], json.dumps(item).encode()) for item in claims]
         manifests = tuple(DeviceManifest("ResourceClaim", "default", *text) for text in texts)
         bench.machine.storage.apply(StorageUpdate(manifests))
@@ -74,7 +77,11 @@ class Blocked:
         self.deallocation = ClaimDeallocation(bench.machine, self.writes, tell, rng=random.Random(1))
 
     async def consider(self, message=UNREACHABLE, refused_by=("DynamicResources",)):
-        self.deallocation.consider(self.row, WaitingPod(UID, "default", "p", message, refused_by))
+        uid = self.bench.machine.registry.pods.uid[self.row].tobytes()
+        self.deallocation.consider(self.row, WaitingPod(uid, "default", "p", message, refused_by))
+        await self.run()
+
+    async def run(self):
         running = asyncio.ensure_future(self.deallocation.run())
         for _ in range(5):
             await asyncio.sleep(0)
@@ -120,3 +127,24 @@ async def test_a_pod_that_waits_for_anything_else_frees_nothing(bench, reason):
     blocked = Blocked(bench, claim("idle"))
     await blocked.consider(*reason)
     assert blocked.writes.patches == {}
+
+
+async def test_what_the_api_server_refused_is_tried_again_while_the_pod_waits(bench):
+    blocked = Blocked(bench, claim("idle"), status=403)
+    await blocked.consider()
+    assert blocked.told == []
+    assert len(blocked.deallocation) == 1
+    blocked.writes.status = 200
+    await blocked.run()
+    assert blocked.told == [f"{DEALLOCATED}: default/idle"]
+    assert len(blocked.deallocation) == 0
+
+
+async def test_a_pod_that_waits_no_more_frees_nothing(bench):
+    blocked = Blocked(bench, claim("idle"), status=403)
+    await blocked.consider()
+    blocked.writes.patches.clear()
+    bench.machine.registry.pods.phase[blocked.row] = Phase.BOUND
+    await blocked.run()
+    assert blocked.writes.patches == {}
+    assert len(blocked.deallocation) == 0

@@ -101,7 +101,7 @@ def test_a_revoked_certificate_is_in_the_list_of_every_directory_that_was_issued
     issued, other = authority.issue(WORKER, now=NOW), authority.issue(Identity(CallerKind.RESOLVER), now=NOW)
     revoked = RevocationList(other.directory / REVOKED_FILE)
     assert f"certificate {issued.fingerprint}" not in revoked
-    authority.revoke_certificate(issued)
+    authority.revoke_certificate(issued, now=NOW)
     assert f"certificate {issued.fingerprint}" in revoked
     assert f"certificate {other.fingerprint}" not in revoked
     assert [held.revoked for held in authority.issued()] == [False, True]  # resolver, worker
@@ -134,7 +134,7 @@ def test_a_secret_that_kubernetes_replaces_is_taken_with_its_list_of_what_is_rev
     before = files.latest()
     assert f"certificate {first.fingerprint}" not in revoked
 
-    authority.revoke_certificate(first)
+    authority.revoke_certificate(first, now=NOW)
     second = authority.current(WORKER, now=NOW, into=tmp_path / "..2")
     (tmp_path / "..data_tmp").symlink_to("..2")
     (tmp_path / "..data_tmp").rename(tmp_path / "..data")
@@ -201,3 +201,37 @@ def test_beyond_loopback_a_service_needs_tls_or_the_word_insecure(listen, loopba
     else:
         with pytest.raises(ConfigError, match="--insecure"):
             host_of(SecurityConfig(), listen)
+
+
+def test_what_has_expired_leaves_the_lists_of_tokens_and_of_what_is_revoked(authority) -> None:
+    day, client = timedelta(days=1), Identity(CallerKind.CLIENT, "a", Role.VIEW)
+    first = authority.issue(WORKER, now=NOW, lifetime=10 * day)
+    authority.create_token(client, now=NOW, lifetime=5 * day)
+    authority.create_token(client, now=NOW, lifetime=30 * day)
+    short, long = (record["id"] for record in authority.tokens())
+    for revoked in (short, long, "oidc:ana"):
+        authority.revoke_token(revoked, now=NOW)
+    authority.revoke_certificate(first, now=NOW)
+    of_earlier_release = f"token 0123 \ncertificate {'0' * 64} worker/until now\n"
+    path = authority.directory / REVOKED_FILE
+    path.write_text(of_earlier_release + path.read_text())
+
+    def left(now: datetime) -> tuple[set[str], set[str]]:
+        authority.create_token(client, now=now, lifetime=day / 2)
+        authority.revoke_token(authority.tokens()[-1]["id"], now=now)
+        lines = path.read_text().splitlines()[:-1]
+        tokens = {record["id"] for record in authority.tokens()} & {short, long}
+        return tokens, {" ".join(line.split()[:2]) for line in lines}
+
+    lasting = {"token 0123", f"certificate {'0' * 64}", "token oidc:ana"}
+    certificate = f"certificate {first.fingerprint}"
+    both = {f"token {short}", f"token {long}"}
+    # A day longer than they are good for: clocks differ.
+    assert left(NOW + 5.9 * day) == ({short, long}, lasting | both | {certificate})
+    tokens, revoked = left(NOW + 12 * day)
+    assert (tokens, revoked & both) == ({long}, {f"token {long}"})
+    assert lasting <= revoked
+    assert certificate not in revoked
+    issued = RevocationList(first.directory / REVOKED_FILE)
+    assert f"token {long}" in issued
+    assert f"token {short}" not in issued

@@ -77,7 +77,7 @@ async def test_a_token_of_tomorrow_is_not_valid_yet(authority, verifier, clock) 
 async def test_a_revoked_token_is_refused_at_the_next_use_and_others_are_not(authority, verifier) -> None:
     token, other = a_token(authority), a_token(authority)
     assert await verifier.identify(token) == RESEARCH
-    authority.revoke_token(authority.tokens()[0]["id"])
+    authority.revoke_token(authority.tokens()[0]["id"], now=NOW)
     assert "revoked" in await refused(verifier, token)
     assert await verifier.identify(other) == RESEARCH
     assert [held["revoked"] for held in authority.tokens()] == ["yes", "no"]
@@ -170,7 +170,7 @@ def test_a_token_without_a_role_and_an_unknown_id_are_refused(authority) -> None
     with pytest.raises(InvalidInput):
         a_token(authority, Identity(CallerKind.CLIENT, "ana"))
     with pytest.raises(NotFound):
-        authority.revoke_token("nobody's")
+        authority.revoke_token("nobody's", now=NOW)
 
 
 def test_no_file_of_the_authority_holds_a_token(authority) -> None:

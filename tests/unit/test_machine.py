@@ -1,0 +1,35 @@
+"""What the tests take from the machine, and what not."""
+
+import os
+from pathlib import Path
+
+from machine import forget_users_settings
+
+from hoss.client.access import found_access
+from hoss.contexts import home
+
+
+def test_settings_of_whoever_runs_the_tests_are_forgotten_and_those_for_tests_are_not() -> None:
+    environment = {
+        "HOSS_TLS_DIR": "/home/ana/tls",
+        "HOSS_TOKEN": "secret",
+        "HOSS_CONTEXT": "production",
+        "HOSS_DISPATCHER": "production:7070",
+        "HOSS_HOME": "/home/ana/.hoss",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
+        "HOSS_TEST_REDIS": "oldest",
+        "HOSS_TESTS": "soak",
+        "PATH": "/bin",
+    }
+    forget_users_settings(environment)
+    assert environment.pop("HOSS_HOME") != "/home/ana/.hoss"
+    assert environment == {"HOSS_TEST_REDIS": "oldest", "HOSS_TESTS": "soak", "PATH": "/bin"}
+
+
+def test_this_run_has_forgotten_them() -> None:
+    assert {name for name in os.environ if name.startswith("HOSS_") and "TEST" not in name} <= {
+        "HOSS_HOME", "HOSS_BUILD_OPTIONS", "HOSS_CONTROLPLANE_CACHE", "HOSS_FAKETIME",
+    }  # fmt: skip
+    assert home() != Path.home() / ".hoss"
+    assert not home().exists()
+    assert found_access(["127.0.0.1:7070"]).tls_dir is None
