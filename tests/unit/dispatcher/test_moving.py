@@ -1,11 +1,19 @@
 """How runs of moves are begun, and taken over from an earlier term, before anything is asked of the
 ledger."""
 
+import random
+
 import pytest
 
+from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.moves import BegunRun, RunProgress
+from dispatcher.core.policy.rules import Policy
+from dispatcher.journal.memory import MemoryJournal
+from dispatcher.ledger.move_steps import RunRecord
 from dispatcher.ledger.moving import MOST_MOVES, Mover
 from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.ports import Recovered
+from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, LedgerUnavailable
 from hoss.v1 import dispatcher_pb2 as pb
 
@@ -22,9 +30,20 @@ LEFT = (
 )
 
 
+class Maker:
+    """Needs to know the nodes before it goes on with anything."""
+
+    def __init__(self, runtime):
+        self.record = RunRecord(runtime)
+
+    async def take_over(self, _begun, _progress):
+        return None
+
+
 @pytest.fixture
 def mover():
-    return Mover(None, ClusterNodes(), None)
+    runtime = Runtime(Machine(Settings(), Policy(), None, random.Random(1)), None, MemoryJournal())
+    return Mover(runtime, ClusterNodes(), Maker(runtime))
 
 
 async def test_a_run_with_more_moves_than_the_journal_takes_in_one_step_is_refused_by_its_limit(mover):
@@ -36,7 +55,7 @@ async def test_a_run_with_more_moves_than_the_journal_takes_in_one_step_is_refus
 
 async def test_what_an_earlier_term_left_is_told_before_the_nodes_are_known_and_nothing_else_begins(mover):
     assert not mover.status().state
-    mover.take_over(LEFT)
+    await mover.take_over(Recovered([], moves=LEFT))
     told = mover.status()
     assert (told.state, told.reason, told.purpose, told.begun_by) == (
         "Paused",
