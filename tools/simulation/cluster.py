@@ -26,7 +26,6 @@ from tools.simulation.cluster_judge import (
     gang_of,
     is_over,
     minimum_of,
-    node_of,
     ports_of,
 )
 from tools.simulation.plan import Act
@@ -124,11 +123,6 @@ class ClusterClients(SimulatedClients):
                     self._do("PATCH", f"{path}/resize", {"spec": {"containers": [container]}})
                 case p.END_PODS if pod["spec"].get("nodeName"):
                     self._do("PATCH", f"{path}/status", {"status": {"phase": "Succeeded"}})
-
-    def node_of(self, pod: str) -> str:
-        """Where the pod ("namespace/name") is; "": nowhere."""
-        found = self.api.model.find(POD, *pod.split("/")) if pod else None
-        return "" if found is None else node_of(found)
 
     def _deletion(self) -> Object:
         at_once = self._rng.random() < _SHARE_AT_ONCE

@@ -37,6 +37,7 @@ _TOLD_PROBLEMS = 6
 COMPARED_EVERY = 4
 PLACE_LOST = "a takeover took longer"  # in the text of a move
 TOLD = (*(f"told {state}" for state in ("Moved", "Refused", "Waiting", "Evicted")), PLACE_LOST)
+_KEEPS_FROM_BINDING = (*p.OF_CLUSTERS, *p.LOSSES, p.REMOVE_NODE, p.SHRINK_NODE, p.DELETE)
 # Requests and feeds that were cut are tried again within two seconds. After a loss it may take a rebuild.
 _NOTICED_WITHIN_SECONDS = 4.0
 
@@ -147,19 +148,19 @@ class _Simulation:
             self._result.complaints += left_over(self._world)
 
     async def _judge_moves(self) -> None:
-        """A successor that is told to have a place has it, if it is there still."""
+        """A successor that is told to have got its place was bound there, unless something keeps bindings
+        from being made."""
         if all(act.what != p.MOVE for act in self._plan.acts):
             return
         self._result.moves = await self.clients.moves()
+        binds = all(act.what not in _KEEPS_FROM_BINDING for act in self._plan.acts)
         for move in self._result.moves:
             self._result.reached[f"told {move.state}"] += 1
             self._result.reached[PLACE_LOST] += PLACE_LOST in move.text
-        for move in self._result.moves if self._cluster is not None else ():
-            node = self._cluster.clients.node_of(move.successor) if self._cluster is not None else ""
-            if move.state == "Moved" and node not in ("", move.target):
-                self._result.complaints.append(
-                    f"{move.successor} is told to be on {move.target}, and is on {node}"
-                )
+            name = move.successor.partition("/")[2]
+            was_there = self._cluster is None or self._cluster.judge.was_on(name, move.target)
+            if name and binds and not was_there:
+                self._result.complaints.append(f"{name} is told to be on {move.target}, and never was there")
 
     async def _carry_out(self, act: Act, began: float) -> None:
         await asyncio.sleep(max(0.0, began + act.at - self._world.loop.time()))
