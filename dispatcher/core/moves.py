@@ -314,11 +314,11 @@ class MoveRun:
 class ControllerSeat:
     """The one controller that may begin runs, and whether people have paused it.
 
-    The pause is known here and to the controller, so it outlives either of the two: a new term takes the
-    controller's word for it, and a new controller takes ours. Times are monotonic seconds."""
+    The pause is in the journal, so it outlives both: a new term takes the controller's word only where the
+    journal has none, and a new controller takes ours. Times are monotonic seconds."""
 
     id: str = ""
-    paused: bool | None = None  # None: nothing is known in this term
+    paused: bool | None = None  # None: nobody ever said
     _heard_at: float = field(default=0.0, init=False)
 
     def report(self, controller: str, now: float, *, paused: bool) -> str:

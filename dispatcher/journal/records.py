@@ -188,6 +188,16 @@ def _eviction(pod: bytes, seq: int, successor: list[Any] | None) -> Eviction:
     return Eviction(pod, seq, (uid, name))
 
 
+def pack_flag(flag: bool) -> bytes:
+    return b"1" if flag else b"0"
+
+
+def unpack_flag(value: bytes) -> bool:
+    if value not in (b"0", b"1"):
+        raise ValueError(f"{value!r} where b'0' or b'1' belongs")
+    return value == b"1"
+
+
 def pack_policy(policy: SavedPolicy) -> str:
     return json.dumps(asdict(policy))
 

@@ -71,6 +71,7 @@ class Mover:
             None  # of the former term, until the nodes are known
         )
         self._seat = ControllerSeat()
+        self._noted_pause: bool | None = None  # in the journal
         self._report: pb.RebalanceController | None = None  # the last one
         self._at_work = asyncio.Lock()
 
@@ -78,6 +79,7 @@ class Mover:
         """Go on with the run that the journal has. The pods are listed, the moves of the former term are
         fenced, and nothing that pods hold has been released since."""
         left = journal.moves
+        self._seat.paused = self._noted_pause = journal.controller_paused
         if left is not None:
             self._record.begun, self._record.progress = left
             self._record.run = await self._maker.take_over(*left)
@@ -193,24 +195,37 @@ class Mover:
                 where="action",
             )
         self._seat.paused = action != pb.REBALANCE_RESUME
+        if run is not None:
+            self._steer(run, action)
+        await self._note_pause()
         if run is None:
             return
-        if action == pb.REBALANCE_PAUSE:
-            run.pause("paused by hand")
-            await self._record.save()
-        elif action == pb.REBALANCE_RESUME:
-            run.resume(self._waiting())
-            await self._record.save()
-        elif action == pb.REBALANCE_UNDO and not self._maker.moves_back:
-            run.take_back()
-            await self._record.save()
-        elif action == pb.REBALANCE_UNDO:
-            run.pause("undone by hand")
+        await self._record.save()
+        if action == pb.REBALANCE_UNDO and self._maker.moves_back:
             async with self._at_work:  # what is on its way is moved, and so undone
                 seen = self._runtime.ledger.known().seqs
                 shards = await self._runtime.ledger.shard_count()
                 back = run.undone(tuple(seen.get(s, 0) for s in range(shards)), self._waiting())
             await self._begin(back)
+
+    def _steer(self, run: MoveRun, action: pb.RebalanceAction) -> None:
+        if action == pb.REBALANCE_PAUSE:
+            run.pause("paused by hand")
+        elif action == pb.REBALANCE_RESUME:
+            run.resume(self._waiting())
+        elif action == pb.REBALANCE_UNDO and self._maker.moves_back:
+            run.pause("undone by hand")
+        elif action == pb.REBALANCE_UNDO:
+            run.take_back()
+
+    async def _note_pause(self) -> None:
+        """Write down whether the controller is paused, once there was one: it may die before it hears of it,
+        and so may this dispatcher."""
+        paused = self._seat.paused
+        known = self._report is not None or self._noted_pause is not None
+        if known and paused is not None and paused != self._noted_pause:
+            await self._runtime.journal.save_controller_pause(paused)
+            self._noted_pause = paused
 
     def _planned(self, request: pb.RebalanceRequest) -> MoveRun:
         if len(request.moves) > MOST_MOVES:

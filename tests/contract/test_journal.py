@@ -246,6 +246,11 @@ async def test_the_last_run_of_moves_comes_back_with_how_far_it_is(journal):
     evicted = RunProgress("Running", "", False, "EWE", {0: "evicted"}, evictions)
     await journal.save_moves(last, evicted)
     assert (await journal.recover()).moves == (last, evicted)
+    assert (await journal.recover()).controller_paused is None
+    for paused in (True, False, True):
+        await journal.save_controller_pause(paused)
+        recovered = await journal.recover()
+        assert (recovered.controller_paused, recovered.moves) == (paused, (last, evicted))
     begun = RunProgress("Running", "", False, "WWW", {})
     await journal.save_moves(last, begun)
     assert (await journal.recover()).moves == (last, begun)

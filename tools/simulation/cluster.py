@@ -104,7 +104,8 @@ class ClusterClients(SimulatedClients):
         elif act.what == p.DELETE_GROUP:
             self._do("DELETE", f"{GROUPS_PATH}/{act.target}")
         else:
-            if act.what == p.DELETE and self._controllers.pop(act.target, None):
+            if act.what == p.DELETE and act.target in self._controllers:
+                del self._controllers[act.target]
                 self._do("DELETE", f"{CONTROLLERS_PATH}/{act.target}")
             self._change_pods(act)
 
