@@ -241,7 +241,7 @@ class _Dispatcher:
             async with rebuilder.during_recovery():
                 await policy.restore()
                 informers = None if cluster is None else cluster.informers
-                mover.take_over((await recover(runtime, informers, term=leadership.term)).moves)
+                await recover(runtime, informers, term=leadership.term, take_over=mover.take_over)
             if cluster is not None:
                 async with background(rebuilder.run()):  # the ledger may be lost meanwhile
                     await cluster.reserved()

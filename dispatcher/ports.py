@@ -59,6 +59,7 @@ class Recovered:
     moves: tuple[BegunRun, RunProgress] | None = None  # the last run of moves
     gap: str = ""  # why the journal may be incomplete; "" if nothing is known of that
     last_write: tuple[int, int] = (0, 0)  # the last write of an earlier term: its term and number
+    controller_paused: bool | None = None  # the rebalance controller; None: nobody ever said
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,9 @@ class Journal(Protocol):
 
     async def save_progress(self, progress: RunProgress) -> None:
         """Replace how far that run is."""
+
+    async def save_controller_pause(self, paused: bool) -> None:
+        """Replace whether people have paused the rebalance controller."""
 
     async def saved_policy(self) -> SavedPolicy | None:
         """The policy saved last; None if there never was one."""

@@ -5,7 +5,7 @@ of reservations is final. Then pods with a reservation are bound, deleted pods r
 queued. All of it is done in slices, however much there is: the lease is renewed in between."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,15 @@ _SET_MICROS = 20.0
 _FAULT_MICROS = 50.0
 
 
-async def recover(runtime: Runtime, informers: "Informers | None" = None, *, term: int) -> Recovered:
-    """Fill an empty runtime. Returns what the journal had. Waits for journal and resolver as long as it
+async def recover(
+    runtime: Runtime,
+    informers: "Informers | None" = None,
+    *,
+    term: int,
+    take_over: Callable[[Recovered], Awaitable[None]] | None = None,
+) -> Recovered:
+    """Fill an empty runtime. Returns what the journal had. `take_over` gets that once everything of the
+    former term is fenced and pods are listed, before reservations are restored or released. Waits for journal and resolver as long as it
     takes. Raises InvariantViolation for a journal with a record that cannot have been accepted, and
     TermFailed where the ledger obeys a higher term than this one. In Kubernetes mode the pods come from the
     API server, through `informers`."""
@@ -58,6 +65,8 @@ async def recover(runtime: Runtime, informers: "Informers | None" = None, *, ter
     submissions = await in_turns(_restore_submissions(runtime, journal))
     await _fence(runtime, sorted({*journal.workers, MOVER}))
     listed = await informers.begin() if informers is not None else []
+    if take_over is not None:
+        await take_over(journal)
     bound, terminating = await _restore_reservations(runtime, release_orphans=informers is not None)
     if journal.workers:
         # Each is fenced, and where its pods are is known: nothing is left for which the name is needed.

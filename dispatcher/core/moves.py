@@ -4,11 +4,13 @@ Moves are made in the plan's order, a few at a time, no faster than the rate. Mo
 on each other: no target is the source of another one. The run pauses when more pods wait than at its start,
 and when several moves in a row are refused: the cluster is not what the plan was made for.
 
-A run outlives the dispatcher that began it: `BegunRun` and `RunProgress` are what the journal keeps of it."""
+A run outlives the dispatcher that began it: `BegunRun` and `RunProgress` are what the journal keeps of it. A
+step that the next term could not find out about is written there before it is made: in Kubernetes mode an
+eviction, and which pod gets the place (`Eviction`)."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 STEP_MOVES = 50
@@ -40,6 +42,16 @@ class RunState(str, Enum):
     DONE = "Done"
 
 
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """Kubernetes mode: what the next term needs to go on with a move whose pod is evicted."""
+
+    pod: bytes  # as the API server had it (JSON): its successor is recognised by that
+    seq: int  # of the commit that reserved the new place
+    # UID and "namespace/name" of the pod that gets the place. The ledger says whether it has got it.
+    successor: tuple[bytes, str] | None = None
+
+
 @dataclass(slots=True)
 class PlannedMove:
     """A move of a plan, and what became of it. Nodes are indexes; -1: a node that was gone when this
@@ -51,6 +63,7 @@ class PlannedMove:
     target: int
     state: MoveState = MoveState.WAITING
     text: str = ""  # why it was refused, or what it waits for; of a moved one: its successor
+    eviction: Eviction | None = None  # once it may have been asked for, until the move ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +80,15 @@ class BegunRun:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """How far a run is. `states`: the first letter of each move's state; `texts`: by number of the move."""
+    """How far a run is. `states`: the first letter of each move's state; `texts`, `evictions`: by number of
+    the move."""
 
     state: str
     reason: str
     undone: bool
     states: str
     texts: Mapping[int, str]
+    evictions: Mapping[int, Eviction] = field(default_factory=dict)
 
     def of_move(self, number: int) -> MoveState:
         """The state of one move."""
@@ -134,9 +149,18 @@ class MoveRun:
         self._allowed_at = now + len(step) / self.moves_per_second
         return step
 
-    def evicted(self, move: PlannedMove) -> None:
+    def evicted(self, move: PlannedMove, eviction: Eviction) -> None:
         """The pod is evicted now, unless `waits` says that it was not. Its successor will get the target."""
-        move.state, move.text = MoveState.EVICTED, "evicted; its successor is awaited"
+        move.state, move.text, move.eviction = (
+            MoveState.EVICTED,
+            "evicted; its successor is awaited",
+            eviction,
+        )
+
+    def succeeded(self, move: PlannedMove, uid: bytes, name: str) -> None:
+        """This pod, and no other one, is to get the target of an evicted pod."""
+        if move.eviction is not None:
+            move.eviction = replace(move.eviction, successor=(uid, name))
 
     def waits(self, move: PlannedMove, text: str) -> None:
         """The pod could not be evicted yet, for this reason."""
@@ -146,12 +170,13 @@ class MoveRun:
 
     def moved(self, move: PlannedMove, successor: str = "") -> None:
         """The pod, or in Kubernetes mode its successor ("namespace/name"), is on the target."""
-        move.state, move.text, self._refused_in_a_row = MoveState.MOVED, successor, 0
+        move.state, move.text, move.eviction = MoveState.MOVED, successor, None
+        self._refused_in_a_row = 0
         self._skip_ended()
 
     def refused(self, move: PlannedMove, text: str) -> None:
         """The pod stays on its source, or nobody came for its target, for this reason."""
-        move.state, move.text = MoveState.REFUSED, text
+        move.state, move.text, move.eviction = MoveState.REFUSED, text, None
         self._refused_in_a_row += 1
         self._skip_ended()
         if self._refused_in_a_row >= REFUSED_IN_A_ROW and self.state is RunState.RUNNING:
@@ -197,6 +222,7 @@ class MoveRun:
             self._undone,
             "".join([move.state.value[0] for move in self.moves]),
             {number: move.text for number, move in enumerate(self.moves) if move.text},
+            {number: move.eviction for number, move in enumerate(self.moves) if move.eviction is not None},
         )
 
     @classmethod
@@ -212,24 +238,22 @@ class MoveRun:
         bound, by UID, if it is.
 
         The journal may be older than the end of the former term, so where a pod is decides. Moves that are
-        still to come are judged anew when they are due, as always."""
+        still to come are judged anew when they are due, as always. What became of evicted pods is for the
+        caller to find out: their moves stay as they are."""
         moves = []
         for number, (uid, pod, source, target) in enumerate(begun.moves):
             state, text = progress.of_move(number), progress.texts.get(number, "")
+            eviction = progress.evictions.get(number)
             at, to, now = index_of(source), index_of(target), node_of(uid)
             if state not in _ENDED and now is not None and now == to:
-                state, text = MoveState.MOVED, ""
-            elif state not in _ENDED and (at is None or to is None):
-                state, text = MoveState.REFUSED, f"the node {source if at is None else target} is gone"
-            elif state is MoveState.EVICTED and now != at:
-                state, text = (
-                    MoveState.REFUSED,
-                    "evicted, and then another dispatcher took over: its successor is placed as any pod",
-                )
-            elif state is MoveState.EVICTED:
-                state, text = MoveState.WAITING, ""
+                state, text, eviction = MoveState.MOVED, "", None
+            elif state not in _ENDED and (to is None or (at is None and eviction is None)):
+                state, text = MoveState.REFUSED, f"the node {target if to is None else source} is gone"
+                eviction = None
             moves.append(
-                PlannedMove(uid, pod, -1 if at is None else at, -1 if to is None else to, state, text)
+                PlannedMove(
+                    uid, pod, -1 if at is None else at, -1 if to is None else to, state, text, eviction
+                )
             )
         run = cls(
             moves,
@@ -253,6 +277,14 @@ class MoveRun:
             if move.state is MoveState.WAITING:
                 self._withdraw(move)
         self._skip_ended()
+
+    def maybe_evicted(self) -> list[PlannedMove]:
+        """The moves that have not ended and whose pods may be evicted."""
+        return [
+            move
+            for move in self.moves
+            if move.state is MoveState.EVICTED or (move.eviction is not None and move.state not in _ENDED)
+        ]
 
     def counts(self) -> Counter[MoveState]:
         """The number of moves by state."""
@@ -282,11 +314,11 @@ class MoveRun:
 class ControllerSeat:
     """The one controller that may begin runs, and whether people have paused it.
 
-    The pause is known here and to the controller, so it outlives either of the two: a new term takes the
-    controller's word for it, and a new controller takes ours. Times are monotonic seconds."""
+    The pause is in the journal, so it outlives both: a new term takes the controller's word only where the
+    journal has none, and a new controller takes ours. Times are monotonic seconds."""
 
     id: str = ""
-    paused: bool | None = None  # None: nothing is known in this term
+    paused: bool | None = None  # None: nobody ever said
     _heard_at: float = field(default=0.0, init=False)
 
     def report(self, controller: str, now: float, *, paused: bool) -> str:

@@ -24,6 +24,7 @@ class MemoryJournal:
         self._objects: dict[str, bytes] = {}
         self._policy: SavedPolicy | None = None
         self._moves: tuple[BegunRun, RunProgress] | None = None
+        self._controller_paused: bool | None = None
 
     async def record(self, record: Record) -> int:
         self._order += 1
@@ -85,6 +86,9 @@ class MemoryJournal:
         if self._moves is not None:
             self._moves = self._moves[0], progress
 
+    async def save_controller_pause(self, paused: bool) -> None:
+        self._controller_paused = paused
+
     async def saved_policy(self) -> SavedPolicy | None:
         return self._policy
 
@@ -98,6 +102,7 @@ class MemoryJournal:
             sorted(self._faults.values(), key=lambda record: record.number),
             dict(self._objects),
             self._moves,
+            controller_paused=self._controller_paused,
         )
 
     async def check(self) -> bool:
@@ -127,6 +132,7 @@ class PodlessJournal:
         self.saved_policy = inner.saved_policy
         self.save_moves = inner.save_moves
         self.save_progress = inner.save_progress
+        self.save_controller_pause = inner.save_controller_pause
         self.recover = inner.recover
         self.raise_term = inner.raise_term
         self.check = inner.check

@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.core.moves import BegunRun, RunProgress, RunState
+from dispatcher.core.moves import BegunRun, Eviction, RunProgress, RunState
 from dispatcher.ports import FaultRecord, GateRemovals, Record, SavedPolicy
 from hoss.errors import InvalidInput, InvariantViolation, clipped
 from hoss.wire.columns import decode_uids
@@ -156,21 +156,46 @@ def unpack_run(value: bytes) -> BegunRun:
 
 
 def pack_progress(progress: RunProgress) -> bytes:
+    evictions = {number: astuple(eviction) for number, eviction in progress.evictions.items()}
     packed: bytes = msgpack.packb(
-        [progress.state, progress.reason, progress.undone, progress.states, dict(progress.texts)]
+        [progress.state, progress.reason, progress.undone, progress.states, dict(progress.texts), evictions]
     )
     return compress(packed)
 
 
 def unpack_progress(moves: int, value: bytes) -> RunProgress:
     """Of a run with so many moves."""
-    state, reason, undone, states, texts = msgpack.unpackb(decompress(value), strict_map_key=False)
+    # Versions before the evictions wrote five fields.
+    state, reason, undone, states, texts, *rest = msgpack.unpackb(decompress(value), strict_map_key=False)
     _of_types((reason, str), (undone, bool), (states, str), (texts, dict))
     _of_types(*((number, int) for number in texts), *((text, str) for text in texts.values()))
     RunState(state)
     if len(states) != moves or not RunProgress.known(states):
         raise ValueError(f"the states {states!r} of {moves} moves")
-    return RunProgress(state, reason, undone, states, texts)
+    evictions = {number: _eviction(*fields) for number, fields in rest[0].items()} if rest else {}
+    if any(number >= moves for number in evictions):
+        raise ValueError(f"evictions of {max(evictions) + 1} moves, and there are {moves}")
+    return RunProgress(state, reason, undone, states, texts, evictions)
+
+
+def _eviction(pod: bytes, seq: int, successor: list[Any] | None) -> Eviction:
+    _of_types((pod, bytes), (seq, int))
+    if successor is None:
+        return Eviction(pod, seq)
+    uid, name = successor
+    decode_uids(uid, rows=1)
+    _of_types((name, str))
+    return Eviction(pod, seq, (uid, name))
+
+
+def pack_flag(flag: bool) -> bytes:
+    return b"1" if flag else b"0"
+
+
+def unpack_flag(value: bytes) -> bool:
+    if value not in (b"0", b"1"):
+        raise ValueError(f"{value!r} where b'0' or b'1' belongs")
+    return value == b"1"
 
 
 def pack_policy(policy: SavedPolicy) -> str:

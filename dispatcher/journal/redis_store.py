@@ -29,13 +29,14 @@ GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each r
 OBJECTS = "{hoss}:journal:objects"  # key -> ClusterObject
 ATTEMPTS = "{hoss}:journal:attempts"  # UID prefix -> u16 for each pod of the set
 FAULTS = "{hoss}:journal:faults"  # u32 number -> MessagePack of the other fields of FaultRecord
-MOVES = "{hoss}:journal:moves"  # "begun" and "progress" -> MessagePack of BegunRun, RunProgress
+# "begun" and "progress" -> MessagePack of BegunRun and RunProgress; "paused" -> b"0" or b"1", of the controller
+MOVES = "{hoss}:journal:moves"
 POLICY = "{hoss}:journal:policy"  # SavedPolicy as JSON
 
 _OF_SETS = (DELETIONS, GATES, ATTEMPTS)  # by UID prefix
 _KEYS = JournalKeys((SUBMISSIONS, *_OF_SETS, OBJECTS, FAULTS, MOVES), (WORKERS,), (POLICY,))
 
-_BEGUN, _PROGRESS = b"begun", b"progress"  # fields of MOVES
+_BEGUN, _PROGRESS, _PAUSED = b"begun", b"progress", b"paused"  # fields of MOVES
 _TIMEOUT_SECONDS = 2.0
 
 
@@ -139,6 +140,10 @@ class RedisJournal:
         async with self._server() as redis:
             await redis.write(*hset(MOVES, {_PROGRESS: records.pack_progress(progress)}))
 
+    async def save_controller_pause(self, paused: bool) -> None:
+        async with self._server() as redis:
+            await redis.write(*hset(MOVES, {_PAUSED: records.pack_flag(paused)}))
+
     async def saved_policy(self) -> SavedPolicy | None:
         async with self._server(reads=True) as redis:
             saved = await redis.get(POLICY)
@@ -189,6 +194,7 @@ class RedisJournal:
             _run_of(moves),
             gap,
             last_write,
+            _pause_of(moves),
         )
 
     async def check(self) -> bool:
@@ -244,11 +250,15 @@ class RedisJournal:
 
 
 def _run_of(fields: Mapping[bytes, bytes]) -> tuple[BegunRun, RunProgress] | None:
-    if not fields:
+    if _BEGUN not in fields and _PROGRESS not in fields:
         return None
     begun = read_field(MOVES, _BEGUN, records.unpack_run, fields.get(_BEGUN, b""))
     unpack = partial(records.unpack_progress, len(begun.moves))
     return begun, read_field(MOVES, _PROGRESS, unpack, fields.get(_PROGRESS, b""))
+
+
+def _pause_of(fields: Mapping[bytes, bytes]) -> bool | None:
+    return read_field(MOVES, _PAUSED, records.unpack_flag, fields[_PAUSED]) if _PAUSED in fields else None
 
 
 def _without_sets(redis: FencedRedis, prefixes: Collection[bytes]) -> Iterator[Command]:

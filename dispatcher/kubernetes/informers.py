@@ -219,11 +219,12 @@ def _warn(kind: str, item: Object, error: InvalidInput) -> None:
 
 
 class Accepted(NamedTuple):
-    """A submission of listed pods, and the rows of it that are on nodes."""
+    """A submission of listed pods, the rows of it that are on nodes, and the pods that are on none."""
 
     submission: Submission
     rows: Rows
     nodes: Rows  # beside `rows`
+    waiting: tuple[SeenPod, ...]
 
 
 class Informers:
@@ -338,6 +339,7 @@ class Informers:
             unreserved = self._registry.pods.phase[part.rows] == Phase.ABSENT
             self.over_reserved.update(part.nodes[unreserved].tolist())
             self._runtime.machine.restore_mirrored(part.submission)
+            await self._place_successors(part.waiting)
             self._settle(part)
             await asyncio.sleep(0)
 
@@ -345,8 +347,19 @@ class Informers:
         self._runtime.handle(m.Assigned(part.rows, part.nodes))
         self._runtime.handle(m.Admitted(part.submission))
 
+    async def _place_successors(self, pods: Sequence[SeenPod]) -> None:
+        """Of pods that came between two terms."""
+        if self.place_successors is None or not pods:
+            return
+        rows = self._registry.directory.rows_of_uids(decode_uids(b"".join(pod.uid for pod in pods)))
+        unreserved = self._registry.pods.phase[rows] == Phase.ABSENT
+        new = [pod for pod, waits in zip(pods, unreserved.tolist(), strict=True) if waits]
+        self._inherit(await self.place_successors(new))
+
     def _inherit(self, placed: Mapping[bytes, int]) -> None:
         """These pods, which nobody has queued yet, hold the places that moves reserved for them."""
+        if not placed:
+            return
         uids = decode_uids(b"".join(placed))
         rows = self._registry.directory.rows_of_uids(uids)
         self._runtime.handle(m.Inherited(rows, np.array([*placed.values()], np.uint32)))
@@ -399,8 +412,7 @@ class Informers:
         for part in _parts(plan.new):
             placed = await self.place_successors(part) if self.place_successors is not None else {}
             accepted = self._accept(part)
-            if placed:
-                self._inherit(placed)
+            self._inherit(placed)
             self._settle(accepted)
         if len(plan.assigned):
             self._runtime.handle(m.Assigned(plan.assigned, plan.nodes))
@@ -439,7 +451,8 @@ class Informers:
         submission = self._registry.accept(order, self._runtime.now_ms())
         on_nodes = [(i, self.pods.nodes[pod.node]) for i, pod in enumerate(pods) if pod.node]
         rows = np.array([i for i, _ in on_nodes], np.uint32) + np.uint32(submission.sets[0].first)
-        return Accepted(submission, rows, np.array([node for _, node in on_nodes], np.uint32))
+        waiting = tuple(pod for pod in pods if not pod.node)
+        return Accepted(submission, rows, np.array([node for _, node in on_nodes], np.uint32), waiting)
 
     def _template(self, template: PodTemplate) -> NewTemplate:
         found = self._templates.get(template)

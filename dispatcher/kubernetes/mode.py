@@ -86,7 +86,12 @@ class KubernetesMode:
             volume_timeout_seconds=config.volume_bind_timeout_seconds,
         )
         self.moves = PodMoves(
-            runtime, api, nodes, self.informers.reader, timeout_seconds=config.move_timeout_seconds
+            runtime,
+            api,
+            nodes,
+            self.informers.reader,
+            self.informers.pods.nodes,
+            timeout_seconds=config.move_timeout_seconds,
         )
         self.informers.place_successors = self.moves.place
         runtime.on_confirmed = self._binder.add

@@ -2,21 +2,34 @@
 
 A place on the target is reserved in the ledger. Then the pod is evicted by the Eviction API, which honours
 disruption budgets, and the successor that its controller makes gets the place. Until then the reservation is
-renewed again and again, so it ends soon where nobody does that any more."""
+renewed again and again, so it ends soon where nobody does that any more.
+
+The journal has each eviction before it is asked for, and each successor before it gets its place. So the next
+term knows whose successors to await, and whether one that came meanwhile has got its place."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dispatcher.core.kubernetes.pod_objects import PodReader, SeenPod
+import orjson
+
+from dispatcher.core.kubernetes.pod_objects import PodReader, SeenPod, readable_part
 from dispatcher.core.kubernetes.successors import (
     AwaitedSuccessor,
     AwaitedSuccessors,
     PodController,
     unmovable,
 )
-from dispatcher.core.moves import MoveRun, MoveState, PlannedMove, RunState
-from dispatcher.ledger.move_steps import RESULTS, MoveSteps, ReservedTargets
+from dispatcher.core.moves import (
+    BegunRun,
+    Eviction,
+    MoveRun,
+    MoveState,
+    PlannedMove,
+    RunProgress,
+    RunState,
+)
+from dispatcher.ledger.move_steps import RESULTS, MoveSteps, ReservedTargets, RunRecord
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.ledger.rebinding import not_at_source
 from dispatcher.runtime import Runtime
@@ -34,6 +47,7 @@ _OWNER_SECONDS = 2.0  # between two looks whether the controller of an evicted p
 _DEFAULT_GRACE_SECONDS = 30.0  # the API server's own
 _GONE = (404, 409)  # the pod is gone, or the name is another pod's
 _PASSING = (LedgerUnavailable, Overloaded, TransportError)
+_LOST = "evicted, and a takeover took longer than the reservation of its new place lasts"
 
 
 class _PodMove:
@@ -46,6 +60,8 @@ class _PodMove:
         self.pod = pod.seen
         self.grace_seconds = pod.grace_seconds
         self.controller = pod.controller
+        self.eviction = Eviction(pod.readable, int(reserved.seqs[0]))
+        self.is_noted = False  # whether the journal has the eviction
         self.awaited: AwaitedSuccessor[_PodMove] | None = None  # since the eviction was asked for
         self.taken = asyncio.Event()  # a successor has come, and its place is decided
 
@@ -56,10 +72,11 @@ class _Evictable(NamedTuple):
     seen: SeenPod
     grace_seconds: float
     controller: PodController | None  # None: of a kind that is not asked for
+    readable: bytes  # what it was read from
 
 
 class PodMoves:
-    """`make` moves; `place` has to see every new pod."""
+    """`take_over` what a former term left, `end` that, and `make` moves; `place` has to see every new pod."""
 
     moves_back = False
 
@@ -69,18 +86,97 @@ class PodMoves:
         api: KubeApi,
         nodes: ClusterNodes,
         reader: PodReader,
+        node_indexes: Mapping[str, int],
         *,
         timeout_seconds: float,
     ) -> None:
-        """`timeout_seconds`: how long a move waits for the API server to evict its pod, and then for a
-        successor once the pod's grace period is over."""
+        """`node_indexes`: of the ledger's nodes by name, known once the pods are listed. `timeout_seconds`:
+        how long a move waits for the API server to evict its pod, and then for a successor once the pod's
+        grace period is over."""
         self._runtime = runtime
         self._api = api
         self._nodes = nodes
         self._reader = reader
+        self._node_indexes = node_indexes
         self._timeout_seconds = timeout_seconds
         self._awaited: AwaitedSuccessors[_PodMove] = AwaitedSuccessors()
-        self.steps = MoveSteps(runtime)
+        self._resumed: list[_PodMove] = []  # that a former term began
+        self.steps, self.record = MoveSteps(runtime), RunRecord(runtime)
+
+    async def take_over(self, begun: BegunRun, progress: RunProgress) -> MoveRun:
+        """The run in this term. From now on the successors of evicted pods get the places that stand."""
+        run = MoveRun.continued(begun, progress, index_of=self._node_indexes.get, node_of=lambda _uid: None)
+        if run.state is not RunState.DONE:
+            await self._runtime.until_answered(self.steps.begin)
+            await self._resume(run)
+            counts = run.counts()
+            logger().info("moves_continued", purpose=run.purpose, **{k.value: n for k, n in counts.items()})
+        return run
+
+    async def _resume(self, run: MoveRun) -> None:
+        """Find out what became of the pods that the former term evicted."""
+        evicted: list[tuple[PlannedMove, Eviction]] = []
+        nodes = await self._nodes_of_successors(run)
+        for move in run.maybe_evicted():
+            if move.eviction is None:  # by a version that wrote down no more
+                run.refused(move, _LOST)
+            elif (successor := move.eviction.successor) and nodes.get(successor[0]) == move.target:
+                run.moved(move, successor[1])
+            else:
+                evicted.append((move, move.eviction))
+        if not evicted:
+            return
+        targets = ReservedTargets.of_evicted(
+            [move for move, _ in evicted], [eviction.seq for _, eviction in evicted]
+        )
+        stand = await self._runtime.until_answered(lambda: self.steps.renew(targets))
+        for position, result in enumerate(stand):
+            move, eviction = evicted[position]
+            stands = targets.of([position]) if result == resolver_pb2.MOVED else None
+            await self._await_again(run, move, eviction, stands)
+        self._runtime.spawn(self._renew(self._resumed))
+
+    async def _nodes_of_successors(self, run: MoveRun) -> Mapping[bytes, int]:
+        """Where the pods are reserved that were to get the places."""
+        evictions = [move.eviction for move in run.maybe_evicted() if move.eviction is not None]
+        uids = [eviction.successor[0] for eviction in evictions if eviction.successor is not None]
+        if not uids:
+            return {}
+        columns = decode_uids(b"".join(uids))
+        found = await self._runtime.until_answered(lambda: self._runtime.ledger.lookup(columns))
+        return dict(zip(uids, found.nodes.tolist(), strict=True))
+
+    async def _await_again(
+        self, run: MoveRun, move: PlannedMove, eviction: Eviction, stands: ReservedTargets | None
+    ) -> None:
+        """Await the successor of a pod that is evicted. One that is not waits for its turn. `stands`: the
+        reservation of its new place; None: it has ended."""
+        try:
+            pod = self._evictable(orjson.loads(eviction.pod))
+            found = await self._runtime.until_answered(lambda: self._find(move), "API server")
+        except (Refused, InvalidInput) as exc:
+            run.refused(move, f"evicted, and this dispatcher cannot go on with it: {exc}")
+            return
+        if found is not None and "deletionTimestamp" not in found["metadata"]:
+            move.eviction = None
+            run.waits(move, "")
+            if stands is not None and run.state is not RunState.RUNNING:
+                await self.steps.undo(stands)
+            return
+        if stands is None:  # a pod that has not ended yet still holds what its new place would be
+            stands = await self._runtime.until_answered(lambda: self.steps.reserve(run, [move]))
+            if not stands.moves:
+                run.refused(move, f"{_LOST} ({move.text}): its successor is placed as any pod")
+                return
+        pod_move = _PodMove(run, stands, pod)
+        run.evicted(move, pod_move.eviction)
+        pod_move.awaited = self._awaited.expect(pod_move.pod, pod_move)
+        self._resumed.append(pod_move)
+
+    async def end(self, _run: MoveRun) -> None:
+        """Return once the moves that a former term began have ended."""
+        await asyncio.gather(*map(self._succeeded, self._resumed))
+        self._resumed.clear()
 
     async def make(self, run: MoveRun, step: Sequence[PlannedMove]) -> None:
         """Return once each of these moves has ended, or waits again. Raises what ledger and API server
@@ -100,16 +196,18 @@ class PodMoves:
             for position, move in enumerate(reserved.moves)
         ]
         if moves:
-            async with background(self._renew(reserved)):
+            async with background(self._renew(moves)):
                 await asyncio.gather(*map(self._make, moves))
 
     async def place(self, new: Sequence[SeenPod]) -> Mapping[bytes, int]:
         """Give reserved places to those of these new pods that are awaited: their nodes, by UID."""
+        taken = [(pod, found) for pod in new if (found := self._awaited.take(pod)) is not None]
+        for pod, pod_move in taken:
+            pod_move.run.succeeded(pod_move.move, pod.uid, f"{pod.namespace}/{pod.name}")
+        if taken:
+            await self._runtime.until_answered(self.record.save, "journal")
         placed: dict[bytes, int] = {}
-        for pod in new:
-            pod_move = self._awaited.take(pod)
-            if pod_move is None:
-                continue
+        for pod, pod_move in taken:
             run, move, name = pod_move.run, pod_move.move, f"{pod.namespace}/{pod.name}"
             (result,) = await self.steps.confirm(pod_move.reserved, decode_uids(pod.uid))
             if result == resolver_pb2.MOVED:
@@ -129,41 +227,50 @@ class PodMoves:
                 if found is None:
                     why = "the pod is gone"
                 else:
-                    pod = self._reader.read(found)
-                    grace = found["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
-                    controller = PodController.of(found["metadata"])
-                    why = unmovable(pod)
+                    pod = self._evictable(found)
+                    why = unmovable(pod.seen)
             except (Refused, InvalidInput) as exc:
                 why = str(exc)
         if why:
             run.refused(move, why)
             return None
-        return _Evictable(pod, float(grace), controller)
+        return pod
+
+    def _evictable(self, pod: Object) -> _Evictable:
+        """Raises InvalidInput."""
+        grace = pod["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
+        controller = PodController.of(pod["metadata"])
+        readable = orjson.dumps(readable_part(pod))
+        return _Evictable(self._reader.read(pod), float(grace), controller, readable)
 
     async def _find(self, move: PlannedMove) -> Object | None:
         """The pod as the API server has it; None: it is gone."""
         found = await self._api.find(_path(move), patience_seconds=0)
         return found if found is not None and found["metadata"]["uid"] == uid_text(move.uid) else None
 
-    async def _renew(self, reserved: ReservedTargets) -> None:
-        """Keep the targets of moves that have not ended."""
-        while True:
+    async def _renew(self, moves: Sequence[_PodMove]) -> None:
+        """Keep the targets of moves until they have ended."""
+        while lasting := [
+            pod_move.reserved
+            for pod_move in moves
+            if pod_move.move.state in (MoveState.WAITING, MoveState.EVICTED)
+        ]:
             await asyncio.sleep(_RENEW_SECONDS)
-            lasting = [
-                position
-                for position, move in enumerate(reserved.moves)
-                if move.state in (MoveState.WAITING, MoveState.EVICTED)
-            ]
             try:
-                await self.steps.renew(reserved.of(lasting))
+                await self.steps.renew(ReservedTargets.joined(lasting))
             except _PASSING as exc:
                 logger().debug("moves_not_renewed", error=str(exc))
 
     async def _make(self, pod_move: _PodMove) -> None:
         if not await self._evicted(pod_move):
             if not pod_move.taken.is_set():
+                pod_move.move.eviction = None
                 await self.steps.undo(pod_move.reserved)
             return
+        await self._succeeded(pod_move)
+
+    async def _succeeded(self, pod_move: _PodMove) -> None:
+        """Return once the successor of an evicted pod has got its place, or nobody waits for one any more."""
         why = await self._why_no_successor(pod_move)
         if why and await self._withdrawn(pod_move):
             await self.steps.undo(pod_move.reserved)
@@ -214,8 +321,15 @@ class PodMoves:
         if stands != resolver_pb2.MOVED:
             run.refused(move, RESULTS[stands])
             return move.text
+        run.evicted(move, pod_move.eviction)
+        try:
+            if not pod_move.is_noted:
+                await self.record.save()
+                pod_move.is_noted = True
+        except _PASSING as exc:
+            run.waits(move, str(exc))
+            return move.text
         pod_move.awaited = self._awaited.expect(pod_move.pod, pod_move)  # it may come before the answer
-        run.evicted(move)
         problem, final = await self._ask_to_evict(move)
         if problem is not None and await self._withdrawn(pod_move):
             run.waits(move, problem)

@@ -1,12 +1,14 @@
-"""The ledger's steps of moves (resolver/core/moves.py), under the epoch of one run."""
+"""The ledger's steps of moves (resolver/core/moves.py), under the epoch of one run, and the journal's record
+of the run."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.core.moves import MoveRun, PlannedMove
+from dispatcher.core.moves import BegunRun, MoveRun, PlannedMove, RunProgress
 from dispatcher.runtime import Runtime
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import U32, U64, Uids, decode, encode
@@ -51,6 +53,22 @@ class ReservedTargets:
     def uids(self) -> Uids:
         """(n, 16), of the pods."""
         return uids_of(self.moves)
+
+    @classmethod
+    def of_evicted(cls, moves: Sequence[PlannedMove], seqs: Sequence[int]) -> "ReservedTargets":
+        """Those of evicted pods. What these hold themselves is not asked for any more."""
+        none = np.zeros(len(moves), np.uint32)
+        return cls(tuple(moves), np.array(seqs, np.uint64), none, none.astype(np.uint64))
+
+    @classmethod
+    def joined(cls, parts: Sequence["ReservedTargets"]) -> "ReservedTargets":
+        """All of these."""
+        return cls(
+            tuple(move for part in parts for move in part.moves),
+            np.concatenate([part.seqs for part in parts]),
+            np.concatenate([part.sources for part in parts]),
+            np.concatenate([part.source_seqs for part in parts]),
+        )
 
 
 class MoveSteps:
@@ -115,6 +133,33 @@ class MoveSteps:
             nodes=encode([move.target for move in moves], U32),
             seqs=b"" if seqs is None else encode(seqs, U64),
         )
+
+
+class RunRecord:
+    """The present run, and what the journal has of it or of the last one. Clients are told no more than the
+    journal has: the next term knows that, too."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._writing = asyncio.Lock()
+        self.run: MoveRun | None = None
+        self.begun: BegunRun | None = None  # None: there was no run
+        self.progress: RunProgress | None = None
+
+    async def begin(self, run: MoveRun, name: Callable[[int], str]) -> None:
+        """A run takes the place of the last one. `name`: of a node. Raises what the journal raises."""
+        async with self._writing:
+            begun, progress = run.begun(name), run.progress()
+            await self._runtime.journal.save_moves(begun, progress)
+            self.run, self.begun, self.progress = run, begun, progress
+
+    async def save(self) -> None:
+        """Return once the journal has how far the run is now. Raises what the journal raises."""
+        async with self._writing:  # who waited finds that the one before has written for all
+            progress = None if self.run is None else self.run.progress()
+            if progress is not None and progress != self.progress:
+                await self._runtime.journal.save_progress(progress)
+                self.progress = progress
 
 
 def uids_of(moves: Sequence[PlannedMove]) -> Uids:

@@ -3,7 +3,9 @@ depends on the mode: dispatcher/ledger/rebinding.py, dispatcher/kubernetes/pod_m
 
 A run is in the journal, so the next leader goes on with it. It judges each move that is left anew, as this
 one would. The next term fences the epoch of moves before it reads the reservations, so no move of the former
-term comes late, and where a pod is then says whether its move was made."""
+term comes late, and where a pod is then says whether its move was made. Of evicted pods the journal has more.
+
+Clients are told what the journal has. So a takeover never takes back what somebody was told."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,8 +23,9 @@ from dispatcher.core.moves import (
     RunState,
 )
 from dispatcher.core.pods.table import Phase
-from dispatcher.ledger.move_steps import MoveSteps
+from dispatcher.ledger.move_steps import MoveSteps, RunRecord
 from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.ports import Recovered
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, LedgerUnavailable, Overloaded, TransportError
 from hoss.telemetry import logger
@@ -42,11 +45,18 @@ class MoveMaker(Protocol):
     """How moves are made in a mode."""
 
     steps: MoveSteps
+    record: RunRecord
     moves_back: bool  # whether a move that was made can be undone
+
+    async def take_over(self, begun: BegunRun, progress: RunProgress, /) -> MoveRun | None:
+        """The run that the former term has left; None where it needs to know the nodes first."""
 
     async def make(self, run: MoveRun, step: Sequence[PlannedMove], /) -> None:
         """Make these moves, and tell the run what became of each; those that wait still are due again. Raises
         what ledger or API server raise, before anything is changed."""
+
+    async def end(self, run: MoveRun, /) -> None:
+        """Return once the moves that the former term had begun, and that went on, have ended."""
 
 
 class Mover:
@@ -56,18 +66,25 @@ class Mover:
         self._runtime = runtime
         self._nodes = nodes
         self._maker = maker
-        self._run: MoveRun | None = None
-        # What the former term left of its run, until the nodes are known; and what the journal has of ours.
-        self._left: tuple[BegunRun, RunProgress] | None = None
-        self._saved: RunProgress | None = None
-        self._saving = asyncio.Lock()
+        self._record = maker.record
+        self._left: tuple[BegunRun, RunProgress] | None = (
+            None  # of the former term, until the nodes are known
+        )
         self._seat = ControllerSeat()
+        self._noted_pause: bool | None = None  # in the journal
         self._report: pb.RebalanceController | None = None  # the last one
         self._at_work = asyncio.Lock()
 
-    def take_over(self, left: tuple[BegunRun, RunProgress] | None) -> None:
-        """Go on with the run that the journal has."""
-        self._left = left
+    async def take_over(self, journal: Recovered) -> None:
+        """Go on with the run that the journal has. The pods are listed, the moves of the former term are
+        fenced, and nothing that pods hold has been released since."""
+        left = journal.moves
+        self._seat.paused = self._noted_pause = journal.controller_paused
+        if left is not None:
+            self._record.begun, self._record.progress = left
+            self._record.run = await self._maker.take_over(*left)
+            self._left = left if self._record.run is None else None
+            await self._runtime.until_answered(self._record.save, "journal")
 
     async def serve(self, request: pb.RebalanceRequest) -> pb.RebalanceStatus:
         """Raises InvalidInput, NotFound, or what the ledger raises."""
@@ -99,12 +116,9 @@ class Mover:
             controller = pb.RebalanceController()
             controller.CopyFrom(self._report)
             controller.paused = bool(self._seat.paused)
-        known = self._left
-        if known is None and self._run is not None:
-            known = self._run.begun(self._nodes.name), self._run.progress()
-        if known is None:
+        begun, progress = self._record.begun, self._record.progress
+        if begun is None or progress is None:
             return pb.RebalanceStatus(controller=controller)
-        begun, progress = known
         counts = progress.counts()
         return pb.RebalanceStatus(
             state=progress.state,
@@ -121,14 +135,19 @@ class Mover:
 
     async def follow(self) -> None:
         """Make the moves of the present run as they are due, until cancelled."""
+        if self._record.run is not None:
+            async with self._at_work:
+                await self._maker.end(self._record.run)
         while True:
             await asyncio.sleep(_PERIOD_SECONDS)
             async with self._at_work:
                 await self._go_on()
-                step = self._run.due(self._runtime.now(), self._waiting()) if self._run is not None else ()
-                if self._run is not None and step:
+                run = self._record.run
+                step = () if run is None else run.due(self._runtime.now(), self._waiting())
+                if run is not None and step:
                     try:
-                        await self._maker.make(self._run, step)
+                        await self._maker.make(run, step)
+                        await self._record.save()
                     except (LedgerUnavailable, Overloaded, TransportError) as exc:
                         logger().debug("not_moved", error=str(exc))  # they are due again
 
@@ -137,20 +156,12 @@ class Mover:
         while True:
             await asyncio.sleep(_SAVE_SECONDS)
             try:
-                await self._save()
+                await self._record.save()
             except LedgerUnavailable as exc:
                 logger().debug("moves_not_saved", error=str(exc))
 
-    async def _save(self) -> None:
-        """Raises what the journal raises."""
-        async with self._saving:
-            progress = None if self._run is None else self._run.progress()
-            if progress is not None and progress != self._saved:
-                await self._runtime.journal.save_progress(progress)
-                self._saved = progress
-
     async def _go_on(self) -> None:
-        """Take over what the former term left, once the names of nodes are known."""
+        """Go on with what the former term left, once the names of nodes are known."""
         if self._left is None or not self._nodes.complete:
             return
         left, index_of = self._left, self._nodes.index_of
@@ -161,7 +172,7 @@ class Mover:
         except (LedgerUnavailable, Overloaded, TransportError) as exc:
             logger().debug("moves_not_continued", error=str(exc))
             return
-        self._run, self._saved, self._left = run, left[1], None
+        self._record.run, self._left = run, None
         if run.state is not RunState.DONE:
             counts = run.counts()
             logger().info("moves_continued", purpose=run.purpose, **{k.value: n for k, n in counts.items()})
@@ -177,31 +188,44 @@ class Mover:
     async def _steered(self, action: pb.RebalanceAction) -> None:
         """Pause, resume or undo. An undo pauses the controller, which would plan the same again."""
         self._expect_no_left_over()
-        run = self._run
+        run = self._record.run
         if run is None and (self._report is None or action == pb.REBALANCE_UNDO):
             raise InvalidInput(
                 "there are no moves, and no controller has reported since this dispatcher leads",
                 where="action",
             )
         self._seat.paused = action != pb.REBALANCE_RESUME
+        if run is not None:
+            self._steer(run, action)
+        await self._note_pause()
         if run is None:
             return
-        if action == pb.REBALANCE_PAUSE:
-            run.pause("paused by hand")
-            await self._save()
-        elif action == pb.REBALANCE_RESUME:
-            run.resume(self._waiting())
-            await self._save()
-        elif action == pb.REBALANCE_UNDO and not self._maker.moves_back:
-            run.take_back()
-            await self._save()
-        elif action == pb.REBALANCE_UNDO:
-            run.pause("undone by hand")
+        await self._record.save()
+        if action == pb.REBALANCE_UNDO and self._maker.moves_back:
             async with self._at_work:  # what is on its way is moved, and so undone
                 seen = self._runtime.ledger.known().seqs
                 shards = await self._runtime.ledger.shard_count()
                 back = run.undone(tuple(seen.get(s, 0) for s in range(shards)), self._waiting())
             await self._begin(back)
+
+    def _steer(self, run: MoveRun, action: pb.RebalanceAction) -> None:
+        if action == pb.REBALANCE_PAUSE:
+            run.pause("paused by hand")
+        elif action == pb.REBALANCE_RESUME:
+            run.resume(self._waiting())
+        elif action == pb.REBALANCE_UNDO and self._maker.moves_back:
+            run.pause("undone by hand")
+        elif action == pb.REBALANCE_UNDO:
+            run.take_back()
+
+    async def _note_pause(self) -> None:
+        """Write down whether the controller is paused, once there was one: it may die before it hears of it,
+        and so may this dispatcher."""
+        paused = self._seat.paused
+        known = self._report is not None or self._noted_pause is not None
+        if known and paused is not None and paused != self._noted_pause:
+            await self._runtime.journal.save_controller_pause(paused)
+            self._noted_pause = paused
 
     def _planned(self, request: pb.RebalanceRequest) -> MoveRun:
         if len(request.moves) > MOST_MOVES:
@@ -253,9 +277,10 @@ class Mover:
 
     async def _begin(self, run: MoveRun) -> None:
         self._expect_no_left_over()
-        if self._run is not None and self._run.state is RunState.RUNNING:
+        present = self._record.run
+        if present is not None and present.state is RunState.RUNNING:
             raise InvalidInput("moves are under way; pause or undo them first", where="action")
-        if self._run is not None and (evicted := self._run.counts()[MoveState.EVICTED]):
+        if present is not None and (evicted := present.counts()[MoveState.EVICTED]):
             raise InvalidInput(
                 f"the successors of {evicted} pods are awaited; try again once `hoss rebalance status` shows"
                 " none",
@@ -270,10 +295,7 @@ class Mover:
                     where="seen",
                 )
             await self._maker.steps.begin()
-            async with self._saving:  # durable before the first move
-                begun, progress = run.begun(self._nodes.name), run.progress()
-                await self._runtime.journal.save_moves(begun, progress)
-                self._run, self._saved = run, progress
+            await self._record.begin(run, self._nodes.name)  # durable before the first move
         logger().info("moves_begun", moves=len(run.moves), purpose=run.purpose)
 
     def _waiting(self) -> int:

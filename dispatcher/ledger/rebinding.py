@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from dispatcher.core import messages as m
 from dispatcher.core.bound.disruption_budgets import PodCounts, RemainingDisruptions
-from dispatcher.core.moves import MoveRun, PlannedMove
+from dispatcher.core.moves import BegunRun, MoveRun, PlannedMove, RunProgress
 from dispatcher.core.pods.table import Phase, Rows
-from dispatcher.ledger.move_steps import RESULTS, MoveSteps, uids_of
+from dispatcher.ledger.move_steps import RESULTS, MoveSteps, RunRecord, uids_of
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.v1 import resolver_pb2
@@ -35,7 +35,7 @@ class Rebinding:
         self._under_way = asyncio.Lock()  # a step
         self._moving: Rows = np.empty(0, np.uint32)  # the pods of the last step
         self._looked_up: list[Rows] = []  # pods whose look-ups are under way
-        self.steps = MoveSteps(runtime)
+        self.steps, self.record = MoveSteps(runtime), RunRecord(runtime)
         runtime.set_executor(m.Verify, self._verify)
 
     async def _verify(self, instruction: m.Verify) -> None:
@@ -52,6 +52,12 @@ class Rebinding:
             await self._runtime.verify(m.Verify(rows, instruction.uids[which]))
         finally:
             self._looked_up = [others for others in self._looked_up if others is not rows]
+
+    async def take_over(self, _begun: BegunRun, _progress: RunProgress) -> None:
+        """Where a pod is bound says whether its move was made, and that is known later."""
+
+    async def end(self, run: MoveRun) -> None:
+        """A step of the former term has ended with it."""
 
     async def make(self, run: MoveRun, step: Sequence[PlannedMove]) -> None:
         """Reserve and confirm these moves. Raises what the ledger raises while nothing is reserved."""

@@ -15,9 +15,9 @@ from tools.simulation.api_connection import SimulatedApiServer
 from tools.simulation.api_model import ApiModel
 from tools.simulation.cluster import OUTCOMES
 from tools.simulation.cluster_judge import MINIMUM_ANNOTATION, ClusterJudge
-from tools.simulation.cluster_plan import draw_kubernetes
+from tools.simulation.cluster_plan import draw_kubernetes, draw_kubernetes_moves
 from tools.simulation.loop import SimulationLoop
-from tools.simulation.plan import Plan
+from tools.simulation.plan import Act, ClusterPlan, Plan
 from tools.simulation.run import run
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -99,6 +99,56 @@ def test_a_pod_that_was_placed_anew_after_a_loss_is_deleted_when_it_is_evicted_l
     result = run(plan, server)
     assert result.problems() == []
     assert result.reached[p.REDIS_ROLLS_BACK] == 2
+
+
+# -- moves through takeovers
+
+
+def killed_amid_a_move(steps):
+    """The dispatcher is killed so many of its steps after the first place was reserved, and started again.
+    Then controllers make the successors of pods that it has evicted."""
+    acts = (
+        Act(0.1, p.SUBMIT, "web", options={"replicas": 4, "cpu": 700, "controlled": True}),
+        Act(3.0, p.MOVE, number=1, options={"rate": 5}),
+        Act(3.0, p.KILL_AMID_MOVE, p.LEADER, seconds=1.0, number=steps),
+    )
+    return Plan(
+        1,
+        shards=2,
+        dispatchers=1,
+        resolvers=1,
+        workers=1,
+        nodes=4,
+        acts=acts,
+        named_nodes=True,
+        cluster=ClusterPlan(),
+    )
+
+
+# Killed with pods evicted, and when successors have got their places.
+@pytest.mark.parametrize(
+    "steps", [60, 260, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(0, 420, 7))]
+)
+def test_no_place_of_an_evicted_pod_is_lost_and_no_move_is_told_wrongly_through_a_takeover(server, steps):
+    result = run(killed_amid_a_move(steps), server)
+    assert result.problems() == []
+    assert result.reached[p.KILL_AMID_MOVE] == 1
+    assert [move.state for move in result.moves] == ["Moved"] * 4
+
+
+@pytest.mark.thorough
+def test_no_promise_is_broken_while_pods_of_a_cluster_are_moved_and_services_fail_amid_that():
+    done = simulate("--kubernetes", "--moves", "--seeds", 30)
+    assert done.returncode == 0, done.stdout + done.stderr
+    reached = dict(line.split(maxsplit=1)[::-1] for line in done.stdout.splitlines()[1:])
+    told = ("kill amid a move", "freeze amid a move", "told Moved", "told Refused")
+    assert [what for what in told if reached[what] == "NEVER"] == []
+
+
+def test_plans_of_clusters_with_moves_have_the_acts_of_their_seed_and_moves_besides():
+    plan, moves = draw_kubernetes(5), draw_kubernetes_moves(5)
+    assert all(act in moves.acts for act in plan.acts)
+    assert {act.what for act in moves.acts if act not in plan.acts} >= {p.MOVE, p.SUBMIT}
 
 
 # -- the judge

@@ -15,18 +15,18 @@ import typer
 from hossctl.history.events import written
 from tools.simulation import plan as p
 from tools.simulation.cluster import OUTCOMES
-from tools.simulation.cluster_plan import draw_kubernetes
+from tools.simulation.cluster_plan import draw_kubernetes, draw_kubernetes_moves
 from tools.simulation.loop import discarding
 from tools.simulation.plan import Plan, draw, draw_moves
 from tools.simulation.redis_backend import DrivenRedis
-from tools.simulation.run import Result, run
+from tools.simulation.run import TOLD, Result, run
 from tools.simulation.shrink import shrink
 
 _FAULTS = tuple(dict.fromkeys((*p.KINDS, *p.LOSSES, p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE)))
 _ANSWERS = ("acknowledged", "refused", "unknown", "target reserved", "moved", "moved between shards")
 _OF_PLATFORMS = (*_FAULTS, *_ANSWERS)
 _OF_KUBERNETES = (*dict.fromkeys((*p.KINDS, *p.LOSSES, *p.OF_CLUSTERS)), *OUTCOMES)
-
+_OF_MOVES = (p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE, "target reserved", *TOLD)
 
 app = typer.Typer(add_completion=False, help=__doc__)
 
@@ -61,7 +61,12 @@ def simulate(
     """Run whole platforms in one process, with faults drawn from seeds. Exit code 1: a promise was broken."""
     _fix_hash_order()
     server = DrivenRedis.start()
-    drawn = draw_kubernetes if kubernetes else draw_moves if moves else draw
+    drawn = {
+        (False, False): draw,
+        (False, True): draw_moves,
+        (True, False): draw_kubernetes,
+        (True, True): draw_kubernetes_moves,
+    }[kubernetes, moves]
     try:
         if plan:
             given = (Plan.from_json(json.loads(path.read_text())) for path in plan)
@@ -70,7 +75,8 @@ def simulate(
             broken = _one(drawn(seed), server, out, as_drawn=as_drawn)
         else:
             plans = map(drawn, range(first, first + seeds))
-            broken = _many(plans, server, _OF_KUBERNETES if kubernetes else _OF_PLATFORMS)
+            counted = (*_OF_KUBERNETES, *_OF_MOVES) if kubernetes and moves else _OF_KUBERNETES
+            broken = _many(plans, server, counted if kubernetes else _OF_PLATFORMS)
     finally:
         server.close()
     sys.exit(int(broken))

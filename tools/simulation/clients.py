@@ -101,7 +101,7 @@ class SimulatedClients:
     # -- moves
 
     async def rebalance(self, act: Act) -> None:
-        """Have every bound pod moved some nodes on, or have that undone. Whatever becomes of it."""
+        """Have bound pods moved some nodes on, or have that undone. Whatever becomes of it."""
         try:
             if act.what == p.UNDO_MOVES:
                 await self.dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_UNDO))
@@ -122,11 +122,17 @@ class SimulatedClients:
                     target=names[(names.index(pod.node) + act.number) % len(names)],
                 )
                 async for pod in self.dispatcher.list_pods()
-                if pod.phase == pb.BOUND and pod.node in names
+                if pod.phase == pb.BOUND
+                and pod.node in names
+                and act.target in ("", pod.name.rpartition("-")[0])
             ],
             seen={digest.shard: digest.seq for digest in digests},
             moves_per_second=act.options["rate"],
         )
+
+    async def moves(self) -> list[pb.MoveStatus]:
+        """Those of the last run, as clients are told."""
+        return list((await self.dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))).moves)
 
     # -- jobs
 

@@ -7,7 +7,9 @@ its own through the API server, with all the server's faults, and knows nothing 
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from typing import Any
 
 from hoss.errors import TransportError
@@ -33,8 +35,9 @@ NAMESPACE = "default"
 PODS_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
 GROUPS_PATH = f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/podgroups"
 BUDGETS_PATH = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+CONTROLLERS_PATH = f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets"
 OURS, OTHER = "hoss", "other"
-_USER, _KUBELET = "user", "kubelet"
+_USER, _KUBELET, _CONTROLLER = "user", "kubelet", "controller"
 _RUNNING = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 
 # What happened to requests and bindings, as `Cluster.reached` counts it.
@@ -60,6 +63,7 @@ class ClusterClients(SimulatedClients):
         self._rng: random.Random = self._host.rng
         self._ending: dict[str, float] = {}  # when a pod ends, by UID
         self._orphaned: dict[str, float] = {}
+        self._controllers: dict[str, tuple[Object, Iterator[int]]] = {}  # options of a job, names to come
 
     # -- nodes
 
@@ -97,10 +101,15 @@ class ClusterClients(SimulatedClients):
             self._create_objects_of(act.target, act.options)
             for number in range(act.options["replicas"]):
                 self._create(act.target, f"{act.target}-{number}", act.options)
-            return
-        if act.what == p.DELETE_GROUP:
+        elif act.what == p.DELETE_GROUP:
             self._do("DELETE", f"{GROUPS_PATH}/{act.target}")
-            return
+        else:
+            if act.what == p.DELETE and act.target in self._controllers:
+                del self._controllers[act.target]
+                self._do("DELETE", f"{CONTROLLERS_PATH}/{act.target}")
+            self._change_pods(act)
+
+    def _change_pods(self, act: Act) -> None:
         for pod in self._pods_of(act.target):
             path = f"{PODS_PATH}/{pod['metadata']['name']}"
             match act.what:
@@ -121,7 +130,11 @@ class ClusterClients(SimulatedClients):
         return {"gracePeriodSeconds": 0} if at_once else {}
 
     def _create_objects_of(self, job: str, options: dict[str, Any]) -> None:
-        """The PodGroup of a job, and its disruption budget."""
+        """The PodGroup of a job, its disruption budget, and what makes its pods anew."""
+        if options.get("controlled"):
+            spec = {"replicas": options["replicas"], "selector": {"matchLabels": {"app": job}}}
+            self._do("POST", CONTROLLERS_PATH, {"metadata": {"name": job}, "spec": spec})
+            self._controllers[job] = options, count(options["replicas"])
         if "group" in options:
             self._do(
                 "POST", GROUPS_PATH, {"metadata": {"name": job}, "spec": {"minMember": options["group"]}}
@@ -146,9 +159,11 @@ class ClusterClients(SimulatedClients):
             spec["nodeName"] = options["node"]
         if "group" in options:
             metadata["labels"][GROUP_LABEL] = job
-        if "gang" in options:  # of a controller, whose UID stays when it makes its pods again
+        if "gang" in options or options.get("controlled"):
+            # Of a controller, whose UID stays when it makes its pods again.
             owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": job, "controller": True}
             metadata["ownerReferences"] = [{**owner, "uid": f"controller-of-{job}"}]
+        if "gang" in options:
             metadata["annotations"] = {MINIMUM_ANNOTATION: str(options["gang"])}
         self._do("POST", PODS_PATH, {"metadata": metadata, "spec": spec})
 
@@ -161,19 +176,27 @@ class ClusterClients(SimulatedClients):
         reply = self.api.carry_out_now(_USER, method, path, body)
         self.answers["acknowledged" if reply.done else "refused"] += 1
 
-    # -- kubelets, the garbage collector, and the disruption controller
+    # -- kubelets, the garbage collector, and the controllers
 
     async def run_kubelets(self) -> None:
         """Run and end pods until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             self._look_after_budgets()
+            self._look_after_controllers()
             nodes = {node["metadata"]["name"] for node in self.api.model.objects(NODE)}
             for pod in self.api.model.objects(POD):
                 if self._is_due(pod, nodes):
                     metadata = pod["metadata"]
                     options = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
                     self.api.carry_out_now(_KUBELET, "DELETE", f"{PODS_PATH}/{metadata['name']}", options)
+
+    def _look_after_controllers(self) -> None:
+        """Pods that leave are made anew, under names that nobody had."""
+        for job, (options, names) in self._controllers.items():
+            staying = [pod for pod in self._pods_of(job) if not _is_leaving(pod) and not is_over(pod)]
+            for _ in range(options["replicas"] - len(staying)):
+                self._create(job, f"{job}-{next(names)}", options)
 
     def _look_after_budgets(self) -> None:
         """Pods of budgets run once they are bound, and the budgets say how many of them may be evicted."""

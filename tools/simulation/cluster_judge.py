@@ -39,6 +39,7 @@ class ClusterJudge:
         self.reached: Counter[str] = Counter()
         self._pods: dict[str, _Pod] = {}  # by UID, those that are not over
         self._nodes_of: dict[str, str] = {}  # of every pod that ever was on one, by UID
+        self._names_on: set[tuple[str, str]] = set()  # names of pods and the nodes that such a pod was on
         self._most: dict[str, tuple[int, int]] = {}  # most millicores and pods that a node of this name had
 
     def see(self, change: Any, *, binds_checked: bool) -> None:
@@ -51,6 +52,10 @@ class ClusterJudge:
     def is_there(self, uid: str, node: str) -> bool:
         """Whether the pod is, or was, on the node: the ledger may hear of it when it is gone already."""
         return self._nodes_of.get(uid) == node
+
+    def was_on(self, name: str, node: str) -> bool:
+        """Whether a pod of this name is, or was, on the node."""
+        return (name, node) in self._names_on
 
     def _see_node(self, node: Object) -> None:
         name, (cpu, pods) = node["metadata"]["name"], _room_of(node)
@@ -65,6 +70,7 @@ class ClusterJudge:
         known = self._pods.get(uid)
         if node := node_of(after):
             self._nodes_of[uid] = node
+            self._names_on.add((after["metadata"]["name"], node))
         if known is None:
             name = after["metadata"]["name"]
             known = self._pods[uid] = _Pod(

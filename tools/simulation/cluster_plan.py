@@ -51,6 +51,34 @@ def draw_kubernetes(seed: int) -> Plan:
     return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)))
 
 
+def draw_kubernetes_moves(seed: int) -> Plan:
+    """The plan of a seed, in which pods of a controller are moved as well, and faults strike amid that. Drawn
+    apart: the plans of `draw_kubernetes` are what they were."""
+    rng, plan = random.Random(f"kubernetes moves {seed}"), draw_kubernetes(seed)
+    plan = replace(plan, nodes=max(plan.nodes, 3))
+    seconds = max(act.at for act in plan.acts)
+    options: dict[str, Any] = {
+        "replicas": rng.choice((2, 4, 8)),
+        "cpu": rng.choice((50, 300)),
+        "controlled": True,
+    }
+    if rng.random() < 0.4:
+        options["budget"] = rng.choice((1, 2))
+    acts = [Act(0.1, p.SUBMIT, "moving", options=options)]
+    for _ in range(rng.randint(1, 3)):
+        at, rate = rng.uniform(1.0, seconds + 1.0), rng.choice((2, 5, 20))
+        acts.append(Act(at, p.MOVE, "moving", number=rng.randrange(1, plan.nodes), options={"rate": rate}))
+        if rng.random() < 0.8:
+            acts.append(p.amid_moves(rng, plan, at, loses=False))
+        if rng.random() < 0.25:
+            acts.append(Act(at + rng.uniform(0.2, 3.0), p.UNDO_MOVES))
+        if rng.random() < 0.2:
+            deleted = at + rng.uniform(0.0, 2.0)
+            acts.append(Act(deleted, p.DELETE, "moving"))
+            acts.append(Act(deleted + rng.uniform(0.05, 4.0), p.SUBMIT, "moving", options=options))
+    return replace(plan, acts=tuple(sorted((*plan.acts, *acts), key=lambda act: act.at)))
+
+
 def _loads(rng: random.Random, plan: Plan, seconds: float) -> list[Act]:
     acts = []
     for number in range(rng.randint(3, 10)):

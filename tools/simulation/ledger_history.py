@@ -168,7 +168,8 @@ class LedgerHistory:
             ]
             if all(self._is_there(row["uid"], row["node"]) for row in rows):
                 event["unchecked"] = True
-            event["epoch"] = rows[0]["epoch"]
+            if not all(_is_inherited(held[uid], old, change.released) for uid in change.reserved):
+                event["epoch"] = rows[0]["epoch"]
         if change.moved:
             event["epoch"] = self._row(shard, change.moved[0], old[change.moved[0]])["epoch"]
         self._history.append("ledger", by=_BY, **event)
@@ -307,6 +308,15 @@ def _is_moved(uid: bytes, old: Hash, held: Hash) -> bool:
     pod = _pod_of(uid)
     own = held.get(pod)
     return _is_target(old[uid]) and own is not None and own != old.get(pod) and own[:8] == old[uid][:8]
+
+
+def _is_inherited(record: bytes, old: Hash, released: list[bytes]) -> bool:
+    """Whether a new reservation was a target that another pod had. It keeps the epoch under which that was
+    reserved, which may be an earlier term's."""
+    return any(
+        _is_target(was) and (was[:8], was[16:30], was[32:]) == (record[:8], record[16:30], record[32:])
+        for was in (old[uid] for uid in released if uid in old)
+    )
 
 
 def _flags(account: bytes) -> int:

@@ -18,7 +18,8 @@ ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON, UNCORDON = (
 )
 RESIZE, EVICT, END_PODS = "resize", "evict", "end pods"  # of a job, in Kubernetes mode
 DELETE_GROUP = "delete pod group"
-MOVE, UNDO_MOVES = "move pods", "undo moves"  # `number`: every pod so many nodes on
+# Every pod, or those of a job, `number` nodes on.
+MOVE, UNDO_MOVES = "move pods", "undo moves"
 
 # Faults. With `seconds`: until it is over.
 KILL, KILL_AT_STEP, STOP, FREEZE = "kill", "kill at step", "stop", "freeze"
@@ -195,7 +196,7 @@ def draw_moves(seed: int) -> Plan:
             Act(at, MOVE, number=rng.randrange(1, plan.nodes), options={"rate": rng.choice((5, 20, 50))})
         )
         if rng.random() < 0.7:
-            acts.append(_amid_moves(rng, plan, at, loses=loses))
+            acts.append(amid_moves(rng, plan, at, loses=loses))
         if rng.random() < 0.3:
             acts.append(Act(at + rng.uniform(0.2, 3.0), UNDO_MOVES))
         if rng.random() < 0.4:
@@ -210,7 +211,7 @@ def draw_moves(seed: int) -> Plan:
 _OF_MOVES = (KILL_AT_STEP, FREEZE_AT_STEP, STOP, REDIS_REFUSED, REDIS_LOSES_REPLIES, CUT)
 
 
-def _amid_moves(rng: random.Random, plan: Plan, at: float, *, loses: bool) -> Act:
+def amid_moves(rng: random.Random, plan: Plan, at: float, *, loses: bool) -> Act:
     """A fault of those who make moves."""
     resolver = f"resolver-{rng.randint(1, plan.resolvers)}"
     whom = rng.choice((resolver, resolver, "" if loses else LEADER, "" if loses else LEADER)) or resolver

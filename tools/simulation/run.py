@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from hoss.errors import LedgerUnavailable, TransportError
+from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.auditing import disagreements
 from hossctl.history.checker import check
 from hossctl.history.checker_judgement import Judgement
@@ -34,6 +35,9 @@ _CALM_LOOKS = 3  # so often in a row nothing moved
 _MOVING = ("Queued", "Scheduling", "Backoff")
 _TOLD_PROBLEMS = 6
 COMPARED_EVERY = 4
+PLACE_LOST = "a takeover took longer"  # in the text of a move
+TOLD = (*(f"told {state}" for state in ("Moved", "Refused", "Waiting", "Evicted")), PLACE_LOST)
+_KEEPS_FROM_BINDING = (*p.OF_CLUSTERS, *p.LOSSES, p.REMOVE_NODE, p.SHRINK_NODE, p.DELETE)
 # Requests and feeds that were cut are tried again within two seconds. After a loss it may take a rebuild.
 _NOTICED_WITHIN_SECONDS = 4.0
 
@@ -49,6 +53,9 @@ class Result:
     timeline: list[Entry] = field(default_factory=list)
     history: list[Event] = field(default_factory=list)
     reached: Counter[str] = field(default_factory=Counter)  # faults and answers that happened
+    moves: list[pb.MoveStatus] = field(
+        default_factory=list
+    )  # of the last run, as clients are told at the end
     compared: Counter[str] = field(default_factory=Counter)  # calls of scripts that the model made as well
     steps: int = 0
     seconds: float = 0.0  # virtual
@@ -137,7 +144,23 @@ class _Simulation:
             rows, seqs = self._ledger.rows(), self._ledger.seqs()
             self._history.append("reservations", by="ledger", rows=rows, seqs=seqs, final=True)
             await write_final_states(self._history, self.clients, self._world)
+            await self._judge_moves()
             self._result.complaints += left_over(self._world)
+
+    async def _judge_moves(self) -> None:
+        """A successor that is told to have got its place was bound there, unless something keeps bindings
+        from being made."""
+        if all(act.what != p.MOVE for act in self._plan.acts):
+            return
+        self._result.moves = await self.clients.moves()
+        binds = all(act.what not in _KEEPS_FROM_BINDING for act in self._plan.acts)
+        for move in self._result.moves:
+            self._result.reached[f"told {move.state}"] += 1
+            self._result.reached[PLACE_LOST] += PLACE_LOST in move.text
+            name = move.successor.partition("/")[2]
+            was_there = self._cluster is None or self._cluster.judge.was_on(name, move.target)
+            if name and binds and not was_there:
+                self._result.complaints.append(f"{name} is told to be on {move.target}, and never was there")
 
     async def _carry_out(self, act: Act, began: float) -> None:
         await asyncio.sleep(max(0.0, began + act.at - self._world.loop.time()))
@@ -211,7 +234,7 @@ class _Simulation:
             result.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
         result.judgement = check(self._history.events)
         result.history = self._history.events
-        result.reached = self._faults.reached + self.clients.answers + _moves_of(result.history)
+        result.reached += self._faults.reached + self.clients.answers + _moves_of(result.history)
         if self._cluster is not None:
             result.complaints += self._cluster.judge.problems
             result.reached += self._cluster.reached

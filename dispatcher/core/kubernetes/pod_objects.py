@@ -37,7 +37,10 @@ _PARTS = (
     "tolerations", "topologySpreadConstraints", "overhead", "resources", "hostNetwork", "hostUsers",
     "schedulingGates", "terminationGracePeriodSeconds",
 )  # fmt: skip
+_CONTAINERS = ("containers", "initContainers")
 _CONTAINER_PARTS = ("image", "resources", "ports", "restartPolicy", "restartPolicyRules")
+_METADATA_PARTS = ("uid", "namespace", "name", "labels", "ownerReferences")
+_ANNOTATIONS = (ANNOTATION, MOVABLE_ANNOTATION, MIN_AVAILABLE_ANNOTATION)
 
 # Kinds of volumes that the configuration may have HOSS ignore, and what it calls them.
 _IGNORABLE_VOLUMES = {"persistentVolumeClaim": "persistent volume claims", "ephemeral": "ephemeral volumes"}
@@ -201,7 +204,7 @@ class PodReader:
     def _asks_for_devices(self, spec: Object) -> bool:
         return any(
             self._may_be_devices(resource)
-            for kind in ("containers", "initContainers")
+            for kind in _CONTAINERS
             for container in spec.get(kind) or ()
             for resource in (container.get("resources") or {}).get("requests") or ()
         )
@@ -247,6 +250,25 @@ def problem_of(pod: Object, error: InvalidInput) -> str:
     return f"pod {metadata.get('namespace')}/{metadata.get('name')} cannot be accounted for: {error}"
 
 
+def readable_part(pod: Object) -> Object:
+    """The part of a pod that decides how PodReader reads it, but for its status: to be read again later."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    annotations = metadata.get("annotations") or {}
+    kept: Object = {name: spec[name] for name in spec if name not in _CONTAINERS}
+    for kind in _CONTAINERS:
+        if kind in spec:
+            kept[kind] = [
+                {name: c[name] for name in ("name", *_CONTAINER_PARTS) if name in c} for c in spec[kind]
+            ]
+    return {
+        "metadata": {
+            **{name: metadata[name] for name in _METADATA_PARTS if name in metadata},
+            "annotations": {name: annotations[name] for name in _ANNOTATIONS if name in annotations},
+        },
+        "spec": kept,
+    }
+
+
 def controller_of(metadata: Object) -> Object | None:
     """The owner that makes an object's successors, of those that its metadata name."""
     return next((owner for owner in metadata.get("ownerReferences", ()) if owner.get("controller")), None)
@@ -273,7 +295,7 @@ def _spread_among_replicas(template: PodTemplate) -> PodTemplate:
 def _parts(spec: Object) -> dict[str, Any]:
     """The spec without fields that differ between equally placed pods, such as names of mounted tokens."""
     parts: dict[str, Any] = {name: spec[name] for name in _PARTS if name in spec}
-    for kind in ("containers", "initContainers"):
+    for kind in _CONTAINERS:
         if kind in spec:
             parts[kind] = [{name: c[name] for name in _CONTAINER_PARTS if name in c} for c in spec[kind]]
     images = [volume for volume in spec.get("volumes", ()) if "image" in volume]

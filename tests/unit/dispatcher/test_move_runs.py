@@ -4,6 +4,7 @@ import pytest
 
 from dispatcher.core.moves import (
     ControllerSeat,
+    Eviction,
     MoveRun,
     MoveState,
     PlannedMove,
@@ -18,6 +19,9 @@ def run_of(*places, rate=10.0, waiting=0):
         for i, (source, target) in enumerate(places)
     ]
     return MoveRun(moves, (7,), waiting, rate, "spread")
+
+
+EVICTION = Eviction(b"{}", 7)
 
 
 def pods(step):
@@ -122,7 +126,7 @@ def test_taking_back_ends_what_is_not_evicted_and_lets_the_rest_come_to_its_end(
     run = run_of((0, 9), (1, 9), (2, 9))
     run.due(0.0, 0)
     run.moved(run.moves[0], "its successor is default/p3")
-    run.evicted(run.moves[1])
+    run.evicted(run.moves[1], EVICTION)
     run.take_back()
     assert (run.state, run.moves[2].state) == (RunState.PAUSED, MoveState.REFUSED)
     assert "but for 2 pods" in run.reason
@@ -132,7 +136,7 @@ def test_taking_back_ends_what_is_not_evicted_and_lets_the_rest_come_to_its_end(
 
 def test_an_eviction_that_is_refused_after_the_undo_is_not_tried_again():
     run = run_of((0, 9))
-    run.evicted(run.moves[0])
+    run.evicted(run.moves[0], EVICTION)
     run.take_back()
     run.waits(run.moves[0], "the budget forbids it")
     run.resume(0)
@@ -212,24 +216,41 @@ def test_a_pause_and_an_undo_outlive_the_term():
     assert (after.state, after.reason, after.due(0.0, 0)) == (RunState.PAUSED, "paused by hand", ())
     after.resume(0)
     assert len(after.due(1.0, 0)) == 2
-    undone.evicted(undone.moves[0])
+    undone.evicted(undone.moves[0], EVICTION)
     undone.take_back()
-    assert next_term(undone, places={1: 1}).state is RunState.DONE
-    assert "undone by hand" in next_term(undone, places={1: 1}).reason
+    after = next_term(undone, places={1: 1})
+    assert (after.state, "but for 1 pods" in after.reason) == (RunState.PAUSED, True)
+    after.refused(after.moves[0], "no successor has come")
+    assert (after.state, after.reason) == (RunState.DONE, "undone by hand")
 
 
-@pytest.mark.parametrize(
-    ("place", "state", "says"),
-    [(None, MoveState.REFUSED, "its successor is placed as any pod"), (0, MoveState.WAITING, "")],
-)
-def test_an_evicted_pod_s_successor_gets_no_place_any_more_but_a_pod_that_stayed_is_tried_again(
-    place, state, says
-):
-    run = run_of((0, 9))
-    run.evicted(run.moves[0])
-    after = next_term(run, places={0: place})
-    assert after.moves[0].state is state
-    assert says in after.moves[0].text
+@pytest.mark.parametrize("answered", [True, False])
+def test_the_next_term_has_what_it_needs_of_pods_that_may_be_evicted(answered):
+    run = run_of((0, 9), (1, 9), (2, 9))
+    run.evicted(run.moves[0], EVICTION)
+    run.succeeded(run.moves[0], b"s" * 16, "default/p3")
+    run.evicted(run.moves[1], EVICTION)
+    if not answered:
+        run.waits(run.moves[1], "the budget forbids it")
+    after = next_term(run, places={2: 2}, nodes=(2, 9))  # the nodes that the pods have left are removed
+    assert [move.eviction for move in after.maybe_evicted()] == [
+        Eviction(b"{}", 7, (b"s" * 16, "default/p3")),
+        EVICTION,
+    ]
+    assert after.moves[0].state is MoveState.EVICTED
+    gone = next_term(run, places={2: 2}, nodes=(0, 1, 2))
+    assert gone.maybe_evicted() == []
+    assert gone.moves[0].text == "the node n9 is gone"
+
+
+def test_a_move_that_has_ended_needs_nothing_in_the_next_term():
+    run = run_of((0, 9), (1, 9))
+    for move in run.moves:
+        run.evicted(move, EVICTION)
+    run.moved(run.moves[0], "default/p3")
+    run.refused(run.moves[1], "no successor has come")
+    assert run.progress().evictions == {}
+    assert run.maybe_evicted() == []
 
 
 def test_a_node_that_is_gone_ends_its_moves_and_nothing_is_moved_back_there():

@@ -1,11 +1,19 @@
 """How runs of moves are begun, and taken over from an earlier term, before anything is asked of the
 ledger."""
 
+import random
+
 import pytest
 
-from dispatcher.core.moves import BegunRun, RunProgress
+from dispatcher.core.machine import Machine, Settings
+from dispatcher.core.moves import BegunRun, MoveRun, RunProgress
+from dispatcher.core.policy.rules import Policy
+from dispatcher.journal.memory import MemoryJournal
+from dispatcher.ledger.move_steps import RunRecord
 from dispatcher.ledger.moving import MOST_MOVES, Mover
 from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.ports import Recovered
+from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, LedgerUnavailable
 from hoss.v1 import dispatcher_pb2 as pb
 
@@ -22,9 +30,31 @@ LEFT = (
 )
 
 
+class Maker:
+    """`waits`: it needs to know the nodes before it goes on with anything."""
+
+    moves_back = False
+
+    def __init__(self, runtime, *, waits):
+        self.record = RunRecord(runtime)
+        self._waits = waits
+
+    async def take_over(self, begun, progress):
+        return None if self._waits else MoveRun.continued(begun, progress, index_of=len, node_of=len)
+
+
+def a_mover(journal, *, waits=True):
+    runtime = Runtime(Machine(Settings(), Policy(), None, random.Random(1)), None, journal)
+    return Mover(runtime, ClusterNodes(), Maker(runtime, waits=waits))
+
+
 @pytest.fixture
 def mover():
-    return Mover(None, ClusterNodes(), None)
+    return a_mover(MemoryJournal())
+
+
+def report(*, paused=False):
+    return pb.RebalanceController(id="c", paused=paused)
 
 
 async def test_a_run_with_more_moves_than_the_journal_takes_in_one_step_is_refused_by_its_limit(mover):
@@ -36,7 +66,7 @@ async def test_a_run_with_more_moves_than_the_journal_takes_in_one_step_is_refus
 
 async def test_what_an_earlier_term_left_is_told_before_the_nodes_are_known_and_nothing_else_begins(mover):
     assert not mover.status().state
-    mover.take_over(LEFT)
+    await mover.take_over(Recovered([], moves=LEFT))
     told = mover.status()
     assert (told.state, told.reason, told.purpose, told.begun_by) == (
         "Paused",
@@ -51,3 +81,49 @@ async def test_what_an_earlier_term_left_is_told_before_the_nodes_are_known_and_
     assert (told.moved, told.refused, told.waiting) == (1, 1, 0)
     with pytest.raises(LedgerUnavailable, match="moves of an earlier one"):
         await mover.serve(pb.RebalanceRequest(action=pb.REBALANCE_UNDO))
+
+
+async def test_a_pause_that_the_controller_has_not_heard_of_outlives_the_dispatcher():
+    journal = MemoryJournal()
+    first = a_mover(journal)
+    await first.hear(report())
+    await first.serve(pb.RebalanceRequest(action=pb.REBALANCE_PAUSE))
+    second = a_mover(journal)
+    await second.take_over(await journal.recover())
+    assert (await second.hear(report(paused=False))).controller.paused
+    await second.serve(pb.RebalanceRequest(action=pb.REBALANCE_RESUME))
+    third = a_mover(journal)
+    await third.take_over(await journal.recover())
+    assert not (await third.hear(report(paused=True))).controller.paused
+
+
+class Away(MemoryJournal):
+    """Takes no pause until it is back."""
+
+    away = True
+
+    async def save_controller_pause(self, paused):
+        if self.away:
+            raise LedgerUnavailable("the journal is away")
+        await super().save_controller_pause(paused)
+
+
+async def test_a_pause_that_could_not_be_written_down_holds_in_this_term_and_is_written_when_asked_again():
+    journal = Away()
+    mover = a_mover(journal)
+    await mover.hear(report())
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable):
+            await mover.serve(pb.RebalanceRequest(action=pb.REBALANCE_PAUSE))
+        assert (await mover.hear(report())).controller.paused
+    journal.away = False
+    await mover.serve(pb.RebalanceRequest(action=pb.REBALANCE_PAUSE))
+    assert (await journal.recover()).controller_paused
+
+
+async def test_an_undo_where_no_controller_ever_was_pauses_none_of_later_terms():
+    journal = MemoryJournal()
+    mover = a_mover(journal, waits=False)
+    await mover.take_over(Recovered([], moves=LEFT))
+    await mover.serve(pb.RebalanceRequest(action=pb.REBALANCE_UNDO))
+    assert (await journal.recover()).controller_paused is None
