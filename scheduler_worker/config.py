@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hoss.config import Document, read_object, read_text
+from hoss.config import NAME_PATTERN, NAME_RULE, Document, read_object, read_text
 from hoss.errors import ConfigError, InvalidInput
 from hoss.imports import loading, named_object
 from hoss.manifests.fields import check_key, check_label_value
@@ -97,7 +97,7 @@ class ProfileSection(Document):
     """How a worker scores nodes. All default filters apply as well, listed or not."""
 
     # The name that `profile`, or a worker's label `strategy`, refers to.
-    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    name: str = Field(pattern=NAME_PATTERN, description=NAME_RULE)
 
     # Plugins that score, and further filters.
     plugins: tuple[PluginSection, ...]
@@ -121,7 +121,7 @@ class WorkerConfig(TelemetryConfig, SecurityConfig):
     # The name that this worker registers with; unique among living workers. A restart under the same name
     # fences the former process.
     name: str = Field(
-        default_factory=lambda: f"worker-{socket.gethostname()}", pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+        default_factory=lambda: f"worker-{socket.gethostname()}", pattern=NAME_PATTERN, description=NAME_RULE
     )
 
     # Labels that policies match on.

@@ -43,7 +43,11 @@ class WorkerPool(Document):
     """Equal workers, named `<name>-1` and on."""
 
     # Begins the names of its workers.
-    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50)
+    name: str = Field(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        max_length=50,
+        description="a name of at most 50 lower-case letters, digits and '-', with a letter or digit at both ends",
+    )
 
     # How many; with 0 the pool stays in the document and has no worker.
     count: int = Field(default=1, ge=0, le=1000)
@@ -144,7 +148,7 @@ def read_platform(path: Path) -> PlatformDocument:
     document = document.model_copy(update={"pools": pools})
     for position, pool in enumerate(document.pools):
         for worker in pool.workers()[:1]:  # the others are equal
-            check_worker(worker, where=f"{path}: pools.{position}")
+            check_worker(worker, where=f"{path}: pools[{position}]")
     beside = {
         name: path.parent / given
         for name in ("policy", "rebalance")

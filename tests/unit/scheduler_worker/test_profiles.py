@@ -86,10 +86,13 @@ def test_a_label_may_name_a_profile_of_the_document():
         ),
         (
             "profiles: [{name: a, plugins: [{name: GpuBestFit, weight: -1}]}]",
-            r"profiles.0.plugins.0.weight: .*-1",
+            r"profiles\[0\].plugins\[0\].weight: .*-1",
         ),
-        ("profiles: [{name: a, plugins: [{name: X}, {name: X}]}]", "profiles.0.plugins: .*more than once: X"),
-        ("profiles: [{name: a, ties: Any, plugins: []}]", "profiles.0.ties: .*'Any'"),
+        (
+            "profiles: [{name: a, plugins: [{name: X}, {name: X}]}]",
+            r"profiles\[0\].plugins: .*more than once: X",
+        ),
+        ("profiles: [{name: a, ties: Any, plugins: []}]", r"profiles\[0\].ties: .*'Any'"),
     ],
 )
 def test_a_wrong_profile_is_refused_at_its_field(text, problem):
