@@ -80,7 +80,9 @@ class ClusterSection(KubernetesConfig):
     # A coordination.k8s.io Lease, "namespace/name", that the active dispatcher holds besides its lease in
     # Redis: so the cluster sees which one leads, and a dispatcher that cannot reach the API server gives way
     # to one that can. "": only the lease in Redis.
-    lease: str = Field(default="", pattern=r"^([a-z0-9.-]+/[a-z0-9.-]+)?$")
+    lease: str = Field(
+        default="", pattern=r"^([a-z0-9.-]+/[a-z0-9.-]+)?$", description="a Lease as NAMESPACE/NAME"
+    )
 
     # Seconds that this Lease lasts from each renewal; it is renewed three times in that. As long as
     # kube-scheduler's.

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from hoss.document_errors import describe_validation
 from hoss.errors import ConfigError, InvalidInput, quoted
 
 _GROUP = "hoss.dev/"
@@ -21,7 +22,9 @@ class Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-_MOST_PROBLEMS = 10  # of an error
+# Of things that documents name, with what an error says about the pattern.
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+NAME_RULE = "a name of lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
 
 DocumentT = TypeVar("DocumentT", bound=Document)
 
@@ -56,7 +59,7 @@ def parse_document(text: str, kind: str, model: type[DocumentT], *, where: str) 
     try:
         return model.model_validate(fields)
     except ValidationError as exc:
-        raise ConfigError(describe_validation(exc), where=where) from exc
+        raise ConfigError(describe_validation(exc, model), where=where) from exc
 
 
 def read_object(text: str, where: str) -> dict[str, Any]:
@@ -83,7 +86,7 @@ def with_flags(document: DocumentT, flags: Mapping[str, Any]) -> DocumentT:
     try:
         return type(document).model_validate({**document.model_dump(), **given})
     except ValidationError as exc:
-        raise ConfigError(describe_validation(exc), where="flags") from exc
+        raise ConfigError(describe_validation(exc, type(document)), where="flags") from exc
 
 
 def _mismatch(given: object, expected: str) -> str:
@@ -93,25 +96,6 @@ def _mismatch(given: object, expected: str) -> str:
     if isinstance(given, str) and given.startswith(_GROUP) and expected.startswith(_GROUP):
         text += ": write that; fields with another name or meaning there are reported next"
     return text
-
-
-def describe_validation(error: ValidationError) -> str:
-    """Each problem with the field's path, what is wrong, and the value, separated by semicolons."""
-    problems = error.errors(include_url=False)
-    # Pydantic also reports a list whose only item is wrong as empty. Report the item alone.
-    causes = [p["loc"] for p in problems if p["type"] != "too_short"]
-    lines: list[str] = []
-    for number, problem in enumerate(problems):
-        if len(lines) == _MOST_PROBLEMS:
-            lines.append(f"and {len(problems) - number:,} more")
-            break
-        if problem["type"] == "too_short" and any(c[: len(problem["loc"])] == problem["loc"] for c in causes):
-            continue
-        path = ".".join(str(part) for part in problem["loc"]) or "document"
-        given = problem.get("input")
-        hidden = isinstance(given, (dict, list)) or problem["type"] == "missing"
-        lines.append(f"{path}: {problem['msg']}" + ("" if hidden else f" (given: {quoted(given)})"))
-    return "; ".join(lines)
 
 
 def checked(check: Callable[[str, str], str], value: str) -> str:

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hoss.errors import ConfigError
+from hoss.errors import ConfigError, TransportError
 
+LOCAL = "local"  # the context of the platform that `hoss up` started
 _FILE = "contexts.json"
 
 
@@ -89,3 +90,23 @@ def save_contexts(directory: Path, contexts: Contexts) -> None:
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(json.dumps(document, indent=2).encode())
     fresh.replace(directory / _FILE)
+
+
+def known_addresses(service: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The addresses of the "dispatcher" or the "resolver" by HOSS_DISPATCHER or HOSS_RESOLVER, else of the
+    current context, separated by commas; "" where none says."""
+    if given := environment.get(f"HOSS_{service.upper()}", ""):
+        return given
+    known = load_contexts(home())
+    context = known.contexts.get(environment.get("HOSS_CONTEXT", "") or known.current, Context())
+    return str(getattr(context, service))
+
+
+def found_addresses(service: str) -> list[str]:
+    """As `known_addresses`, else of the local platform. Raises TransportError where there is none."""
+    text = known_addresses(service) or getattr(load_contexts(home()).contexts.get(LOCAL), service, "")
+    if not text:
+        raise TransportError(
+            f"no platform is running here: start one with `hoss up`, or set HOSS_{service.upper()}"
+        )
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -12,11 +12,14 @@ HossError
 ├── AccessDenied          the peer does not know the caller, or does not let it do this
 └── InvariantViolation    a broken invariant; carries the evidence"""
 
+from collections.abc import Sequence
+
 # What an error quotes of a value, and says in all, at most. An error is also a log line and a gRPC status,
 # and whoever sends the value chooses its length.
 _MOST_QUOTED = 100
 _MOST_TEXT = 2000
 _MOST_WHERE = 300
+_LIKENESS = 0.7  # of difflib: a letter or two of a short word
 
 
 def quoted(value: object) -> str:
@@ -34,6 +37,14 @@ def quoted(value: object) -> str:
 def clipped(text: str, most: int) -> str:
     """The text, or its beginning and its length."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def did_you_mean(written: str, choices: Sequence[str]) -> str:
+    """The end of a sentence that names the likeliest choice; empty where none is like it."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only errors need it
+
+    likely = get_close_matches(written[:_MOST_QUOTED], choices, n=1, cutoff=_LIKENESS)
+    return f"; did you mean {likely[0]!r}?" if likely else ""
 
 
 class HossError(Exception):

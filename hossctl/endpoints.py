@@ -1,13 +1,12 @@
 """The platform that a command talks to: its addresses, its clients, and the event loop for them."""
 
 import contextlib
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hoss.contexts import home, load_contexts
+from hoss.contexts import home, known_addresses
 from hoss.errors import InvalidInput, TransportError
 from hossctl.cli import ResultT, run_async
 from hossctl.kinds import OF_RESOLVERS, Kind
@@ -31,7 +30,7 @@ class Endpoints:
     def dispatcher_addresses(self) -> list[str]:
         """By flag, else HOSS_DISPATCHER, else the current context's, else the local platform's. Raises
         TransportError where there is none."""
-        given = self.dispatcher or os.environ.get("HOSS_DISPATCHER", "") or _of_context("dispatcher")
+        given = self.dispatcher or known_addresses("dispatcher")
         return (
             read_addresses(given, "--dispatcher") if given else _local("--dispatcher").dispatcher.split(",")
         )
@@ -39,7 +38,7 @@ class Endpoints:
     def resolver_addresses(self) -> list[str]:
         """By flag, else HOSS_RESOLVER, else the current context's, else the local platform's. Raises
         TransportError where there is none."""
-        given = self.resolver or os.environ.get("HOSS_RESOLVER", "") or _of_context("resolver")
+        given = self.resolver or known_addresses("resolver")
         return read_addresses(given, "--resolver") if given else list(_local("--resolver").resolvers)
 
     def open_channel(self) -> "OpenChannel":
@@ -132,13 +131,6 @@ def of_state(state: "PlatformState") -> Endpoints:
     return Endpoints(state.dispatcher, ",".join(state.resolvers), state.tls_dir)
 
 
-def _of_context(service: str) -> str:
-    """The addresses in the current context; "" where there is none."""
-    known = load_contexts(home())
-    context = known.contexts.get(os.environ.get("HOSS_CONTEXT", "") or known.current)
-    return "" if context is None else str(getattr(context, service))
-
-
 def read_addresses(text: str, option: str) -> list[str]:
     """The addresses of a flag. Raises InvalidInput."""
     addresses = [part.strip() for part in text.split(",") if part.strip()]
@@ -146,7 +138,7 @@ def read_addresses(text: str, option: str) -> list[str]:
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
             raise InvalidInput(
-                f"{address!r} is no address; give host:port, as in 127.0.0.1:7070", where=option
+                f"{address!r} is no address; give host:port, as in 127.0.0.1:7100", where=option
             )
     return addresses
 

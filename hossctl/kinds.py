@@ -4,17 +4,15 @@ Help, completion and errors of usage need only this module, so it imports nothin
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from hoss.errors import InvalidInput, NotFound
+from hoss.errors import InvalidInput, NotFound, did_you_mean
 
 if TYPE_CHECKING:
     from hoss.v1 import dispatcher_pb2 as pb
 
 ALL = ""  # in place of a namespace
-_LIKENESS = 0.7  # of difflib: a letter or two of a short word
 
 
 class Kind(str, Enum):
@@ -157,9 +155,3 @@ class Query:
             raise InvalidInput("and names were both given; choose one", where="-l")
         if self.names and self.namespace == ALL and self.kind in NAMESPACED:
             raise InvalidInput("a name belongs to one namespace; give -n instead", where="-A")
-
-
-def did_you_mean(written: str, choices: Sequence[str]) -> str:
-    """The end of a sentence that names the likeliest choice; empty where none is like it."""
-    likely = get_close_matches(written, choices, n=1, cutoff=_LIKENESS)
-    return f"; did you mean {likely[0]!r}?" if likely else ""

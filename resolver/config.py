@@ -41,7 +41,9 @@ class WebhookConfig(Document):
     it."""
 
     # host:port; port 0 takes a free one. The API server has to reach it, so it cannot be loopback alone.
-    listen: str = Field(default="0.0.0.0:8443", pattern=r"^\S+:[0-9]{1,5}$")
+    listen: str = Field(
+        default="0.0.0.0:8443", pattern=r"^\S+:[0-9]{1,5}$", description="an address as HOST:PORT"
+    )
 
     # Directory of the certificate: tls.crt and tls.key, as cert-manager's Secrets are mounted. The files may
     # change at any time. A file `path` there has the secret word of the path that the API server asks at
@@ -54,7 +56,11 @@ class WebhookConfig(Document):
     # resolvers find it.
     hosts: tuple[str, ...] = Field(default=("hoss-resolver.hoss-system.svc",), min_length=1)
     certificate_days: float = Field(default=90.0, gt=0, le=825)
-    secret: str = Field(default="hoss-system/hoss-binding-guard", pattern="^[^/]+/[^/]+$")
+    secret: str = Field(
+        default="hoss-system/hoss-binding-guard",
+        pattern="^[^/]+/[^/]+$",
+        description="a Secret as NAMESPACE/NAME",
+    )
 
     # The ValidatingWebhookConfiguration that gets the authority's certificate.
     configuration: str = Field(default="hoss-binding-guard", min_length=1)

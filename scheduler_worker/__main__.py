@@ -36,6 +36,7 @@ from scheduler_worker.config import (
     chosen_algorithm,
     chosen_profile,
     factories,
+    ineffective_strategy,
     parse_labels,
 )
 from scheduler_worker.core.cache.node_info import NodeInfoCache
@@ -71,6 +72,10 @@ def main(argv: list[str] | None = None) -> int:
         calls = PluginCalls()
         registry = REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP)), calls)
         name, profile = chosen_profile(config, registry)
+        if strategy := ineffective_strategy(config, name):
+            logger().warning(
+                "strategy_is_no_profile", strategy=strategy, profile=name, profiles=list(PRESETS)
+            )
         logger().info("profile", worker=config.name, profile=name, algorithm=config.algorithm)
         with (
             options.tracing("worker", config.trace_file, instance=config.name) as tracer,

@@ -15,13 +15,12 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from hoss.config import Document, read_object, read_text
+from hoss.config import NAME_PATTERN, NAME_RULE, Document, read_object, read_text
 from hoss.errors import ConfigError, InvalidInput
 from hoss.imports import loading, named_object
 from hoss.manifests.fields import check_key, check_label_value
 from hoss.model.placing import PlacementAlgorithm
 from hoss.security.options import SecurityConfig
-from hoss.telemetry import logger
 from hoss.telemetry.options import TelemetryConfig
 from hoss.wire.columns import MAX_CANDIDATES
 from scheduler_worker.core.framework.profile import Profile
@@ -97,7 +96,7 @@ class ProfileSection(Document):
     """How a worker scores nodes. All default filters apply as well, listed or not."""
 
     # The name that `profile`, or a worker's label `strategy`, refers to.
-    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    name: str = Field(pattern=NAME_PATTERN, description=NAME_RULE)
 
     # Plugins that score, and further filters.
     plugins: tuple[PluginSection, ...]
@@ -121,7 +120,7 @@ class WorkerConfig(TelemetryConfig, SecurityConfig):
     # The name that this worker registers with; unique among living workers. A restart under the same name
     # fences the former process.
     name: str = Field(
-        default_factory=lambda: f"worker-{socket.gethostname()}", pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+        default_factory=lambda: f"worker-{socket.gethostname()}", pattern=NAME_PATTERN, description=NAME_RULE
     )
 
     # Labels that policies match on.
@@ -245,7 +244,8 @@ def chosen_profile(config: WorkerConfig, registry: Registry) -> tuple[str, Profi
             own[section.name] = profiles[section.name].profile(registry)
         except ConfigError as exc:
             raise ConfigError(exc.text, where=f"profiles[{i}].{exc.where}") from exc
-    name = config.profile or _labelled(config, profiles)
+    strategy = config.labels.get(STRATEGY_LABEL)
+    name = config.profile or (strategy if strategy in profiles else DEFAULT_PROFILE)
     if name not in profiles:
         raise ConfigError(f"{name!r} is none of {', '.join(profiles)}", where="profile")
     return name, own[name] if name in own else profiles[name].profile(registry)
@@ -278,15 +278,13 @@ def _kube_scheduler_profile(config: WorkerConfig, path: Path, registry: Registry
     return chosen, profiles[chosen]
 
 
-def _labelled(config: WorkerConfig, profiles: dict[str, ProfileSpec]) -> str:
-    strategy = config.labels.get(STRATEGY_LABEL)
-    if strategy is None or strategy in profiles:
-        return strategy or DEFAULT_PROFILE
-    # No error: the label may have another meaning in the cluster.
-    logger().warning(
-        "strategy_is_no_profile", strategy=strategy, profile=DEFAULT_PROFILE, profiles=list(profiles)
-    )
-    return DEFAULT_PROFILE
+def ineffective_strategy(config: WorkerConfig, profile: str) -> str:
+    """The label `strategy` where it names no profile and the worker ranks by another one; else "". That is no
+    error: the label may have another meaning in the cluster. With an algorithm it names whatever its user
+    likes."""
+    strategy = config.labels.get(STRATEGY_LABEL, "")
+    chosen = config.profile or config.kube_scheduler_config or config.algorithm != RANKING
+    return "" if chosen or strategy == profile else strategy
 
 
 def _spec(section: ProfileSection) -> ProfileSpec:

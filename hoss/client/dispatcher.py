@@ -21,6 +21,7 @@ from hoss.client import resuming
 from hoss.client.access import found_channel
 from hoss.client.backoff import Backoff, Patience
 from hoss.client.errors import translate
+from hoss.contexts import found_addresses
 from hoss.errors import InvalidInput, OutcomeUnknown, Overloaded, TransportError
 from hoss.host import THIS_HOST
 from hoss.model.cluster import ClusterObject, ObjectKey, PodDisruptionBudget
@@ -60,20 +61,22 @@ ReplyT = TypeVar("ReplyT")
 
 class DispatcherClient:
     """One channel to the dispatcher, at one address or at those of several dispatchers of which one is
-    active. Without `open_channel` it finds its certificate and token itself (hoss.client.access). Use it as
-    an async context manager, or call `close`.
+    active. Without `addresses` it finds the platform as commands do (hoss.contexts), and without
+    `open_channel` its certificate and token (hoss.client.access). Use it as an async context manager, or call
+    `close`.
 
     The client survives a takeover: calls wait for the active dispatcher (10 s at most), interrupted calls are
     repeated, and streams are resumed. With one address, a call without an answer fails after two seconds."""
 
     def __init__(
         self,
-        addresses: Sequence[str],
+        addresses: Sequence[str] | None = None,
         *,
         open_channel: rpc.OpenChannel = found_channel,
         clock: Callable[[], float] = THIS_HOST.monotonic,
         rng: random.Random = THIS_HOST.rng,
     ) -> None:
+        addresses = found_addresses("dispatcher") if addresses is None else addresses
         self._clock = clock
         self._rng = rng
         self.metadata: tuple[tuple[str, str], ...] = ()  # of calls

@@ -1,6 +1,6 @@
 """The dispatcher's client for programs without an event loop: the same calls, blocking.
 
-    with DispatcherClient(["127.0.0.1:7100"]) as dispatcher:
+    with DispatcherClient() as dispatcher:
         for pod in dispatcher.list_pods("default"):
             ...
 
@@ -24,7 +24,9 @@ ResultT = TypeVar("ResultT")
 class DispatcherClient:
     """The blocking hoss.client.dispatcher.DispatcherClient. Use it in a with block, or call `close`."""
 
-    def __init__(self, addresses: Sequence[str], *, open_channel: OpenChannel = found_channel) -> None:
+    def __init__(
+        self, addresses: Sequence[str] | None = None, *, open_channel: OpenChannel = found_channel
+    ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="hoss-client", daemon=True)
         self._thread.start()

@@ -12,6 +12,7 @@ from hoss.client.feed import Subscription
 from hoss.client.proposal_stream import ProposalStream
 from hoss.client.resolver import ResolverClient
 from hoss.client.worker_link import DispatcherLink
+from hoss.contexts import found_addresses
 from hoss.errors import ConfigError, HossError
 from hoss.host import THIS_HOST, Host
 from hoss.model.placing import PlacementAlgorithm
@@ -94,14 +95,18 @@ async def _serve(algorithm: PlacementAlgorithm, flags: argparse.Namespace) -> No
     async with running(
         algorithm,
         flags.name,
-        dispatchers=flags.dispatcher.split(","),
-        resolvers=flags.resolver.split(","),
+        dispatchers=_addresses("dispatcher", flags.dispatcher),
+        resolvers=_addresses("resolver", flags.resolver),
         labels=_labels(flags.label),
         window=flags.window,
         open_channel=ClientAccess(flags.tls_dir).channel if flags.tls_dir else None,
     ):
         serving.announce_ready(flags.ready_file, service=flags.name)
         await serving.until_stopped()
+
+
+def _addresses(service: str, given: str) -> Sequence[str]:
+    return given.split(",") if given else found_addresses(service)
 
 
 def _labels(pairs: Sequence[str]) -> dict[str, str]:
@@ -120,15 +125,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--dispatcher",
-        default="127.0.0.1:7100",
+        default="",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="all there are; one is active",
+        help="all there are; one is active. Without it: as commands find it, at last the platform of hoss up",
     )
     parser.add_argument(
         "--resolver",
-        default="127.0.0.1:7101",
+        default="",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="any of them answers",
+        help="any of them answers. Without it: likewise",
     )
     parser.add_argument(
         "--tls-dir", type=Path, metavar="DIR", help="ca.crt, tls.crt and tls.key for mutual TLS"

@@ -150,7 +150,11 @@ class OidcIssuer(Document):
     required_claims: dict[str, str] = Field(default_factory=dict)
 
     # In front of each name and group. No two issuers have the same.
-    prefix: str = Field(default="oidc:", pattern=r"^[^\s*]{1,50}:$")
+    prefix: str = Field(
+        default="oidc:",
+        pattern=r"^[^\s*]{1,50}:$",
+        description="a text without spaces and * that ends with a colon",
+    )
 
     # Seconds by which the issuer's clock and this machine's may differ.
     leeway_seconds: float = Field(default=30.0, ge=0, le=300)

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -126,7 +127,13 @@ def compare(
     trace_nodes: Annotated[
         str, typer.Option(metavar="FILE|N", help="Its nodes, as `hoss replay --nodes` takes them.")
     ] = "",
-    trace_pods: Annotated[Path | None, typer.Option(metavar="FILE", help="And its pods.")] = None,
+    trace_pods: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="And its pods. Several files, or a pattern such as 'csv/openb_pod_list_*.csv': a load each.",
+        ),
+    ] = None,
     speedup: Speedup = 0.0,
     seed: Seed = 1,
     out: Out = None,
@@ -175,35 +182,36 @@ def compare(
         out=out,
     )
     check(output, files)
-    trace = None
-    if trace_nodes and trace_pods is not None:
+    traces: dict[str, Trace] = {}
+    if trace_nodes and trace_pods:
         window = read_window(begin, end, limit, speedup)
         size = read_machine(machine_size)
-        source = Source(
-            trace_format,
-            trace_nodes,
-            trace_pods,
-            collections,
-            size,
-            machine_type,
-            window,
-            nodes_option="--trace-nodes",
-        )
-        trace = _read_trace(source, speedup)
+        for name, file in _trace_files(trace_pods).items():
+            source = Source(
+                trace_format,
+                trace_nodes,
+                file,
+                collections,
+                size,
+                machine_type,
+                window,
+                nodes_option="--trace-nodes",
+            )
+            traces[name] = _read_trace(source, speedup)
     else:
         options = {"--speedup": speedup, "--from": begin, "--to": end, "--limit": limit}
         _refuse_half_a_trace(trace_nodes, trace_pods, options | {"--collections": collections})
     decision = DecisionTimes(job_ms=decision_job_ms, task_ms=decision_task_ms)
     axes_given = (modes, loads, schedulers, workers, fills, nodes, pods, decision_job_ms, decision_task_ms)
-    if any((*axes_given, trace)):
+    if any((*axes_given, traces)):
         if quick:
             raise InvalidInput("is a matrix of its own; leave out the lists, or --quick", where="--quick")
-        default = Load.UNIFORM if trace is None else Load.TRACE
+        default = Load.TRACE if traces else Load.UNIFORM
         axes = read_axes(modes, loads, workers, fills, nodes, default_load=default, schedulers=schedulers)
-        cells = _with_trace(of_axes(replace(axes, pods=pods, decision=decision)), trace)
+        cells = _with_traces(of_axes(replace(axes, pods=pods, decision=decision)), traces)
     else:
         cells = quick_cells() if quick else default_cells()
-    plan = Plan(cells, repeat or (_QUICK_REPEAT if quick else _REPEAT), seed, redis_url, trace)
+    plan = Plan(cells, repeat or (_QUICK_REPEAT if quick else _REPEAT), seed, redis_url, traces)
     machine = this_machine(redis_url)
     command = shlex.join(["hoss", *sys.argv[1:]])
     run_comparison(Measuring(plan, machine, command), files, output)
@@ -300,8 +308,26 @@ def _read_trace(source: "Source", speedup: float) -> "Trace":
     return trace_of(recording.nodes, recording.pods, speedup)
 
 
-def _refuse_half_a_trace(nodes: str, pods: Path | None, options: Mapping[str, object]) -> None:
-    if nodes or pods is not None:
+def _trace_files(given: Sequence[str]) -> dict[str, Path]:
+    """Files of pods by the names of their loads: a single one is the load trace, of several each has the name
+    of its file. InvalidInput where a pattern finds nothing, and for two files of one name."""
+    files: dict[str, Path] = {}
+    for text in given:
+        found = [text] if Path(text).exists() else sorted(glob(text))  # noqa: PTH207 - may begin with /
+        if not found and has_magic(text):
+            raise InvalidInput(f"no file is named like {text}", where="--trace-pods")
+        for file in map(Path, found or [text]):
+            name = file.name.partition(".")[0]
+            if files.setdefault(name, file) != file:
+                raise InvalidInput(
+                    f"{files[name]} and {file} would both be the load {name}; rename one",
+                    where="--trace-pods",
+                )
+    return files if len(files) > 1 else dict(zip([Load.TRACE.value], files.values(), strict=True))
+
+
+def _refuse_half_a_trace(nodes: str, pods: Sequence[str] | None, options: Mapping[str, object]) -> None:
+    if nodes or pods:
         raise InvalidInput(
             "a trace is both --trace-nodes and --trace-pods", where="--trace-nodes, --trace-pods"
         )
@@ -310,13 +336,18 @@ def _refuse_half_a_trace(nodes: str, pods: Path | None, options: Mapping[str, ob
         raise InvalidInput("needs a trace: --trace-nodes and --trace-pods", where=given[0])
 
 
-def _with_trace(cells: "list[Cell]", trace: "Trace | None") -> "list[Cell]":
-    """The cells, with the numbers of nodes and pods of the trace in those of the load trace."""
-    if trace is None and any(cell.load == Load.TRACE for cell in cells):
+def _with_traces(cells: "list[Cell]", traces: "Mapping[str, Trace]") -> "list[Cell]":
+    """The cells, those of the load trace once for each trace, with its numbers of nodes and pods."""
+    if not traces and any(cell.load == Load.TRACE for cell in cells):
         raise InvalidInput("trace needs --trace-nodes and --trace-pods", where="--loads")
-    size = {} if trace is None else {"nodes": len(trace.nodes), "pods": trace.pods, "fill": 0.0}
-    sized = [cell.model_copy(update=size) if cell.load == Load.TRACE else cell for cell in cells]
-    return list(dict.fromkeys(sized))
+    others = [cell for cell in cells if cell.load != Load.TRACE]
+    sized = [
+        cell.model_copy(update={"load": name, "nodes": len(trace.nodes), "pods": trace.pods, "fill": 0.0})
+        for name, trace in traces.items()
+        for cell in cells
+        if cell.load == Load.TRACE
+    ]
+    return list(dict.fromkeys([*others, *sized]))
 
 
 def report(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hoss.errors import InvalidInput
-from hossctl.console import Document, Format, print_document, say, warn
+from hossctl.console import Document, Format, counted, print_document, say, warn
 from hossctl.endpoints import Endpoints, ask_dispatcher
 from hossctl.kinds import ALL, NAMESPACED, OBJECT_KINDS, Kind, check_found, read_kind
 from hossctl.options import (
@@ -78,7 +78,7 @@ def delete(
         for text in result["deletedObjects"]:
             say(f"{text} {'would be ' if dry_run else ''}deleted")
         if named.pods or named.jobs:
-            say(f"{'would delete' if dry_run else 'deleted'} {result['deletedPods']:,} pods")
+            say(f"{'would delete' if dry_run else 'deleted'} {counted(result['deletedPods'], 'pod')}")
     else:
         print_document(result, output)
     listed = read_kind(kind) if kind else Kind.PODS
@@ -185,7 +185,7 @@ def retry(
     result: Document = {"retriedPods": reply.retried_pods, "notFound": list(reply.not_found)}
     if output.for_people:
         others = "" if result["retriedPods"] or result["notFound"] else "; none of them has failed"
-        say(f"put {result['retriedPods']:,} failed pods back in the queue{others}")
+        say(f"put {counted(result['retriedPods'], 'failed pod')} back in the queue{others}")
     else:
         print_document(result, output)
     check_found(result["notFound"], namespace, Kind.JOBS if jobs else Kind.PODS)

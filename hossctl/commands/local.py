@@ -12,7 +12,7 @@ import typer
 from hoss import contexts
 from hoss.errors import HossError, InvalidInput, LedgerUnavailable, TransportError
 from hossctl.cli import EXIT_FAILED, run_async
-from hossctl.console import Format, announced, print_document, print_lines, print_summary, say, warn
+from hossctl.console import Format, announced, counted, print_document, print_lines, print_summary, say, warn
 from hossctl.endpoints import Endpoints, clients_of, of_state
 from hossctl.options import (
     Dispatcher,
@@ -55,14 +55,16 @@ def demo(
     quiet = not output.for_people
     if not quiet:
         say(
-            f"a cluster on this machine: {nodes:,} nodes, {workers} workers, {os.cpu_count()} cores; it goes "
-            "when it is done"
+            f"two races, then a cluster of {counted(nodes, 'simulated node')}, all on this machine with "
+            f"{counted(os.cpu_count() or 1, 'core')}; nothing of it stays"
         )
     result = load.run(nodes=nodes, pods=pods, workers=workers, redis_url=redis_url, seed=seed, quiet=quiet)
     if quiet:
         print_document(result.as_json(), output)
     else:
-        print_summary("demo", result.lines())
+        for title, lines in result.sections():
+            print_lines([""])
+            print_summary(title, lines)
     if result.failures:
         raise typer.Exit(EXIT_FAILED)
 

@@ -7,7 +7,7 @@ import typer
 
 from hoss.errors import InvalidInput, NotFound
 from hossctl.cli import EXIT_FAILED, run_async
-from hossctl.console import Document, Format, complain, print_document, say, warn
+from hossctl.console import Document, Format, complain, counted, print_document, say, warn
 from hossctl.endpoints import Endpoints, ask_resolver, dispatcher_of, resolver_of
 from hossctl.kinds import Kind, read_kind
 from hossctl.options import Dispatcher, Names, Output, Resolver, Seed, complete_kinds
@@ -59,7 +59,7 @@ def add(
     for name in shrunken:
         warn(f"node {name} now offers less than what is requested on it; it keeps that and gets nothing more")
     if output.for_people:
-        say(f"{len(nodes):,} nodes are in the pool or changed")
+        say(f"{counted(len(nodes), 'node')} added or changed")
     else:
         print_document({"nodes": len(nodes), "shrunkenBelowRequested": shrunken}, output)
 
@@ -80,7 +80,9 @@ def remove(
         "notFound": list(reply.not_found),
     }
     if output.for_people:
-        say(f"removed {len(result['removed'])} nodes, released {result['releasedPods']} pods")
+        say(
+            f"removed {counted(len(result['removed']), 'node')}, released {counted(result['releasedPods'], 'pod')}"
+        )
         for name in result["notFound"]:
             complain(f"node {name!r} is not there; `hoss get nodes` lists those that are")
     else:

@@ -1,23 +1,30 @@
 """submit: manifests in."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.errors import AccessDenied, InvalidInput, Overloaded
+from hoss.errors import AccessDenied, InvalidInput, Overloaded, TransportError
 from hossctl.cli import EXIT_FAILED, run_async
-from hossctl.console import Document, Format, print_document, say, warn
+from hossctl.console import Document, Format, announced, complain, counted, print_document, say, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.options import Dispatcher, Output, Resolver, read_input
 
 if TYPE_CHECKING:
     from hoss.client.dispatcher import DispatcherClient
     from hoss.model.cluster import ClusterObject
+    from hoss.model.node import NodeSpec
     from hoss.model.pod import Workload
+    from hossctl.load.dry_run import DryRun
     from hossctl.load.runner import Tracker
 
+    _Given = tuple[list[Workload], list[NodeSpec], list[ClusterObject]]
+
+
+_MOST_TOLD = 20  # workloads
 
 app = typer.Typer()
 
@@ -33,7 +40,10 @@ def submit(
     ] = False,
     request_id: Annotated[str, typer.Option(help="Submitting again under the same id is harmless.")] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and send nothing; needs no platform.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check everything, look names up where a platform is known, and change nothing."
+        ),
     ] = False,
     dispatcher: Dispatcher = "",
     resolver: Resolver = "",
@@ -47,21 +57,12 @@ def submit(
     from hossctl.load.nodes import register
     from hossctl.load.progress import placing
 
-    manifests = [read_input(name) for name in file]
-    for warning in (warning for manifest in manifests for warning in manifest.warnings):
-        warn(warning)
-    workloads = [workload for manifest in manifests for workload in manifest.workloads]
-    nodes = [node for manifest in manifests for node in manifest.nodes]
-    objects = [item for manifest in manifests for item in manifest.objects]
-    if not (workloads or nodes or objects):
-        raise InvalidInput("there is nothing to submit in it", where=", ".join(file))
-    _check_names(workloads)
-    _check_objects(objects)
+    given = workloads, nodes, objects = _read(file)
     requests = list(submission(workloads, request_id or None))
-    if dry_run:
-        _say_checked(len(nodes), runner.pods_of(requests), workloads, objects, output)
-        return
     endpoints = Endpoints(dispatcher, resolver)
+    if dry_run:
+        _check(endpoints, given, request_id, output)
+        return
 
     async def run() -> Document:
         if nodes:
@@ -80,8 +81,9 @@ def submit(
                 with placing("placing", result["pods"], quiet=not output.for_people) as progress:
                     result |= _outcome(await runner.place(client, requests, progress=progress))
             else:
-                for request in requests:
-                    await client.submit(request)
+                with announced("submitting"):
+                    for request in requests:
+                        await client.submit(request)
         return result
 
     result = run_async(run())
@@ -93,24 +95,91 @@ def submit(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _say_checked(
-    nodes: int, pods: int, workloads: "Sequence[Workload]", objects: "Sequence[ClusterObject]", output: Format
-) -> None:
-    """What would be submitted."""
+def _read(files: list[str]) -> "_Given":
+    """What the files hold, with a warning for what is passed over. Raises InvalidInput."""
+    manifests = [read_input(name) for name in files]
+    for warning in (warning for manifest in manifests for warning in manifest.warnings):
+        warn(warning)
+    workloads = [workload for manifest in manifests for workload in manifest.workloads]
+    nodes = [node for manifest in manifests for node in manifest.nodes]
+    objects = [item for manifest in manifests for item in manifest.objects]
+    if not (workloads or nodes or objects):
+        raise InvalidInput("there is nothing to submit in it", where=", ".join(files))
+    _check_names(workloads)
+    _check_objects(objects)
+    return workloads, nodes, objects
+
+
+def _check(endpoints: Endpoints, given: "_Given", request_id: str, output: Format) -> None:
+    """A dry run. Exit code 1 where anything would be refused."""
+    found = _checked(endpoints, given)
+    if output.for_people:
+        _say_checked(found, request_id)
+    else:
+        print_document(found, output)
+    if any("refused" in workload for workload in found["workloads"]):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _checked(endpoints: Endpoints, given: "_Given") -> Document:
+    """What would be submitted, and what would become of it on the platform. `unchecked` says why nothing was
+    looked up there."""
     from hoss.model.cluster import key_of
 
+    workloads, nodes, objects = given
     found: Document = {
         "dryRun": True,
-        "nodes": nodes,
-        "pods": pods,
+        "nodes": len(nodes),
+        "pods": sum(workload.replicas for workload in workloads),
         "workloads": _summary(workloads),
         "objects": [{"object": str(key_of(item)), "result": "valid"} for item in objects],
     }
-    if output.for_people:
-        _say_result(found, done="valid")
-        say("dry run: nothing was sent")
-    else:
-        print_document(found, output)
+    try:
+        met = run_async(_met(endpoints, given))
+    except (TransportError, AccessDenied) as exc:
+        return {**found, "unchecked": str(exc)}
+    for workload, refusal in zip(found["workloads"], met.refusals, strict=True):
+        if refusal:
+            workload["refused"] = refusal
+    for item, result in zip(found["objects"], met.objects, strict=True):
+        item["result"] = result
+    return {**found, "nodeResults": dict(Counter(met.nodes))}
+
+
+async def _met(endpoints: Endpoints, given: "_Given") -> "DryRun":
+    from hossctl.load import dry_run
+
+    workloads, nodes, objects = given
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(dispatcher_of(endpoints))
+        ledger = await stack.enter_async_context(resolver_of(endpoints)) if nodes else None
+        met = await dry_run.dry_run(client, ledger, workloads, objects, nodes)
+        await _warn_of_missing_objects(client, workloads, objects)
+        return met
+
+
+def _say_checked(found: Document, request_id: str) -> None:
+    for item in found["objects"]:
+        result = item["result"]
+        say(f"{item['object']} {result if result in ('valid', 'unchanged') else f'would be {result}'}")
+    for workload in found["workloads"]:
+        if refusal := workload.get("refused"):
+            complain(
+                f"{_title(workload)} would be refused: {refusal}; delete it first, or submit under another name"
+            )
+    _say_workloads([one for one in found["workloads"] if "refused" not in one], "valid")
+    words = {"created": "would be added", "configured": "would be changed", "unchanged": "unchanged"}
+    for result, count in found.get("nodeResults", {}).items():
+        say(f"{counted(count, 'node')} {words[result]}")
+    if "unchecked" in found:
+        if found["nodes"]:
+            say(f"{counted(found['nodes'], 'node')} valid")
+        say(f"names were not looked up: {found['unchecked']}")
+    elif request_id:
+        say(
+            f"what was submitted under the request id {request_id} before would be accepted, and change nothing"
+        )
+    say("dry run: nothing was sent")
 
 
 async def _apply(client: "DispatcherClient", objects: "Sequence[ClusterObject]") -> list[Document]:
@@ -122,7 +191,9 @@ async def _apply(client: "DispatcherClient", objects: "Sequence[ClusterObject]")
     ]
 
 
-async def _warn_of_missing_objects(client: "DispatcherClient", workloads: "Sequence[Workload]") -> None:
+async def _warn_of_missing_objects(
+    client: "DispatcherClient", workloads: "Sequence[Workload]", coming: "Sequence[ClusterObject]" = ()
+) -> None:
     from hossctl.views.cluster_objects import missing_objects, refers_to_objects
 
     if not refers_to_objects(workloads):
@@ -131,7 +202,7 @@ async def _warn_of_missing_objects(client: "DispatcherClient", workloads: "Seque
         objects = await client.list_objects()
     except AccessDenied:  # a tenant's client may not list them
         return
-    for warning in missing_objects(workloads, objects):
+    for warning in missing_objects(workloads, [*objects, *coming]):
         warn(warning)
 
 
@@ -191,16 +262,25 @@ def _outcome(tracker: "Tracker") -> Document:
     }
 
 
-def _say_result(result: Document, done: str = "submitted") -> None:
+def _say_result(result: Document) -> None:
     for applied in result["objects"]:
         say(f"{applied['object']} {applied['result']}")
-    for workload in result["workloads"][:20]:
-        say(f"{workload['kind'].lower()}/{workload['name']} {done} ({workload['replicas']} pods)")
-    if len(result["workloads"]) > 20:
-        say(f"... and {len(result['workloads']) - 20} more; {result['pods']:,} pods in all")
+    _say_workloads(result["workloads"], "submitted")
     if result["nodes"]:
-        say(f"{result['nodes']} nodes {'added or changed' if done == 'submitted' else done}")
+        say(f"{counted(result['nodes'], 'node')} added or changed")
     if "bound" in result:
-        say(f"{result['bound']:,} of {result['pods']:,} pods bound")
+        say(f"{result['bound']:,} of {counted(result['pods'], 'pod')} bound")
         for reason, count in result["reasons"].items():
             say(f"  {count:,} not bound: {reason}")
+
+
+def _say_workloads(workloads: Sequence[Document], done: str) -> None:
+    for workload in workloads[:_MOST_TOLD]:
+        say(f"{_title(workload)} {done} ({counted(workload['replicas'], 'pod')})")
+    if len(workloads) > _MOST_TOLD:
+        pods = sum(workload["replicas"] for workload in workloads)
+        say(f"... and {len(workloads) - _MOST_TOLD:,} more; {counted(pods, 'pod')} in all")
+
+
+def _title(workload: Document) -> str:
+    return f"{workload['kind'].lower()}/{workload['name']}"

@@ -4,8 +4,8 @@ A whole product would take a day. The default matrix varies one thing at a time 
 % full, four workers) and the loads with two fills. It takes about 20 minutes on two cores with three
 repetitions. The quick matrix has one setting for each of two loads and takes under three minutes."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from hoss.errors import InvalidInput
@@ -73,13 +73,13 @@ class Axes:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured. `trace`: the recording that cells of the load TRACE play."""
+    """What is measured. `traces`: recordings by the names of the loads that play them."""
 
     cells: Sequence[Cell]
     repeat: int
     seed: int
     redis_url: str = ""
-    trace: Trace | None = None
+    traces: Mapping[str, Trace] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:

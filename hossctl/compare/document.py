@@ -17,6 +17,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from hoss.document_errors import describe_validation
 from hoss.errors import InvalidInput
 from hossctl.choices import DEFAULT_SCHEDULER, Load, Mode
 
@@ -179,10 +180,9 @@ def read(path: Path) -> Comparison:
     except OSError as exc:
         raise InvalidInput(f"cannot be read ({exc.strerror})", where=str(path)) from exc
     except ValidationError as exc:
-        first = exc.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the document"
         raise InvalidInput(
-            f"{field}: {first['msg']}; a comparison of {SCHEMA} is needed", where=str(path)
+            f"{describe_validation(exc, Comparison, most=1)}; a comparison of {SCHEMA} is needed",
+            where=str(path),
         ) from exc
 
 

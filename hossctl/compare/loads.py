@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from hoss.errors import InvalidInput
@@ -249,16 +250,11 @@ class Churn(GeneratedLoad):
 
 
 class RecordedLoad:
-    """A recording, whatever the size and the seed."""
-
-    def __init__(self, recording: Trace | None = None) -> None:
-        self._recording = recording
+    """The name `trace`, in whose place the recordings that a comparison was given are played."""
 
     def trace(self, size: LoadSize, seed: int) -> Trace:  # noqa: ARG002
         """See ComparisonLoad."""
-        if self._recording is None:
-            raise InvalidInput("trace needs --trace-nodes and --trace-pods", where="--loads")
-        return self._recording
+        raise InvalidInput("trace needs --trace-nodes and --trace-pods", where="--loads")
 
 
 _BUILT_IN: Final[Mapping[str, Callable[[], ComparisonLoad]]] = {
@@ -279,11 +275,12 @@ LOAD_REGISTRY: Final = PartRegistry(
 )
 
 
-def make_trace(cell: Cell, seed: int, recording: Trace | None = None) -> Trace:
-    """The load of a cell, whatever its mode and scheduler. InvalidInput where a load of others raises."""
+def make_trace(cell: Cell, seed: int, recordings: Mapping[str, Trace] = MappingProxyType({})) -> Trace:
+    """The load of a cell, whatever its mode and scheduler: the recording of that name, or what is generated.
+    InvalidInput where a load of others raises."""
+    if cell.load in recordings:
+        return recordings[cell.load]
     size = LoadSize(cell.nodes, cell.fill, cell.pods)
-    if cell.load == Load.TRACE:
-        return RecordedLoad(recording).trace(size, seed)
     load = LOAD_REGISTRY.find(cell.load, where="--loads")
     try:
         trace = load.trace(size, seed)

@@ -99,8 +99,7 @@ def notes_on(plan: Plan, machine: MachineInfo) -> list[str]:
     if plan.redis_url:
         notes.append("Redis was one that runs elsewhere: its CPU time and memory are not counted")
     paced = ["churn"] if any(cell.load == Load.CHURN for cell in plan.cells) else []
-    if plan.trace and plan.trace.seconds:
-        paced.append("the trace")
+    paced += [name for name, trace in plan.traces.items() if trace.seconds]
     return notes + [
         f"{load} comes at a rate of its own: its pods/s say whether a mode keeps up, not how fast it could be"
         for load in paced

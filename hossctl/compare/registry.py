@@ -9,7 +9,7 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
-from hoss.errors import ConfigError, InvalidInput, quoted
+from hoss.errors import ConfigError, InvalidInput, did_you_mean, quoted
 from hoss.imports import named_object
 from scheduler_worker.config import factories, factory
 
@@ -54,6 +54,7 @@ class PartRegistry(Generic[PartT]):
             known = ", ".join(self.names())
             raise InvalidInput(
                 f"{quoted(name)} is none of {known}; a class of your own is module:Name or FILE.py:Name"
+                + did_you_mean(name, self.names())
             )
         return outside[name]
 

@@ -125,7 +125,7 @@ def _decision_flags(decision: DecisionTimes) -> tuple[str, ...]:
 def measure(cell: Cell, repetition: int, plan: Plan, stop: Stop) -> ComparisonRun:
     """One run on a new platform. It is incomplete where `stop` ended it."""
     seed, started = plan.seed + repetition, utc_now()
-    trace = make_trace(cell, seed, plan.trace)
+    trace = make_trace(cell, seed, plan.traces)
     mode, scheduler = MODE_REGISTRY.find(cell.mode, where="--modes"), find_scheduler(cell.scheduler)
     with tempfile.TemporaryDirectory(prefix="hoss-compare-") as directory:
         options = platform_of(

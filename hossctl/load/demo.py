@@ -8,13 +8,13 @@ from pathlib import Path
 
 from hoss.client.dispatcher import submission
 from hossctl import auditing
-from hossctl.console import Document
+from hossctl.console import Document, announced, counted
 from hossctl.endpoints import Clients
 from hossctl.load import report
 from hossctl.load.generated import mixed
 from hossctl.load.nodes import simulated_nodes
 from hossctl.load.progress import counting, placing
-from hossctl.load.race import NODES, PODS, WORKERS, Race, race
+from hossctl.load.race import NODES, PODS, Race, race
 from hossctl.load.report import Usage
 from hossctl.load.runner import Tracker
 from hossctl.local.platform import PlatformOptions, PlatformState, WorkerOptions
@@ -37,6 +37,9 @@ rules:
     balance: { algorithm: PowerOfTwoChoices }
     fallback: AnyWorker
 """
+_ALONE, _WITH_HOSS = "on their own", "with HOSS"
+# What people are told of the resources in use.
+_FILLED = {"cpu": "CPU", "memory": "memory", report.CARDS: "GPU cards"}
 _LABELS = (("tier", "batch"), ("tier", "service"), ("accelerator", "gpu"), ("tier", "batch"))
 
 
@@ -78,23 +81,50 @@ class DemoResult:
             failures.append("the accounts after the deletion are not those of the pods that stay")
         return failures
 
-    def lines(self) -> list[tuple[str, object]]:
-        unchecked, checked = self.races
-        killed = (
-            self.killed_worker and f"worker {self.killed_worker}, as a crash would; the others got its pods"
+    def sections(self) -> list[tuple[str, list[tuple[str, object]]]]:
+        """What people read: a title, and names and values below it, for each part of the demo."""
+        nodes = counted(self.used.nodes, "node")
+        pods = counted(self.placement.pods, "pod")
+        workers = counted(len(self.placement.bound_by_worker), "scheduler")
+        return [
+            (f"1. Two schedulers race: {PODS:,} pods for {NODES} nodes with room for all", self._race()),
+            (f"2. A cluster of {nodes} places {pods} with {workers}", self._cluster()),
+            ("3. What is promised is checked on the running cluster", self._promises()),
+        ]
+
+    def _race(self) -> list[tuple[str, object]]:
+        alone, together = self.races
+        return [(_ALONE, alone.line()), (_WITH_HOSS, together.line())]
+
+    def _cluster(self) -> list[tuple[str, object]]:
+        placed = self.placement
+        rate = f"{placed.seconds:.1f} s, {placed.pods_per_second:,.0f} a second"
+        lines: list[tuple[str, object]] = [("placed", f"{counted(placed.bound, 'pod')} in {rate}")]
+        if self.killed_worker:
+            when = f"scheduler {self.killed_worker} after a third of the pods, as by a crash"
+            lines.append(("killed", f"{when}; the others got its pods"))
+        if placed.conflicts:
+            lines.append(("refused", f"{counted(placed.conflicts, 'placement')}, and tried again"))
+        lines += [("waits", f"{counted(count, 'pod')}: {reason}") for reason, count in placed.reasons.items()]
+        filled = ", ".join(
+            f"{_FILLED[name]} {used:.0%}" for name, used in self.used.shares().items() if name in _FILLED
         )
         return [
-            ("race", f"{WORKERS} schedulers, {PODS:,} pods, {NODES} nodes with room for all"),
-            ("  without", unchecked.line()),
-            ("  with HOSS", checked.line()),
-            *self.placement.lines(),
-            *([("killed", killed)] if killed else []),
-            *report.usage_lines(self.used),
+            *lines,
+            ("filled", filled or "nothing"),
+            ("oversold", f"{len(self.used.overcommitted):,} of {counted(self.used.nodes, 'node')}"),
+            *(("", text) for text in self.used.overcommitted[:5]),
+        ]
+
+    def _promises(self) -> list[tuple[str, object]]:
+        freed = f"job {self.deleted_job}: {counted(self.deleted_pods, 'pod')} gave back their room"
+        if self.late_bound > 0:
+            freed += f", and {counted(self.late_bound, 'pod')} that waited got some"
+        return [
             *report.audit_lines(self.audit),
-            ("deleted", f"job {self.deleted_job}: {self.deleted_pods:,} pods gave back their room"),
-            ("bound late", f"{self.late_bound:,} pods that had to wait"),
+            ("deleted", freed),
             ("audit again", self.audit_after.verdict),
-            ("result", "; ".join(self.failures) or "every pod accounted for, all invariants held"),
+            ("result", "; ".join(self.failures) or "every pod is accounted for, and every promise was kept"),
         ]
 
     def as_json(self) -> Document:
@@ -139,9 +169,10 @@ def run(*, nodes: int, pods: int, workers: int, redis_url: str, seed: int, quiet
 
             placement = await report.place(clients, requests, followed)
         used = await report.usage(clients)
-        audit = await auditing.audit(clients.dispatcher, clients.resolver)
-        job, deleted = await _delete_a_job(clients)
-        audit_after = await auditing.audit(clients.dispatcher, clients.resolver)
+        with announced("auditing"):
+            audit = await auditing.audit(clients.dispatcher, clients.resolver)
+            job, deleted = await _delete_a_job(clients)
+            audit_after = await auditing.audit(clients.dispatcher, clients.resolver)
         used_after = await report.usage(clients)
         killed = killer.killed if killer else ""
         return DemoResult(

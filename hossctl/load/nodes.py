@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from hoss.client.resolver import ResolverClient
-from hoss.config import Document, load_document
+from hoss.config import NAME_PATTERN, NAME_RULE, Document, load_document
 from hoss.errors import InvalidInput
 from hoss.manifests.documents import read_manifest, read_objects
 from hoss.manifests.fields import mapping
@@ -28,7 +28,7 @@ class NodePool(Document):
     """Equal nodes, named `<name>-00000` and on."""
 
     # Begins the names of its nodes.
-    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    name: str = Field(pattern=NAME_PATTERN, description=NAME_RULE)
 
     # How many.
     count: int = Field(ge=1, le=100_000)
@@ -59,7 +59,7 @@ def read_pools(path: Path) -> list[NodeSpec]:
     """The nodes of a SimulatedNodes document. Raises InvalidInput with file, pool and field."""
     document = load_document(path, POOLS_KIND, SimulatedNodes)
     return [
-        _pool_node(pool, number, where=f"{path}: pools.{position}.template")
+        _pool_node(pool, number, where=f"{path}: pools[{position}].template")
         for position, pool in enumerate(document.pools)
         for number in range(pool.count)
     ]

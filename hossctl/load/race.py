@@ -11,7 +11,7 @@ from hoss.client.dispatcher import submission
 from hoss.model.pod import Workload
 from hoss.v1 import resolver_pb2
 from hossctl.choices import Mix
-from hossctl.console import Document
+from hossctl.console import Document, counted
 from hossctl.endpoints import Clients
 from hossctl.figures import camel
 from hossctl.load import report
@@ -41,12 +41,13 @@ class Race:
     def line(self) -> str:
         """The outcome in one sentence."""
         if self.checked:
-            refused = f"{self.placement.conflicts:,} placements refused in time and placed elsewhere"
-            return f"{refused}; {self.oversold_nodes:,} nodes oversold"
+            refused = f"{counted(self.placement.conflicts, 'placement')} refused in time and made elsewhere"
+            return f"{self.oversold_nodes:,} nodes oversold: {refused}"
         if not self.oversold_nodes:
-            return "by luck nothing was oversold this time"
+            return "by luck no node was oversold this time"
         return (
-            f"{self.oversold_nodes:,} of {NODES} nodes oversold, by {self.oversold_pods:,} of {PODS:,} pods"
+            f"{self.oversold_nodes:,} of {NODES} nodes oversold: {self.oversold_pods:,} of {PODS:,} pods do not"
+            " fit where they were put, and a kubelet would reject them"
         )
 
     def as_json(self) -> Document:

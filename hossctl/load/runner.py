@@ -172,8 +172,9 @@ class Tracker:
 
 def reason_kinds(text: str) -> str:
     """A reason without its counts. "0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had taints." gives
-    "Insufficient cpu, node(s) had taints", and so does the same text with other numbers."""
-    _, _, reasons = text.partition("nodes are available: ")
+    "Insufficient cpu, node(s) had taints", and so does the same text with other numbers, and with what
+    preemption said after it."""
+    _, _, reasons = text.partition(" preemption: ")[0].partition("nodes are available: ")
     if not reasons:
         return text
     return ", ".join(sorted({_COUNT.sub("", part.strip()) for part in reasons.rstrip(".").split(", ")}))

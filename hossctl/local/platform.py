@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-from hoss.contexts import Context, load_contexts, save_contexts
+from hoss.contexts import LOCAL, Context, load_contexts, save_contexts
 from hoss.errors import HossError, InvalidInput
 from hoss.host import THIS_HOST
 from hoss.redis_accounts import DISPATCHER, RESOLVER, RedisAccount, password_in
@@ -31,7 +31,6 @@ OPERATOR = Identity(CallerKind.CLIENT, "operator", Role.ADMIN)  # who started th
 _REBALANCER = Identity(CallerKind.CLIENT, "rebalance-controller", Role.OPERATE)
 _DASHBOARD_CLIENT = Identity(CallerKind.CLIENT, "dashboard", Role.OPERATE)
 _VIEWER = Identity(CallerKind.CLIENT, "operator", Role.OPERATE)  # who follows a link to the dashboard
-_LOCAL_CONTEXT = "local"
 _WORKER_PREFIX = "worker-"
 CONTROLLER = "rebalance-controller"  # its process
 DASHBOARD = "dashboard"  # likewise
@@ -460,7 +459,7 @@ def start(directory: Path, options: PlatformOptions) -> PlatformState:
     try:
         state = starter.start()
         context = Context(state.dispatcher, ",".join(state.resolvers), state.tls_dir)
-        save_contexts(directory, load_contexts(directory).with_context(_LOCAL_CONTEXT, context))
+        save_contexts(directory, load_contexts(directory).with_context(LOCAL, context))
     except BaseException:
         stop(directory, starter.state)
         raise
@@ -489,8 +488,8 @@ def stop(directory: Path, state: PlatformState) -> list[str]:
         left.unlink(missing_ok=True)
     shutil.rmtree(directory / WORKERS_DIRECTORY, ignore_errors=True)
     known = load_contexts(directory)
-    if _LOCAL_CONTEXT in known.contexts:
-        save_contexts(directory, known.with_context(_LOCAL_CONTEXT, None))
+    if LOCAL in known.contexts:
+        save_contexts(directory, known.with_context(LOCAL, None))
     return killed
 
 

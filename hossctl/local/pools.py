@@ -18,6 +18,7 @@ from pydantic import Field, field_validator, model_validator
 from hoss.config import API_VERSION, Document, checked, parse_document, read_text, with_flags
 from hoss.errors import ConfigError, InvalidInput, NotFound
 from hoss.manifests.fields import check_key, check_label_value
+from hossctl.console import warn
 from hossctl.local.platform import PlatformState, Starter, WorkerOptions
 from scheduler_worker.config import KIND as WORKER_KIND
 from scheduler_worker.config import (
@@ -27,6 +28,7 @@ from scheduler_worker.config import (
     chosen_algorithm,
     chosen_profile,
     factories,
+    ineffective_strategy,
 )
 from scheduler_worker.core.plugins import REGISTRY
 
@@ -43,7 +45,11 @@ class WorkerPool(Document):
     """Equal workers, named `<name>-1` and on."""
 
     # Begins the names of its workers.
-    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=50)
+    name: str = Field(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        max_length=50,
+        description="a name of at most 50 lower-case letters, digits and '-', with a letter or digit at both ends",
+    )
 
     # How many; with 0 the pool stays in the document and has no worker.
     count: int = Field(default=1, ge=0, le=1000)
@@ -144,7 +150,7 @@ def read_platform(path: Path) -> PlatformDocument:
     document = document.model_copy(update={"pools": pools})
     for position, pool in enumerate(document.pools):
         for worker in pool.workers()[:1]:  # the others are equal
-            check_worker(worker, where=f"{path}: pools.{position}")
+            check_worker(worker, where=f"{path}: pools[{position}]")
     beside = {
         name: path.parent / given
         for name in ("policy", "rebalance")
@@ -162,7 +168,7 @@ def _beside(pool: WorkerPool, directory: Path) -> WorkerPool:
 
 def check_worker(worker: WorkerOptions, *, where: str) -> None:
     """Raise ConfigError for a name, label, profile, plugin or algorithm that the worker's process would
-    refuse."""
+    refuse. Warns of a label `strategy` without effect."""
     try:
         document = worker.document and parse_document(worker.document, WORKER_KIND, WorkerConfig, where="")
         flags = dict(pairwise(worker.flags))
@@ -175,7 +181,9 @@ def check_worker(worker: WorkerOptions, *, where: str) -> None:
         }
         config = with_flags(document or WorkerConfig(), given)
         chosen_algorithm(config.algorithm)
-        chosen_profile(config, REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP))))
+        name, _ = chosen_profile(config, REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP))))
+        if strategy := ineffective_strategy(config, name):
+            warn(f"{where}: label strategy={strategy} names no profile; the worker ranks nodes by {name}")
     except ConfigError as exc:
         # The place in the document that was made of a pool is one of the pool's own fields.
         place = exc.where.removeprefix("flags").removeprefix("profiles[0].")

@@ -4,8 +4,8 @@ Nodes: sn, cpu_milli, memory_mib, gpu (cards), model (of the cards). Pods: name,
 num_gpu, gpu_milli (below 1000: a share of one card), gpu_spec (card models allowed, separated by |, empty for
 any), qos, and times in seconds.
 
-The trace has 23 pod lists. Four of them, openb_pod_list_multigpu*, have only the first five columns of
-eleven: their pods come at the beginning and stay."""
+Four of the trace's pod lists, openb_pod_list_multigpu*, have only the first five columns of eleven: their
+pods come at the beginning and stay."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,11 +3,11 @@
 from operator import itemgetter
 
 from hoss.client.dispatcher import DispatcherClient
-from hoss.errors import NotFound, TransportError
+from hoss.errors import NotFound, TransportError, did_you_mean
 from hoss.manifests.selectors import parse_label_selector
 from hossctl.console import Document, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
-from hossctl.kinds import OBJECT_KINDS, Kind, Query, did_you_mean
+from hossctl.kinds import OBJECT_KINDS, Kind, Query
 from hossctl.views.cluster_objects import budget_document, object_document
 from hossctl.views.objects import job_document, node_document, pod_document, tenant_document, worker_document
 

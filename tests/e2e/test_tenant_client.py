@@ -211,7 +211,7 @@ def test_a_tenants_user_submits_waits_watches_and_deletes(
         "spec": {"containers": [container], "priorityClassName": "unknown"},
     }
     submitted = hoss("submit", "-f", "-", "--wait", *there[2:], stdin=json.dumps(pod))
-    assert "1 of 1 pods bound" in submitted.stderr
+    assert "1 of 1 pod bound" in submitted.stderr
     assert hoss.json("describe", "pod", "small", *there)["phase"] == "Bound"
 
     async def first_seen() -> str:

@@ -267,7 +267,7 @@ async def test_a_worker_told_to_stop_answers_for_what_it_holds(dispatcher, resol
     [
         (["--label", "a=1", "--label", "a=2"], "'a' is given twice, as '1' and as '2'"),
         (["--label", "nothing"], "'nothing' is not of the form key=value"),
-        (["--window", "0"], "window: Input should be greater than or equal to 1"),
+        (["--window", "0"], "window: is 0, where a whole number from 1 to 100,000 belongs"),
     ],
 )
 def test_a_wrong_flag_is_named_and_nothing_starts(flags, complaint):

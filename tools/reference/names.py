@@ -35,19 +35,19 @@ class Name:
     meaning: str
 
 
-_EVERYONE, _COMMANDS, _SERVICES = "everything", "`hoss`", "services"
+_EVERYONE, _COMMANDS, _CLIENTS, _SERVICES = "everything", "`hoss`", "clients", "services"
 
 VARIABLES = (
     Variable(
         "HOSS_DISPATCHER",
-        _COMMANDS,
+        _CLIENTS,
         "Where the dispatcher is, `HOST:PORT`, several with commas; `--dispatcher` wins over it.",
     ),
-    Variable("HOSS_RESOLVER", _COMMANDS, "Where the resolvers are, likewise; `--resolver` wins over it."),
+    Variable("HOSS_RESOLVER", _CLIENTS, "Where the resolvers are, likewise; `--resolver` wins over it."),
     Variable(
         "HOSS_CONTEXT",
-        _COMMANDS,
-        "The context of a command without an address; else the one that `hoss login` or `hoss context use`"
+        _CLIENTS,
+        "The context of a command or client without an address; else the one that `hoss login` or `hoss context use`"
         " chose.",
     ),
     Variable(

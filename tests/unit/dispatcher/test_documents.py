@@ -48,53 +48,56 @@ rules:
 @pytest.mark.parametrize(
     ("rules", "told"),
     [
-        ("[]", ["rules", "at least 1 item"]),
+        ("[]", ["rules", "is an empty list"]),
         (
             "[{name: a, balance: {algorithm: Luck}}]",
-            ["rules.0.balance.algorithm", "'Luck'", "LeastOutstanding"],
+            ["rules[0].balance.algorithm", "'Luck'", "LeastOutstanding"],
         ),
         (
             "[{name: a, balance: {algorithm: Random, bound: 2}}]",
-            ["rules.0.balance", "bound is a parameter of ConsistentHash, not of Random"],
+            ["rules[0].balance", "bound is a parameter of ConsistentHash, not of Random"],
         ),
-        ("[{name: a, balance: {algorithm: ConsistentHash, bound: 0.5}}]", ["rules.0.balance.bound", "0.5"]),
+        ("[{name: a, balance: {algorithm: ConsistentHash, bound: 0.5}}]", ["rules[0].balance.bound", "0.5"]),
         (
             "[{name: a, balance: {algorithm: PowerOfTwoChoices, choices: 9}}]",
-            ["rules.0.balance.choices", "9"],
+            ["rules[0].balance.choices", "9"],
         ),
         (
             "[{name: a, balance: {algorithm: WeightedRoundRobin, weightLabel: '-'}}]",
             ["weightLabel", "no valid key"],
         ),
-        ("[{name: a, nodes: {partition: Soft}}]", ["rules.0.nodes", "selects every node"]),
+        ("[{name: a, nodes: {partition: Soft}}]", ["rules[0].nodes", "selects every node"]),
         (
             "[{name: a, nodes: {matchLabels: {pool: b}, partition: Half}}]",
-            ["rules.0.nodes.partition", "'Half'"],
+            ["rules[0].nodes.partition", "'Half'"],
         ),
         (
             "[{name: a, match: {labels: {matchExpressions: [{key: x, operator: In, values: [a b]}]}}}]",
-            ["rules.0.match.labels.matchExpressions.0", "'a b'"],
+            ["rules[0].match.labels.matchExpressions[0]", "'a b'"],
         ),
-        ("[{name: a, fallback: Never}]", ["rules.0.fallback", "'Never'", "AnyWorker"]),
-        ("[{name: a, wrkers: {}}]", ["rules.0.wrkers", "not permitted"]),
+        ("[{name: a, fallback: Never}]", ["rules[0].fallback", "'Never'", "AnyWorker"]),
+        ("[{name: a, wrkers: {}}]", ["rules[0].wrkers", "is no field here", "did you mean 'workers'?"]),
         ("[{name: a}, {name: a}]", ["rules", "must differ"]),
         (
             "[{name: a, match: {priority: {min: 5, max: 1}}}]",
-            ["rules.0.match.priority", "min 5 is above max 1"],
+            ["rules[0].match.priority", "min 5 is above max 1"],
         ),
         (
             "[{name: a, workers: {matchLabels: {'-x': y}}}]",
-            ["rules.0.workers.matchLabels", "-x", "no valid key"],
+            ["rules[0].workers.matchLabels", "-x", "no valid key"],
         ),
         (
             "[{name: a, workers: {matchExpressions: [{key: x, operator: Exists, values: [y]}]}}]",
-            ["rules.0.workers.matchExpressions.0", "takes no values"],
+            ["rules[0].workers.matchExpressions[0]", "takes no values"],
         ),
         (
             "[{name: a, workers: {matchExpressions: [{key: x, operator: Gt, values: [many]}]}}]",
             ["takes one whole number", "many"],
         ),
-        ("[{name: a, match: {qosClasses: [Best]}}]", ["rules.0.match.qosClasses.0", "'Best'", "Guaranteed"]),
+        (
+            "[{name: a, match: {qosClasses: [Best]}}]",
+            ["rules[0].match.qosClasses[0]", "'Best'", "Guaranteed"],
+        ),
     ],
 )
 def test_a_bad_policy_names_the_field_the_value_and_what_is_right(rules, told):
@@ -262,10 +265,10 @@ def test_a_rule_says_how_conflicts_of_its_pods_are_decided(written, rule):
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [
-        ("{criteria: Lenient}", "rules.0.conflicts.criteria"),
-        ("{commit: Sometimes}", "rules.0.conflicts.commit"),
-        ("{displace: {}}", "rules.0.conflicts.displace.minPriorityGap"),
-        ("{displace: {minPriorityGap: 0}}", "rules.0.conflicts.displace.minPriorityGap"),
+        ("{criteria: Lenient}", "rules[0].conflicts.criteria"),
+        ("{commit: Sometimes}", "rules[0].conflicts.commit"),
+        ("{displace: {}}", "rules[0].conflicts.displace.minPriorityGap"),
+        ("{displace: {minPriorityGap: 0}}", "rules[0].conflicts.displace.minPriorityGap"),
         (
             "{displace: {minPriorityGap: 5}, commit: AllOrNothing}",
             "displace is for pods that are reserved one by one",

@@ -95,7 +95,7 @@ def test_deleting_by_manifest_takes_what_it_names(hoss, a_pod):
     hoss.dispatcher.pods = [a_pod("p")]
     hoss("submit", "-f", "-", stdin=ALL)
     result = hoss("delete", "-f", "-", stdin=NAMESPACE + "---\n" + POD)
-    assert (result.exit_code, result.stderr) == (0, "Namespace shop deleted\ndeleted 1 pods\n")
+    assert (result.exit_code, result.stderr) == (0, "Namespace shop deleted\ndeleted 1 pod\n")
     assert ObjectKey("Namespace", "", "shop") not in hoss.dispatcher.objects
 
 

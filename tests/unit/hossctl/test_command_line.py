@@ -254,7 +254,7 @@ def test_delete_names_what_was_not_there(hoss, a_pod):
     result = hoss("delete", "pod", "a", "b")
     assert result.exit_code == 1
     assert result.stderr == (
-        "deleted 1 pods\nerror: pod b: not there in namespace default; `hoss get pods -A` lists all\n"
+        "deleted 1 pod\nerror: pod b: not there in namespace default; `hoss get pods -A` lists all\n"
     )
 
 

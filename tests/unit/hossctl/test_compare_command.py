@@ -81,6 +81,67 @@ def test_bad_input_is_one_sentence(hoss, options, problem):
     assert result.stderr.count("\n") == 1
 
 
+NODES = "sn,cpu_milli,memory_mib,gpu,model\na,8000,16000,0,\nb,8000,16000,0,\n"
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n"  # as in the lists without times
+
+
+@pytest.fixture
+def planned(hoss, monkeypatch, tmp_path):
+    """What a command would measure, with three pod lists of one, two and three pods."""
+    (tmp_path / "nodes.csv").write_text(NODES)
+    for pods in (1, 2, 3):
+        rows = "".join(f"p{number},1000,1000,0,0\n" for number in range(pods))
+        (tmp_path / f"openb_pod_list_{pods}.csv").write_text(PODS + rows)
+    plans = []
+    monkeypatch.setattr(
+        "hossctl.commands.compare.run_comparison", lambda measuring, *_: plans.append(measuring.plan)
+    )
+
+    def run(*options):
+        result = hoss("bench", "compare", "--trace-nodes", "nodes.csv", "--modes", "multi-hoss", *options)
+        return (result, plans[0] if plans else None)
+
+    return run
+
+
+def test_each_of_several_pod_lists_is_a_load_of_its_own(planned):
+    _, plan = planned("--trace-pods", "openb_pod_list_*.csv", "--workers", "2,4")
+    assert [(cell.load, cell.workers, cell.nodes, cell.pods) for cell in plan.cells] == [
+        (f"openb_pod_list_{pods}", workers, 2, pods) for pods in (1, 2, 3) for workers in (2, 4)
+    ]
+    assert {name: trace.pods for name, trace in plan.traces.items()} == {
+        f"openb_pod_list_{pods}": pods for pods in (1, 2, 3)
+    }
+
+
+def test_a_single_pod_list_is_the_load_trace_beside_generated_ones(planned):
+    _, plan = planned("--trace-pods", "openb_pod_list_3.csv", "--loads", "uniform,trace", "--nodes", "50")
+    assert [(cell.load, cell.nodes, cell.pods) for cell in plan.cells] == [
+        ("uniform", 50, 0),
+        ("trace", 2, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        (["nothing_*.csv"], "--trace-pods: no file is named like nothing_*.csv"),
+        (
+            ["openb_pod_list_1.csv", "./openb_pod_list_1.csv.gz"],
+            (
+                "--trace-pods: openb_pod_list_1.csv and openb_pod_list_1.csv.gz would both be the load "
+                "openb_pod_list_1; rename one"
+            ),
+        ),
+        (["openb_pod_list_1.csv", "none.csv"], "none.csv: cannot be read: No such file or directory"),
+    ],
+)
+def test_pod_lists_that_cannot_be_told_apart_or_read_are_refused(planned, files, problem):
+    result, plan = planned(*(text for file in files for text in ("--trace-pods", file)))
+    assert (result.exit_code, plan) == (2, None)
+    assert result.stderr == f"error: {problem}\n"
+
+
 def test_a_file_that_cannot_be_written_is_found_out_before_anything_is_measured(hoss):
     result = hoss("bench", "compare", "--json", "/nowhere/compare.json")
     assert (result.exit_code, "its directory /nowhere is not there" in result.stderr) == (2, True)

@@ -119,9 +119,9 @@ def test_the_document_says_what_decision_cost_a_foreign_redis_and_churn_mean_for
         assert word in notes
 
 
-@pytest.mark.parametrize(("speedup", "said"), [(0.0, []), (10.0, ["the trace comes at a rate of its own"])])
+@pytest.mark.parametrize(("speedup", "said"), [(0.0, []), (10.0, ["trace comes at a rate of its own"])])
 def test_the_document_says_that_a_trace_in_its_own_time_shows_no_throughput(speedup, said):
     pods = [TracePod(Workload(f"p{second}", PodTemplate(PodSpec())), second, None) for second in (0.0, 60.0)]
     trace = trace_of([], pods, speedup)
-    notes = notes_on(Plan([a_cell(load="trace")], 1, 1, trace=trace), MACHINE)
+    notes = notes_on(Plan([a_cell(load="trace")], 1, 1, traces={"trace": trace}), MACHINE)
     assert [note.partition(":")[0] for note in notes] == said

@@ -45,11 +45,15 @@ def test_a_pool_is_so_many_nodes_of_its_template_and_they_take_turns_through_the
 @pytest.mark.parametrize(
     ("wrong", "right", "problem"),
     [
-        ("count: 0", "count: 3", r"nodes.yaml: pools.0.count: .*greater than or equal to 1"),
+        (
+            "count: 0",
+            "count: 3",
+            r"nodes.yaml: pools\[0\].count: is 0, where a whole number from 1 to 100,000 belongs",
+        ),
         ("name: large", "name: small", "pools must differ in name; given more than once: small"),
-        ("colour: red", "zones: [a, b]", "pools.0.colour"),
-        ('cpu: "4k4"', 'cpu: "4"', r"pools.0.template: status.allocatable.*4k4"),
-        ("labels: [disk]", "labels: {disk: ssd}", r"pools.0.template: metadata.labels"),
+        ("colour: red", "zones: [a, b]", r"pools\[0\].colour"),
+        ('cpu: "4k4"', 'cpu: "4"', r"pools\[0\].template: status.allocatable.*4k4"),
+        ("labels: [disk]", "labels: {disk: ssd}", r"pools\[0\].template: metadata.labels"),
         (
             "apiVersion: hoss.dev/v1",
             "apiVersion: hoss.dev/v1alpha1",

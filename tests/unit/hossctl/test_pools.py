@@ -39,7 +39,7 @@ def test_a_pool_takes_the_profile_of_a_file_of_kube_scheduler_beside_the_documen
     pool = "pools: [{name: a, kube_scheduler_config: scheduler.yaml, profile: %s}]"
     (worker,) = read_platform(written(tmp_path, pool % "b")).workers
     assert worker.flags == ("--profile", "b", "--kube-scheduler-config", str(tmp_path / "scheduler.yaml"))
-    with pytest.raises(ConfigError, match=r"pools.0.profile: 'c' is none of a, b"):
+    with pytest.raises(ConfigError, match=r"pools\[0\].profile: 'c' is none of a, b"):
         read_platform(written(tmp_path, pool % "c"))
 
 
@@ -53,15 +53,15 @@ def test_a_directory_stands_for_its_document_and_the_policy_is_beside_it(tmp_pat
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("pools: []", "pools: Tuple should have at least 1 item"),
+        ("pools: []", "pools: is an empty list, where a list of 1 item or more belongs"),
         ("pools: [{name: a}, {name: a}]", "pools must differ in name; given more than once: a"),
-        ("pools: [{name: A}]", "pools.0.name: String should match pattern"),
-        ("pools: [{name: a, count: -1}]", "pools.0.count: Input should be greater than or equal to 0"),
-        ("pools: [{name: a, workers: 3}]", "pools.0.workers: Extra inputs are not permitted"),
-        ("pools: [{name: a, labels: {'': x}}]", "pools.0.labels"),
-        ("pools: [{name: a, profile: nope}]", "pools.0.profile: 'nope' is none of spread"),
+        ("pools: [{name: A}]", "pools[0].name: is 'A', where a name of at most 50"),
+        ("pools: [{name: a, count: -1}]", "pools[0].count: is -1, where a whole number from 0"),
+        ("pools: [{name: a, workers: 3}]", "pools[0].workers: is no field here"),
+        ("pools: [{name: a, labels: {'': x}}]", "pools[0].labels"),
+        ("pools: [{name: a, profile: nope}]", "pools[0].profile: 'nope' is none of spread"),
         ("pools: [{name: a, profile: spread, plugins: [{name: x}]}]", "profile and plugins were both given"),
-        ("pools: [{name: b}, {name: a, plugins: [{name: Nope}]}]", "pools.1.plugins"),
+        ("pools: [{name: b}, {name: a, plugins: [{name: Nope}]}]", "pools[1].plugins"),
         ("pools: [{name: a, plugins: [{name: x}, {name: x}]}]", "given more than once: x"),
         ("pools: [{name: a}", "is no valid YAML or is cut off"),
     ],
@@ -77,7 +77,7 @@ def test_a_bad_document_is_refused_with_the_place(tmp_path, text, problem):
 @pytest.mark.parametrize(
     ("worker", "problem"),
     [
-        (WorkerOptions("No"), "worker No: name: String should match pattern"),
+        (WorkerOptions("No"), "worker No: name: is 'No', where a name of lower-case"),
         (WorkerOptions("w", flags=("--profile", "nope")), "worker w.profile: 'nope' is none of"),
         (WorkerOptions("w", document="kind: WorkerConfig"), "apiVersion: is missing"),
     ],
@@ -132,5 +132,5 @@ def test_a_pool_names_its_algorithm_and_one_that_is_not_there_is_refused_with_it
     (worker,) = read_platform(path).workers
     assert worker.flags == ("--algorithm", "best-fit")
     path.write_text(document % "fastest")
-    with pytest.raises(ConfigError, match=r"pools\.0\.algorithm: 'fastest' is none of best-fit"):
+    with pytest.raises(ConfigError, match=r"pools\[0\]\.algorithm: 'fastest' is none of best-fit"):
         read_platform(path)

@@ -54,7 +54,7 @@ def test_the_example_can_be_used():
         ('windows: [{days: [], begin: "06:00", end: "07:00"}]', "the window never opens"),
         ("timeZone: Mars/Olympus", "is no time zone"),
         ("namespaces: {include: [a, b], exclude: [b]}", "both included and excluded: b"),
-        ("goals: [{goal: tidy}]", "goals.0.goal"),
+        ("goals: [{goal: tidy}]", "goals[0].goal"),
         ("unknown: 1", "unknown"),
     ],
 )

@@ -96,6 +96,8 @@ def test_reasons_are_counted_by_kind():
     [
         ("0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had untolerated taint(s).",
         "Insufficient cpu, node(s) had untolerated taint(s)"),
+        ("0/9 nodes are available: 9 Insufficient cpu. preemption: 0/9 nodes are available: 9 No preemption.",
+        "Insufficient cpu"),
         ("no worker is registered", "no worker is registered"),
     ],
 )  # fmt: skip

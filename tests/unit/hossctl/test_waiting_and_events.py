@@ -1,14 +1,17 @@
 """wait, events, dry runs, and what people read in describe, with services in memory."""
 
 import io
+import json
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from waiting import wait_until
 
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hoss.v1 import dispatcher_pb2 as pb
+from hoss.wire.convert import node_to_proto
 from hossctl.console import announced
 from hossctl.endpoints import Endpoints
 from hossctl.views.events import follow_events
@@ -116,18 +119,82 @@ async def test_a_watch_of_events_goes_on_with_new_ones_alone(eventful):
     await followed.aclose()
 
 
-def test_a_dry_run_sends_nothing_and_says_what_it_would(hoss, tmp_path):
+def test_a_dry_run_sends_nothing_and_says_what_would_become_of_everything(hoss, a_pod, tmp_path):
     (tmp_path / "all.yaml").write_text(MANIFESTS)
     told = hoss("submit", "-f", "all.yaml", "--dry-run")
     assert told.exit_code == 0, told.stderr
     assert told.stderr.splitlines() == [
-        "Namespace shop valid",
-        "pod/a valid (1 pods)",
+        "Namespace shop would be created",
+        "pod/a valid (1 pod)",
         "job/j valid (3 pods)",
         "dry run: nothing was sent",
     ]
     assert not hoss.dispatcher.submitted
     assert not hoss.dispatcher.objects
+
+    hoss("submit", "-f", "all.yaml")
+    hoss.dispatcher.submitted.clear()
+    hoss.dispatcher.pods = [a_pod("a"), a_pod("j-2")]
+    again = hoss("submit", "-f", "all.yaml", "--dry-run")
+    remedy = "delete it first, or submit under another name"
+    assert (again.exit_code, again.stderr.splitlines()) == (
+        1,
+        [
+            "Namespace shop unchanged",
+            f"error: pod/a would be refused: it is there already; {remedy}",
+            f"error: job/j would be refused: pod j-2 is there already; {remedy}",
+            "dry run: nothing was sent",
+        ],
+    )
+    hoss.dispatcher.pods, hoss.dispatcher.jobs = [], [pb.JobInfo(namespace="default", name="j")]
+    refused = json.loads(hoss("submit", "-f", "all.yaml", "--dry-run", "-o", "json").stdout)
+    assert [one.get("refused") for one in refused["workloads"]] == [None, "it is there already"]
+    assert not hoss.dispatcher.submitted
+
+
+def test_a_dry_run_of_a_large_job_reads_names_instead_of_asking_for_each(hoss, a_pod, monkeypatch, tmp_path):
+    (tmp_path / "large.yaml").write_text(MANIFESTS.replace("parallelism: 3", "parallelism: 3000"))
+    monkeypatch.setattr(type(hoss.dispatcher), "get_pod", None)
+    assert hoss("submit", "-f", "large.yaml", "--dry-run").exit_code == 0
+    hoss.dispatcher.pods = [a_pod("j-2999")]
+    told = hoss("submit", "-f", "large.yaml", "--dry-run").stderr
+    assert "job/j would be refused: pod j-2999 is there already" in told
+
+
+def test_a_dry_run_says_which_nodes_would_change(hoss, a_node, tmp_path):
+    (tmp_path / "nodes.yaml").write_text(
+        "".join(
+            f"apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\nstatus: {{allocatable: {{cpu: {cpu}, pods: 110}}}}\n---\n"
+            for name, cpu in (("same", 4), ("larger", 8), ("new", 4))
+        )
+    )
+    hoss("submit", "-f", "nodes.yaml")
+    held = {node.name: node for node in hoss.resolver.upserted}
+    hoss.resolver.nodes = [
+        resolver_pb2.NodeInfo(spec=node_to_proto(node))
+        for node in (held["same"], replace(held["same"], name="larger"))
+    ]
+    told = hoss("submit", "-f", "nodes.yaml", "--dry-run").stderr.splitlines()
+    assert told[:3] == ["1 node unchanged", "1 node would be changed", "1 node would be added"]
+
+
+def test_a_dry_run_without_a_platform_checks_what_can_be_checked(hoss, monkeypatch, tmp_path):
+    (tmp_path / "all.yaml").write_text(MANIFESTS)
+    monkeypatch.delenv("HOSS_DISPATCHER")
+    told = hoss("submit", "-f", "all.yaml", "--dry-run")
+    assert (told.exit_code, told.stderr.splitlines()) == (
+        0,
+        [
+            "Namespace shop valid",
+            "pod/a valid (1 pod)",
+            "job/j valid (3 pods)",
+            (
+                "names were not looked up: no platform is running here: start one with `hoss up`, or name one"
+                " with --dispatcher"
+            ),
+            "dry run: nothing was sent",
+        ],
+    )
 
 
 def test_a_dry_run_of_a_deletion_finds_what_is_there_and_deletes_nothing(hoss, a_pod):

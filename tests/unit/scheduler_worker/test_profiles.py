@@ -7,7 +7,7 @@ from hoss.errors import ConfigError
 from hoss.model.cluster import Cluster
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
-from scheduler_worker.config import KIND, WorkerConfig, chosen_profile
+from scheduler_worker.config import KIND, WorkerConfig, chosen_profile, ineffective_strategy
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.offline.scheduler import examine, explain_placement
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
@@ -59,6 +59,21 @@ def test_a_worker_takes_what_is_configured_then_what_its_label_names_then_spread
     assert chosen_profile(config(**fields), REGISTRY)[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("fields", "ineffective"),
+    [
+        ({}, ""),
+        ({"labels": {"strategy": "binpack"}}, ""),
+        ({"labels": {"strategy": "blue-green"}}, "blue-green"),
+        ({"labels": {"strategy": "blue-green"}, "profile": "fgd"}, ""),
+        ({"labels": {"strategy": "mine"}, "algorithm": "best-fit"}, ""),
+    ],
+)
+def test_a_strategy_without_effect_is_told_unless_something_else_says_how_to_place(fields, ineffective):
+    made = config(**fields)
+    assert ineffective_strategy(made, chosen_profile(made, REGISTRY)[0]) == ineffective
+
+
 def test_a_label_may_name_a_profile_of_the_document():
     text = "profiles: [{name: mine, ties: Drawn, plugins: [{name: NodeResourcesFit, weight: 4}]}]"
     name, profile = chosen_profile(config(text, labels={"strategy": "mine"}), REGISTRY)
@@ -86,10 +101,13 @@ def test_a_label_may_name_a_profile_of_the_document():
         ),
         (
             "profiles: [{name: a, plugins: [{name: GpuBestFit, weight: -1}]}]",
-            r"profiles.0.plugins.0.weight: .*-1",
+            r"profiles\[0\].plugins\[0\].weight: .*-1",
         ),
-        ("profiles: [{name: a, plugins: [{name: X}, {name: X}]}]", "profiles.0.plugins: .*more than once: X"),
-        ("profiles: [{name: a, ties: Any, plugins: []}]", "profiles.0.ties: .*'Any'"),
+        (
+            "profiles: [{name: a, plugins: [{name: X}, {name: X}]}]",
+            r"profiles\[0\].plugins: .*more than once: X",
+        ),
+        ("profiles: [{name: a, ties: Any, plugins: []}]", r"profiles\[0\].ties: .*'Any'"),
     ],
 )
 def test_a_wrong_profile_is_refused_at_its_field(text, problem):

@@ -167,9 +167,9 @@ def test_a_gate_that_could_say_nothing_is_found_out_before_anything_is_measured(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("{}", "machine: Field required"),
+        ("{}", "machine: is missing"),
         ('{"schema": "hoss.dev/bench-compare/v9"}', "a comparison of hoss.dev/bench-compare/v1 is needed"),
-        ("no json", "Invalid JSON"),
+        ("no json", "is no JSON: "),
         (None, "cannot be read"),
     ],
 )
