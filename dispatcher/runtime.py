@@ -330,15 +330,19 @@ class Runtime:
     async def _confirm(self) -> None:
         """End the leases of commits, so that their reservations stay until they are released."""
         batch, self._unconfirmed = self._unconfirmed, []
-        if not _commits_of(batch):
+        commits = merge_commits([confirm.commits for confirm in batch])
+        if not commits:
             return
 
         async def ask() -> int:
             # A repeated call also has what came meanwhile. Its leases would end if it waited for an answer
             # that was lost.
-            batch.extend(self._unconfirmed)
-            self._unconfirmed = []
-            return await self.ledger.confirm(_commits_of(batch))
+            nonlocal commits
+            later, self._unconfirmed = self._unconfirmed, []
+            if later:
+                batch.extend(later)
+                commits = merge_commits([commits, *(confirm.commits for confirm in later)])
+            return await self.ledger.confirm(commits)
 
         context = None if self.traces is None else self.traces.confirming(batch)
         began_ns = now_ns()
@@ -348,7 +352,7 @@ class Runtime:
             self.traces.confirmed(batch, context, began_ns)
         rows = np.concatenate([confirm.rows for confirm in batch])
         uids = np.concatenate([confirm.uids for confirm in batch])
-        if confirmed < sum(len(seqs) for seqs in _commits_of(batch).values()):
+        if confirmed < sum(len(seqs) for seqs in commits.values()):
             self.spawn(self._verify_confirmed(rows, uids))  # no later confirmation waits for that
         else:
             self._note_confirmed(rows, uids)
@@ -420,7 +424,3 @@ class Runtime:
         await self.until_answered(
             lambda: self.journal.drop(submission.key, submission.order, prefixes), "journal"
         )
-
-
-def _commits_of(confirms: list[m.Confirm]) -> dict[int, NDArray[np.uint64]]:
-    return merge_commits([confirm.commits for confirm in confirms])

@@ -103,9 +103,8 @@ class Admission:
             if not message.request_id:
                 message.request_id = random_uid_text(self._rng)
             order = await in_turns(reading_order(message, self._max_pod_terms))
-            refusal = self._runtime.machine.pressure.refusal(
-                order.pod_count, order.record_bytes, self._runtime.now(), tenant
-            )
+            pressure, now = self._runtime.machine.pressure, self._runtime.now()
+            refusal = await in_turns(pressure.refusal(order.pod_count, order.record_bytes, now, tenant))
             if refusal is not None:
                 if refusal.retry_after_seconds is None:
                     raise InvalidInput(refusal.text, where="submit")

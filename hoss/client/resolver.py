@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 # Answers come in milliseconds. Calls that touch every node or every reservation have more time.
 _CALL_SECONDS = 10.0
-_CONFIRM_SECONDS = 2.0  # leases go on meanwhile, also those of commits that the next call confirms
+# Leases go on meanwhile: of what the next call confirms, and of the rest of a commit, which is confirmed when
+# what was not ready of it is released. A repeated call finds the work of the one before done.
+_LEASED_CALL_SECONDS = 2.0
 _LONG_CALL_SECONDS = 60.0
 _REBUILD_SECONDS = 600.0
 _BIND_SECONDS = 30.0  # the resolver waits 20 s for an API server
@@ -100,7 +102,7 @@ class ResolverClient:
             term=self.term,
             journal_write=self.journal_write(),
         )
-        return int((await self._call(self.stub.Confirm, request, _CONFIRM_SECONDS)).confirmed)
+        return int((await self._call(self.stub.Confirm, request, _LEASED_CALL_SECONDS)).confirmed)
 
     async def release(
         self,
@@ -123,7 +125,7 @@ class ResolverClient:
             as_of=[pb.ShardPosition(shard=shard, seq=seq) for shard, seq in known],
             ledger_epoch=ledger_epoch,
         )
-        return await self._call(self.stub.Release, request)
+        return await self._call(self.stub.Release, request, _LEASED_CALL_SECONDS)
 
     async def move(self, request: pb.MoveRequest) -> pb.MoveReply:
         """Make a step of moves, under the dispatcher's term."""

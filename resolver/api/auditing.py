@@ -91,4 +91,5 @@ def _shard_accounts(shard: int, state: ShardState) -> ShardAccounts:
         group_pods={key: pods for key, (_, pods) in state.groups.items()},
         commit_faults=state.commit_faults,
         moved=state.moved,
+        damaged=state.damaged,
     )

@@ -73,8 +73,14 @@ class Availability:
         if self._clock() - self._counted_at >= _COUNT_SECONDS:
             self._counted_at = self._clock()
             with contextlib.suppress(LedgerUnavailable, LedgerLostError):  # the next check says so
-                self.tables = await self._ledger.table_sizes()
+                await self._count()
         return ""
+
+    async def _count(self) -> None:
+        damaged = self.tables.get("damaged", 0)
+        self.tables = await self._ledger.table_sizes()
+        if self.tables.get("damaged", 0) > damaged:
+            logger().warning("reservations_damaged", set_aside=self.tables["damaged"], see="hoss audit")
 
     async def _try_recovery(self, lost: LedgerLostError) -> str:
         problem = str(lost)

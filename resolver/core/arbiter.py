@@ -64,6 +64,7 @@ class Arbiter(Shard):
     def look_up(self, uids: Sequence[Uid]) -> list[Reservation | None]:
         """The pods' reservations. What was prepared under a fenced epoch is aborted first: nobody may commit
         it any more."""
+        self.set_aside(uids)
         in_force = set(self.workers.values())
         dead = [
             uid
@@ -97,6 +98,7 @@ class Arbiter(Shard):
         """Rulings in the proposal's order, and the nodes that refused any pod."""
         if (undecided := self._admits_proposal(proposal)) is not None:
             return [Ruling(undecided, int(node)) for node in proposal.nodes[:, 0]], []
+        self.set_aside(uid_bytes(proposal.uids))
         if self._is_plain(proposal):
             return self._commit_plain(proposal, deadline_ms)
         seq, changed = self.seq + 1, Ordered()
@@ -245,14 +247,17 @@ class Arbiter(Shard):
 
     def release(
         self,
-        uids: Iterable[Uid],
+        uids: Sequence[Uid],
         seqs: Sequence[int] | None = None,
         *,
         as_of: int | None = None,
         unconfirmed: bool = False,
+        over: Sequence[int] = (),
     ) -> list[Uid]:
         """Release what pods hold. With `seqs`, release only what that very commit reserved; with `as_of`,
-        only what is not newer; with `unconfirmed`, nothing that is confirmed. Returns the released pods."""
+        only what is not newer; with `unconfirmed`, nothing that is confirmed. `over`: commits that end with
+        this, whatever is left of them. Returns the released pods."""
+        self.set_aside(uids)
         seq, changed, released, held_before = self.seq + 1, Ordered(), [], []
         for i, uid in enumerate(uids):
             held = self.reservations.get(uid)
@@ -272,9 +277,9 @@ class Arbiter(Shard):
         self.settle_evictions(released)
         for node in changed:
             self.fit_again(self.accounts[node])
-        if released:
+        if released or any(map(self.prepared.open, over)):
             runs = group_runs((held for held in held_before if not self.prepared.open(held.seq)), gone=True)
-            ended = self.prepared.end(held.seq for held in held_before)
+            ended = self.prepared.end((held.seq for held in held_before), over)
             self.publish(ShardChange(seq, tuple(changed), released=len(released), runs=runs, ended=ended))
         return released
 
@@ -293,6 +298,7 @@ class Arbiter(Shard):
 
         Prepared pods become one new commit. A commit that is not prepared, but still pending, gets a lease
         until `deadline_ms`."""
+        self.set_aside(uids)
         seq, now, committed = self.seq + 1, [], {}
         for uid, commit in zip(uids, seqs, strict=True):
             held = self.reservations.get(uid)
@@ -317,6 +323,7 @@ class Arbiter(Shard):
         a successor gets becomes the successor's reservation, and the source stays."""
         results, targets = [], {}
         for move in moves.rows(self.shards, self.shard):
+            self.set_aside((move.uid, move.target))
             own, target = self.reservations.get(move.uid), self.reservations.get(move.target)
             results.append(self._judge_move(move, own, target))
             if target is None or results[-1] is not MoveResult.MOVED or not self._is_target(move, target):
@@ -377,7 +384,7 @@ class Arbiter(Shard):
         while ended < len(expired) and len(held) < REAPED_PODS:
             held += [(uid, expired[ended]) for uid in self.pending.pop(expired[ended])[1]]
             ended += 1
-        released = self.release([uid for uid, _ in held], [seq for _, seq in held])
+        released = self.release([uid for uid, _ in held], [seq for _, seq in held], over=expired[:ended])
         if released:
             self.leases_ended = self.seq
         return len(released), ended < len(expired) or len(expired) == REAPED_COMMITS

@@ -99,6 +99,7 @@ class ShardAccounts:
     commit_faults: Sequence[CommitFault] = ()
     # Of pods that were moved here: node and commit of the source on another shard, which is being released.
     moved: Mapping[bytes, tuple[int, int]] = field(default_factory=dict)
+    damaged: Mapping[bytes, bytes] = field(default_factory=dict)  # reservations that cannot be read
 
     @property
     def terminating(self) -> NDArray[np.bool_]:
@@ -134,7 +135,25 @@ def audit(
         findings += (
             LedgerFinding(6, None, "", f"shard {shard.shard}: {fault.text}") for fault in shard.commit_faults
         )
+        findings += _damaged(shard)
     return findings + _reserved_twice(shards, names)
+
+
+def resource_name(schema: Sequence[str], resource: int) -> str:
+    """A resource that the schema does not have is one of a damaged record."""
+    return schema[resource] if resource < len(schema) else f"resource {resource}"
+
+
+def _damaged(shard: ShardAccounts) -> Iterator[LedgerFinding]:
+    for field_name, record in sorted(shard.damaged.items()):
+        uid = uid_text(field_name) if len(field_name) == UID_BYTES else ""
+        text = (
+            f"shard {shard.shard}: the reservation of {f'pod {uid}' if uid else 'no pod'} cannot be read"
+            f" ({len(record)} bytes) and was set aside: key {{hoss:{shard.shard}}}:damaged, field"
+            f" {field_name.hex()}; its node still counts it. `hoss audit --repair` gives that back and"
+            " forgets the record; the dispatcher has the pod reserved anew"
+        )
+        yield LedgerFinding(6, None, uid, text)
 
 
 def _name(names: Mapping[int, str], index: int) -> str:
@@ -160,7 +179,8 @@ def _overcommitted(
         allocatable, requested = amounts[row, resource].tolist()
         shrunk = bool(shard.accounts["flags"][row] & FLAG_SHRUNK)
         index = int(shard.indexes[row])
-        text = f"{_name(names, index)}: {schema[resource]} requested {requested} > allocatable {allocatable}"
+        amounts_text = f"requested {requested} > allocatable {allocatable}"
+        text = f"{_name(names, index)}: {resource_name(schema, resource)} {amounts_text}"
         text += " since it shrank or others put pods there" if shrunk else ""
         yield LedgerFinding(0 if shrunk else 1, index, "", text)
 
@@ -190,7 +210,7 @@ def _unequal_amounts(
     for row, resource in zip(*np.nonzero(reserved != requested), strict=True):
         index = int(shard.indexes[row])
         text = (
-            f"{_name(names, index)}: {schema[resource]} requested {requested[row, resource]}, "
+            f"{_name(names, index)}: {resource_name(schema, resource)} requested {requested[row, resource]}, "
             f"its reservations add up to {reserved[row, resource]} "
             f"({_holders(shard, shard.records['node'] == index)})"
         )

@@ -1,8 +1,9 @@
 """The repair of a shard: accounts, cards, ports and group counts become the sums of the reservations, and
 commits that are not confirmed get the lease that they lack.
 
-Reservations are promises to pods, so a repair never changes them. What is only prepared is no promise:
-without a lease it is given one that is over. A repair reports what reservations alone cannot tell."""
+Reservations are promises to pods, so a repair never changes them. One that cannot be read is forgotten:
+nobody knows what it promised. What is only prepared is no promise: without a lease it is given one that is
+over. A repair reports what reservations alone cannot tell."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from hoss.wire.columns import CARD_CLOSED, CARD_SLOTS, CARDS, NO_CARD, U32, account_dtype
 from hoss.wire.uids import uid_text
 from resolver.core.accounts import sum_reservations
+from resolver.core.audit import resource_name
 from resolver.core.commits import CommitFault, LeaseRule
 from resolver.core.values import Claim, PortHold, Reservations, ShardState, port_text
 
@@ -31,6 +33,7 @@ class Repair:
     )  # by seq of a prepared commit; 0: there is none
     leases: dict[int, LeaseRule] = field(default_factory=dict)  # by seq of a commit
     lists: dict[int, bytes] = field(default_factory=dict)  # by seq of a commit, the UIDs of its pods
+    damaged: list[bytes] = field(default_factory=list)  # UIDs of reservations that are forgotten
     changes: list[str] = field(default_factory=list)
     remaining: list[str] = field(default_factory=list)
 
@@ -88,6 +91,9 @@ def plan_repair(
         elif counted != pods:
             found.group_pods[key] = pods
             found.changes.append(f"group {key:016x}: {counted} pods counted, now {pods}")
+    for uid, record in sorted(state.damaged.items()):
+        found.damaged.append(uid)
+        found.changes.append(f"field {uid.hex()}: what could not be read is forgotten: {record.hex()}")
     for fault in state.commit_faults:
         _repair_commit(found, fault, state.reservations)
     # A change of cards or ports also changes the node's account: caches and refusals look at the account's
@@ -134,8 +140,8 @@ def _repair_amounts(
         node = int(indexes[row])
         found.accounts[node] = accounts[row]
         found.changes.append(
-            f"{texts.node(node)}: {texts.schema[resource]} requested {has[row, resource]}, now "
-            f"{right[row, resource]}"
+            f"{texts.node(node)}: {resource_name(texts.schema, resource)} requested {has[row, resource]}, "
+            f"now {right[row, resource]}"
         )
 
 

@@ -168,6 +168,7 @@ class Serving:
         victims, slot = self._proposal.victims.get(position, ()), int(self._proposal.slots[position])
         if any(uid in self._shard.nominated for uid in victims):
             return None
+        self._shard.set_aside(victims)
         held = [self._shard.reservations[uid] for uid in victims if uid in self._shard.reservations]
         priority = int(self._proposal.priorities[slot])
         evictable = [

@@ -121,10 +121,10 @@ class PreparedProposals:
     def under_way(self) -> tuple[int, ...]:
         return tuple(sorted(self._pods))
 
-    def end(self, seqs: Iterable[int]) -> tuple[int, ...]:
-        """Take away one pod for each of `seqs`. Returns the commits that have no pods left. Other seqs are
-        ignored."""
-        ended = []
+    def end(self, seqs: Iterable[int], over: Iterable[int] = ()) -> tuple[int, ...]:
+        """Take away one pod for each of `seqs`, and those of `over` whatever pods they have. Returns the
+        commits that have no pods left. Other seqs are ignored."""
+        ended = [seq for seq in over if self._pods.pop(seq, None) is not None]
         for seq in seqs:
             left = self._pods.get(seq, 0) - 1
             if left > 0:
@@ -221,6 +221,8 @@ class Shard:
             Uid, TakenShare
         ] = {}  # by UID of a terminating pod whose preemptor is reserved
         self.nominated: dict[Uid, list[Uid]] = {}  # by UID of a preemptor, its victims that are terminating
+        self.unreadable: dict[Uid, bytes] = {}  # reservations that were damaged
+        self.damaged: dict[Uid, bytes] = {}  # those of them that somebody has found: they are set aside
         self.quarantine: dict[int, QuarantineRecord] = {}
         self.feed: list[ShardChange] = []
         self.constraints = DomainConstraints(shard, shards)
@@ -286,6 +288,13 @@ class Shard:
         return proposal.prepared or any(
             self.constraints.book.constraints(group) for slot, group in enumerate(groups) if slot in used
         )
+
+    def set_aside(self, uids: Iterable[Uid]) -> None:
+        """Set aside those of these pods' reservations that cannot be read. What they hold is unknown, and
+        they must not keep the others from being read. Their nodes count them until a repair."""
+        for uid in uids:
+            if uid in self.unreadable:
+                self.damaged[uid] = self.unreadable.pop(uid)
 
     def return_resources(self, uid: Uid, held: Reservation) -> None:
         """Return the pod's amounts, cards and ports to the node."""

@@ -432,6 +432,7 @@ class ShardState:
     moved: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     # Of terminating pods: their preemptor, and what that took of their amounts, in schema order.
     shares: dict[bytes, tuple[bytes, tuple[int, ...]]] = field(default_factory=dict)
+    damaged: dict[bytes, bytes] = field(default_factory=dict)  # reservations that cannot be read, as stored
 
     @property
     def commit_faults(self) -> list[CommitFault]:

@@ -100,6 +100,11 @@ class MemoryLedger:
         """The shard loses every change since the checkpoint, acknowledged ones too."""
         self.arbiters[shard] = deepcopy(checkpoint)
 
+    def damage(self, shard: int, uid: bytes, record: bytes) -> None:
+        """A pod's reservation becomes something that cannot be read."""
+        self.arbiters[shard].reservations.pop(uid)
+        self.arbiters[shard].unreadable[uid] = record
+
     def empty(self) -> None:
         """Every shard is lost."""
         self.arbiters[:] = [Arbiter(shard, self.shards) for shard in range(self.shards)]
@@ -302,7 +307,9 @@ class MemoryLedger:
         return np.array([uid in nominated for uid in uid_bytes(uids)], np.bool_)
 
     async def definitions(self, shard: int, uids: Uids) -> list[bytes]:
-        reservations = self._read(shard).reservations  # only read: `look_up` would abort what is fenced
+        arbiter = self._read(shard)
+        arbiter.set_aside(uid_bytes(uids))
+        reservations = arbiter.reservations  # only read: `look_up` would abort what is fenced
         held = [reservations.get(uid) for uid in uid_bytes(uids)]
         return [h.group.definition if h is not None and h.group is not None else b"" for h in held]
 
@@ -374,6 +381,8 @@ class MemoryLedger:
 
     async def snapshot(self, shard: int, *, groups: bool = False, incomplete: bool = False) -> Snapshot:
         arbiter = self._read(shard, incomplete=incomplete)
+        if groups:
+            arbiter.set_aside(list(arbiter.unreadable))
         live = [node for node, account in arbiter.accounts.items() if not account.has(FLAG_GONE)]
         visible = (held for held in arbiter.reservations.values() if not arbiter.prepared.open(held.seq))
         runs = group_runs(visible, gone=False) if groups else ()
@@ -415,7 +424,8 @@ class MemoryLedger:
         )
         shares = {uid: (share.preemptor, share.requests) for uid, share in arbiter.terminating.items()}
         held = self._reservations(shard)
-        return ShardState(snapshot, held, ports, groups, commits, dict(arbiter.moved), shares)
+        moved, damaged = dict(arbiter.moved), dict(arbiter.damaged)
+        return ShardState(snapshot, held, ports, groups, commits, moved, shares, damaged)
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         self._read(shard, incomplete=True)
@@ -432,6 +442,7 @@ class MemoryLedger:
 
     def _reservations(self, shard: int) -> Reservations:
         arbiter, resources = self.arbiters[shard], len(self._schema)
+        arbiter.set_aside(list(arbiter.unreadable))
         records = np.zeros(len(arbiter.reservations), reservation_dtype(resources))
         for row, held in zip(records, arbiter.reservations.values(), strict=True):
             for name in ("node", "card_mask", "card_milli", "seq", "epoch", "priority", "attempt"):
@@ -463,6 +474,7 @@ class MemoryLedger:
         evictions = {
             "terminating": sum(len(arbiter.terminating) for arbiter in self.arbiters),
             "nominated": sum(len(arbiter.nominated) for arbiter in self.arbiters),
+            "damaged": sum(len(arbiter.damaged) for arbiter in self.arbiters),
         }
         return {"names": nodes, "reservations": reservations, "grants": len(self._grants), **evictions}
 

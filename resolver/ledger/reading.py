@@ -1,5 +1,6 @@
 """The ledger in Redis: its keys, how scripts and commands reach them, and the read operations."""
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.errors import LedgerUnavailable
 from hoss.redis_access import OpenRedis
 from hoss.wire.columns import FLAG_GONE, NONE_U32, U32, U64, Uids
 from hoss.wire.uids import UID_BYTES
@@ -17,7 +19,6 @@ from resolver.core.values import (
     ANYBODY,
     DispatcherMarks,
     FeedEntry,
-    GroupRun,
     Position,
     Reservations,
     ShardState,
@@ -45,6 +46,7 @@ SHARD_KEYS = (
         "moved",
         "terminating",
         "nominated",
+        "damaged",
     ),
 )
 
@@ -53,6 +55,7 @@ _SIZE_COMMANDS = {"feed": "xlen", "leases": "zcard"}
 _UNSIZED = frozenset(("meta", "nonces"))
 
 _SCAN_STEP = 2000
+_AT_ONCE = 20_000  # reservations that are read in one step of Redis: a hundred thousand take 100 ms
 _FEED_STEP = 64
 _ASSUMED_READ = 4000  # reservations
 _NO_NODE = NONE_U32.to_bytes(4, "little")
@@ -201,6 +204,42 @@ class LedgerReading:
         self._raise_watermark(shard, *found_at)
         return found_at, replies
 
+    async def _read_with_reservations(
+        self, shard: int, *commands: tuple[Any, ...], incomplete: bool
+    ) -> tuple[Position, dict[bytes, bytes], list[Any]]:
+        """As `_read`, with all reservations of the same moment.
+
+        Many are read in slices, so that they do not hold up Redis. If the shard has changed meanwhile, they
+        are read once more, in one step. A shard that waits to be rebuilt does not change."""
+        key, slices, cursor = self._keys[shard][5], dict[bytes, bytes](), 0
+        position, (count,) = await self._read(shard, ("hlen", key), incomplete=incomplete)
+        unchanged = count > _AT_ONCE
+        while unchanged:
+            scan = ("hscan", key, cursor, None, _SCAN_STEP)
+            now, ((cursor, part),) = await self._read(shard, scan, incomplete=incomplete)
+            slices |= part
+            unchanged = now == position
+            if cursor == 0:
+                break
+        if unchanged:
+            now, replies = await self._read(shard, *commands, incomplete=incomplete)
+            if now == position:
+                return now, slices, replies
+        position, (held, *replies) = await self._read(
+            shard, ("hgetall", key), *commands, incomplete=incomplete
+        )
+        return position, held, replies
+
+    async def _readable(self, shard: int, held: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """Those of these reservations that can be read. The others are set aside, unless the ledger waits to
+        be rebuilt or is away."""
+        unreadable = set(stored.unreadable(held))
+        if not unreadable:
+            return held
+        with contextlib.suppress(LedgerUnavailable):
+            await self.run("set_aside", shard, uids=sorted(unreadable))
+        return {uid: record for uid, record in held.items() if uid not in unreadable}
+
     async def node_indexes(self, shard: int, names: Sequence[str]) -> NDArray[np.uint32]:
         _, (indexes,) = await self._read(shard, ("hmget", self._keys[shard][4], list(names)))
         return np.frombuffer(b"".join(index or _NO_NODE for index in indexes), U32)
@@ -218,21 +257,19 @@ class LedgerReading:
         with stored.damage_named(shard):
             keys = self._keys[shard]
             resources = len(await self.schema()) if groups else 0
-            position, (accounts, cards, specs, *pods) = await self._read(
-                shard,
-                *(("hgetall", keys[key]) for key in (1, 2, 3)),
-                *(("hgetall", keys[key]) for key in (5, 10, 15) if groups),
-                incomplete=incomplete,
+            nodes = [("hgetall", keys[key]) for key in (1, 2, 3)]
+            if not groups:
+                position, (accounts, cards, specs) = await self._read(shard, *nodes, incomplete=incomplete)
+                return _snapshot(position, _live(accounts), cards, specs)
+            position, held, (accounts, cards, specs, definitions, holds) = await self._read_with_reservations(
+                shard, *nodes, ("hgetall", keys[10]), ("hkeys", keys[15]), incomplete=incomplete
             )
-            runs: tuple[GroupRun, ...] = ()
-            prepared: tuple[int, ...] = ()
-            if groups:
-                _, records = stored.read_reservations(pods[0], resources)
-                prepared = tuple(sorted(map(int, pods[2])))
-                records = records[~np.isin(records["seq"], np.array(prepared, np.uint64))]
-                runs = stored.runs_of_reservations(
-                    records, {stored.number(key): text for key, text in pods[1].items()}
-                )
+            _, records = stored.read_reservations(await self._readable(shard, held), resources)
+            prepared = tuple(sorted(map(int, holds)))
+            records = records[~np.isin(records["seq"], np.array(prepared, np.uint64))]
+            runs = stored.runs_of_reservations(
+                records, {stored.number(key): text for key, text in definitions.items()}
+            )
             return replace(_snapshot(position, _live(accounts), cards, specs), runs=runs, prepared=prepared)
 
     async def node_names(self, shard: int) -> list[str]:
@@ -267,9 +304,9 @@ class LedgerReading:
     async def state(self, shard: int) -> ShardState:
         with stored.damage_named(shard):
             keys = self._keys[shard]
-            position, columns = await self._read(
+            position, held, columns = await self._read_with_reservations(
                 shard,
-                *(("hgetall", keys[key]) for key in (1, 2, 3, 5, 9, 10, 11)),
+                *(("hgetall", keys[key]) for key in (1, 2, 3, 9, 10, 11)),
                 ("hkeys", keys[6]),
                 ("hgetall", keys[15]),
                 ("zrangebyscore", keys[17], "-inf", "+inf", None, None, True),
@@ -277,23 +314,25 @@ class LedgerReading:
                 ("time",),
                 ("hgetall", keys[21]),
                 ("hgetall", keys[SHARD_KEYS.index("terminating")]),
+                ("hgetall", keys[SHARD_KEYS.index("damaged")]),
                 incomplete=True,
             )
-            accounts, cards, specs, held, ports, groups, group_pods, pending, prepared, leases, *clocks = (
-                columns
-            )
-            *clocks, moved, shares = clocks
+            accounts, cards, specs, ports, groups, group_pods, pending, prepared, leases, *clocks = columns
+            *clocks, moved, shares, damaged = clocks
+            readable = await self._readable(shard, held)
+            damaged |= {uid: record for uid, record in held.items() if uid not in readable}
             resources = max(len(await self.schema(incomplete=True)), 1)
             return ShardState(
                 replace(
                     _snapshot(position, accounts, cards, specs), prepared=tuple(sorted(map(int, prepared)))
                 ),
-                _reservations(held, pending, list(prepared), resources),
+                _reservations(readable, pending, list(prepared), resources),
                 {stored.number(node): stored.read_ports(record) for node, record in ports.items()},
                 {stored.number(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
                 _unconfirmed(pending, leases, prepared, *clocks),
                 {uid: stored.read_source(record) for uid, record in moved.items()},
                 {uid: stored.read_share(record) for uid, record in shares.items()},
+                damaged,
             )
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
@@ -307,6 +346,7 @@ class LedgerReading:
                 ("hkeys", keys[15]),
                 incomplete=True,
             )
+            held = await self._readable(shard, held)
             if held:
                 with stored.damage_named(shard):
                     read = _reservations(held, pending, prepared, resources)
@@ -323,7 +363,7 @@ class LedgerReading:
             _, (records, pending, prepared) = await self._read(
                 shard, ("hmget", keys[5], asked), ("hkeys", keys[6]), ("hkeys", keys[15])
             )
-            held = {uid: record for uid, record in zip(asked, records, strict=True) if record is not None}
+            held = await self._readable(shard, _present(asked, records))
             return _reservations(held, pending, prepared, resources)
 
     async def nominated(self, shard: int, uids: Uids) -> NDArray[np.bool_]:
@@ -336,7 +376,7 @@ class LedgerReading:
             keys, asked = self._keys[shard], [uid.tobytes() for uid in uids]
             resources = len(await self.schema())
             _, (records,) = await self._read(shard, ("hmget", keys[5], asked)) if asked else (0, ([],))
-            held = {uid: record for uid, record in zip(asked, records, strict=True) if record is not None}
+            held = await self._readable(shard, _present(asked, records))
             found, rows = stored.read_reservations(held, resources)
             of_pods = dict(zip(map(bytes, found), rows["group"].tolist(), strict=True))
             groups = sorted({key for key in of_pods.values() if key})
@@ -360,10 +400,9 @@ class LedgerReading:
                 listed = pending[latest.pop(0)]
                 uids += [listed[at : at + UID_BYTES] for at in range(0, len(listed), UID_BYTES)]
             _, (records,) = await self._read(shard, ("hmget", keys[5], uids)) if uids else (0, ([],))
-            held = {uid: record for uid, record in zip(uids, records, strict=True) if record is not None}
+            held = await self._readable(shard, _present(uids, records))
             found = _reservations(held, list(pending), [], resources)
-            here = found.assumed & np.isin(found.records["node"], nodes)
-            return Reservations(found.uids[here], found.records[here], found.assumed[here], resources)
+            return found.of(found.assumed & np.isin(found.records["node"], nodes))
 
     async def workers_of(self, epochs: Sequence[int]) -> dict[int, str]:
         if not epochs:
@@ -464,6 +503,7 @@ def _reservations(
     def of_commits(seqs: list[bytes]) -> NDArray[np.bool_]:
         return np.isin(records["seq"], np.array([int(seq) for seq in seqs], np.uint64))
 
+    resources = records["requests"].shape[1]
     return Reservations(uids, records, of_commits(pending), resources, of_commits(prepared))
 
 

@@ -226,6 +226,7 @@ def _repair_fields(repair: Repair, seq: int) -> Iterable[tuple[str, Hash, list[b
     kept = {commit: b"%d" % pods for commit, pods in prepared.items() if pods}
     yield "holds", kept, [commit for commit in prepared if commit not in kept]
     forgotten = [b"%d" % commit for commit, rule in repair.leases.items() if rule is LeaseRule.FORGET]
+    yield "damaged", {}, repair.damaged
     yield "pending", {b"%d" % commit: uids for commit, uids in repair.lists.items()}, forgotten
 
 

@@ -95,8 +95,21 @@ def nonce_range(seq: int) -> tuple[int, int]:
     return first, first + NONCE_BYTES - 1
 
 
+def unreadable(pairs: dict[bytes, bytes]) -> list[bytes]:
+    """The fields of a part of the reservations hash that are no reservations: they were damaged, or something
+    else has written them (lua/reservation.lua has the same rule)."""
+    least = reservation_dtype(0, spread_bytes=SPREAD_BYTES).itemsize
+    wrong = {length for length in set(map(len, pairs.values())) if length < least or (length - least) % 8}
+    if not wrong and set(map(len, pairs)) <= {UID_BYTES}:
+        return []
+    return [uid for uid, record in pairs.items() if len(uid) != UID_BYTES or len(record) in wrong]
+
+
 def read_reservations(pairs: dict[bytes, bytes], resources: int) -> tuple[Uids, NDArray[Any]]:
-    """UIDs and records (reservation_dtype) of a part of the reservations hash."""
+    """UIDs and records (reservation_dtype) of a part of the reservations hash, in which all are readable. Of
+    `resources` resources, or of more if a record has more."""
+    least = reservation_dtype(0, spread_bytes=SPREAD_BYTES).itemsize
+    resources = max(resources, (max(map(len, pairs.values()), default=0) - least) // 8)
     dtype = reservation_dtype(resources, spread_bytes=SPREAD_BYTES)
     width = dtype.itemsize
     records = b"".join(

@@ -83,6 +83,24 @@ async def test_invariant_6_shows_a_reservation_that_vanished(client, redis_serve
     assert "cpu requested 50, its reservations add up to 0" in violations[0].text
 
 
+async def test_a_damaged_reservation_is_named_with_its_key_and_repaired_without_it(client, redis_server):
+    await place(client, 2, cpu=30)
+    damaged, _ = numbered_uids(b"twelve bytes", 0, 2)
+    with redis.Redis(port=redis_server.port) as direct:
+        direct.hset("{hoss:0}:reservations", damaged.tobytes(), b"\1\2\3")
+        violations = (await client.audit()).violations
+        assert {violation.invariant for violation in violations} == {6}
+        [text] = [v.text for v in violations if v.pod_uid == uid_text(damaged.tobytes())]
+        assert "cannot be read (3 bytes) and was set aside: key {hoss:0}:damaged, field " in text
+        assert damaged.tobytes().hex() in text
+        assert "`hoss audit --repair`" in text
+        changes = (await client.repair()).changes
+        assert f"field {damaged.tobytes().hex()}: what could not be read is forgotten: 010203" in changes
+        assert "node a: cpu requested 60, now 30" in changes
+        assert list((await client.audit()).violations) == []
+        assert not direct.exists("{hoss:0}:damaged")
+
+
 async def test_a_shrunken_node_is_a_report(client):
     await place(client, 2, cpu=50)
     reply = await client.upsert_nodes([NodeSpec("a", allocatable=(("cpu", 60), ("pods", 5)))])

@@ -5,14 +5,19 @@ import contextlib
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from waiting import DEADLINE_SECONDS, until
 
 from hoss import rpc, serving
+from hoss.client.resolver import ResolverClient
 from hoss.errors import ConfigError, TransportError
+from hoss.v1.resolver_pb2_grpc import ResolverServicer, add_ResolverServicer_to_server
+from resolver.config import ResolverConfig
 
+LEASE_SECONDS = ResolverConfig().reservation_lease_seconds
 PINGS = 6  # a server that is not told otherwise says GOAWAY at the third within five minutes
 PING_SECONDS = 1.0  # above the least interval that servers allow
 _PREFACE_BYTES, _FRAME_HEAD_BYTES = 24, 9
@@ -145,3 +150,27 @@ async def test_a_server_describes_its_services_by_reflection_only_where_it_is_to
                     await call.read()
                 assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
         await server.stop(0)
+
+
+class SilentResolver(ResolverServicer):
+    """Answers neither confirmations nor releases."""
+
+    async def Confirm(self, _request, _context):  # noqa: N802 - gRPC's name
+        await asyncio.Event().wait()
+
+    Release = Confirm
+
+
+async def test_who_waits_for_a_confirmation_or_a_release_asks_again_long_before_leases_end():
+    """A confirmation may also wait for a release: of the pods of its commits that were not ready."""
+    server = serving.Server()
+    add_ResolverServicer_to_server(SilentResolver(), server.grpc)
+    port = await server.start("127.0.0.1:0", ["some.Service"])
+    client = ResolverClient([f"127.0.0.1:{port}"], open_channel=rpc.channel)
+    asked = client.confirm({0: np.ones(1, np.uint64)}), client.release(np.zeros((1, 16), np.uint8))
+    began = asyncio.get_running_loop().time()
+    answers = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), DEADLINE_SECONDS)
+    assert [type(answer) for answer in answers] == [TransportError, TransportError]
+    assert asyncio.get_running_loop().time() - began < LEASE_SECONDS / 3
+    await client.close()
+    await server.stop()

@@ -68,7 +68,7 @@ PLANTED = {
     "a lease is longer than it was asked for": ("commit", "args.lease_ms, reserved_uids", "60000, reserved_uids"),
     "reaping stops lease time": ("reap", "'lease_time', string.format('%d', now)", "'lease_time', '1'"),
     "a feed entry does not say which nodes were removed": ("remove_nodes", "'g', removed}", "'g', ''}"),
-    "a rebuild keeps the feed of the ledger before": ("finish", "call('DEL', FEED, QUARANTINE,", "call('DEL', QUARANTINE,"),
+    "a rebuild keeps the feed of the ledger before": ("finish", "unlink(FEED, QUARANTINE,", "unlink(QUARANTINE,"),
 }  # fmt: skip
 
 

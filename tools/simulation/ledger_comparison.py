@@ -475,6 +475,7 @@ _CALLS: dict[str, Callable[[Arbiter, Args, int], Any]] = {
     "forget_moved": _forget_moved,
     "reap": _reap,
     "lookup": _lookup,
+    "set_aside": lambda arbiter, args, _clock_ms: arbiter.set_aside(args["uids"]),
     "check": lambda arbiter, _args, _clock_ms: [arbiter.seq, arbiter.nonce],
     "grant": lambda arbiter, args, _clock_ms: arbiter.grant(args["name"].decode(), args["granted"]),
     "register_rules": _register_rules,
@@ -525,7 +526,7 @@ def _finish(shard: _Shard, args: Args, call: _Call) -> None:
         state[key] = shard.loaded.pop(key, {})
     ends_ms = arbiter.leases.now(call.clock_ms) + args["lease_ms"]
     state["leases"] = dict.fromkeys(state["pending"], ends_ms)
-    for key in ("quarantine", "versions", "removed", "moved", "terminating", "nominated"):
+    for key in ("quarantine", "versions", "removed", "moved", "terminating", "nominated", "damaged"):
         state[key] = {}
     state["meta"]["rules"] = 0
     plain.restore(arbiter, state)

@@ -101,6 +101,7 @@ _READ: dict[str, tuple[Callable[[bytes], Any], Callable[[bytes], Any]]] = {
     "moved": (bytes, stored.read_source),
     "terminating": (bytes, _share),
     "nominated": (bytes, _uids),
+    "damaged": (bytes, bytes),
 }
 HASHES = tuple(_READ)
 
@@ -190,6 +191,7 @@ def of_model(shard: Arbiter) -> State:
         "moved": dict(shard.moved),
         "terminating": {uid: (s.preemptor, _amounts(s.requests)) for uid, s in shard.terminating.items()},
         "nominated": {uid: tuple(victims) for uid, victims in shard.nominated.items()},
+        "damaged": dict(shard.damaged),
     }
 
 
@@ -253,6 +255,7 @@ def restore(shard: Arbiter, state: State) -> None:
     shard.moved = dict(state["moved"])
     shard.terminating = {uid: TakenShare(*share) for uid, share in state["terminating"].items()}
     shard.nominated = {uid: list(victims) for uid, victims in state["nominated"].items()}
+    shard.damaged = dict(state["damaged"])
 
 
 def accounts_of_rows(rows: AccountRows) -> dict[str, Any]:

@@ -13,13 +13,14 @@ import numpy as np
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.queue.tenants import Tenants
+from dispatcher.core.slices import Steps
 
 LONGEST_PAUSE_SECONDS = 1.0
 SOONEST_RETRY_SECONDS = 0.1
 LATEST_RETRY_SECONDS = 10.0
 IDLE_RETRY_SECONDS = 1.0  # while nothing drains, which may change at any moment
 
-# Counting reads one column of all pods: 0.2 ms for a million.
+# Counting reads one column of all pods: 0.2 ms for a million, in one step.
 _COUNT_SECONDS = 0.1
 _COUNT_SECONDS_PER_POD = 1e-7
 # Whose they are takes ten times as long, and is asked only where the dispatcher is nearly full.
@@ -78,9 +79,11 @@ class Pressure:
         over = (full - limits.slow_from) / (1 - limits.slow_from)
         return LONGEST_PAUSE_SECONDS * min(max(over, 0.0), 1.0)
 
-    def refusal(self, pods: int, record_bytes: int, now: float, tenant: str = "") -> BackPressure | None:
+    def refusal(
+        self, pods: int, record_bytes: int, now: float, tenant: str = ""
+    ) -> Steps[BackPressure | None]:
         """Why so much more cannot be accepted now. None: it can, and it is counted as accepted. `tenant`: to
-        which the client is limited; "": to none."""
+        which the client is limited; "": to none. Only one may be asked for at a time."""
         limits = self._limits
         if pods > limits.pods or record_bytes > limits.record_bytes:
             text = f"{pods} pods in {record_bytes} bytes are more than this dispatcher ever holds at once"
@@ -97,19 +100,22 @@ class Pressure:
             return BackPressure(
                 f"{text}: nothing was accepted; deleting jobs makes room", LATEST_RETRY_SECONDS
             )
-        if tenant and (refusal := self._beyond_share(pods, record_bytes, now, tenant)) is not None:
+        refusal = (yield from self._beyond_share(pods, record_bytes, now, tenant)) if tenant else None
+        if refusal is not None:
             return refusal
         self._waiting += pods
         return None
 
-    def _beyond_share(self, pods: int, record_bytes: int, now: float, tenant: str) -> BackPressure | None:
+    def _beyond_share(
+        self, pods: int, record_bytes: int, now: float, tenant: str
+    ) -> Steps[BackPressure | None]:
         """Why a tenant may have no more of a dispatcher that is nearly full."""
         limits, registry = self._limits, self._registry
         crowded = self._waiting + pods > limits.slow_from * limits.pods
         heavy = registry.record_bytes + record_bytes > limits.slow_from * limits.record_bytes
         if not crowded and not heavy:
             return None
-        waiting, part = self._holding(tenant, now)
+        waiting, part = yield from self._holding(tenant, now)
         if crowded and waiting + pods > (most := int(part * limits.pods)):
             text = f"{waiting} pods of tenant {tenant!r} wait, and its share of a full dispatcher is {most}"
             excess = waiting + pods - most
@@ -126,11 +132,11 @@ class Pressure:
         self._holdings[tenant] = waiting + pods, part
         return None
 
-    def _holding(self, tenant: str, now: float) -> tuple[int, float]:
+    def _holding(self, tenant: str, now: float) -> Steps[tuple[int, float]]:
         """How many pods of a tenant wait, and its part of the limits."""
         elapsed = now - self._tenants_counted_at
         if elapsed >= max(_COUNT_SECONDS, _TENANT_COUNT_SECONDS_PER_POD * self._registry.pods.size):
-            self._waiting_by_tenant = self._tenants.pods_in(_WAITING)
+            self._waiting_by_tenant = yield from self._tenants.pods_in(_WAITING)
             self._holdings.clear()
             self._tenants_counted_at = now
         if tenant not in self._holdings:

@@ -201,9 +201,10 @@ class Tenants:
         names = {name, *self._numbers}
         return self.sharing.weight(name) / sum(map(self.sharing.weight, names))
 
-    def pods_in(self, phases: Sequence[Phase]) -> dict[str, int]:
+    def pods_in(self, phases: Sequence[Phase]) -> Steps[dict[str, int]]:
         """How many pods of each tenant are in one of these phases, counted now."""
-        counts = finished(self._pods_by_phase())[:, list(phases)].sum(axis=1).tolist()
+        by_phase = yield from self._pods_by_phase()
+        counts = by_phase[:, list(phases)].sum(axis=1).tolist()
         return {name: count for name, count in zip(self._names, counts, strict=True) if count}
 
     def _pods_by_phase(self) -> Steps[NDArray[np.int64]]:

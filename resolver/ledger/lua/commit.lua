@@ -28,7 +28,7 @@
 -- accounts, indexes of those with cards, cards. Then the shard's seq now. Last, for each prepared pod to
 -- validate: position from 0, commit, and a domain or false for each constraint of its slot (MessagePack).
 
-local existing = read_fields(RESERVATIONS, uids)
+local existing = read_reservations(uids)
 for position = 1, count do
   local record, slot = existing[position], slots[position]
   if evicted[uids[position]] or taken[uids[position]] then

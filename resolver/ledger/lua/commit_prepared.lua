@@ -7,7 +7,7 @@
 -- not hold what that commit reserved. Only pods of those commits change.
 
 local uids, lease_ms = args.uids, args.lease_ms
-local records, seq, NO_GROUP = read_fields(RESERVATIONS, uids), last_seq + 1, rep('\0', 8)
+local records, seq = read_reservations(uids), last_seq + 1
 local seq_bytes, commits, extended = pack_values('<I8', seq), {}, {}
 local prepared_pods, committed, changes, groups, coming = {}, {}, {}, {}, {}
 for i = 1, #records do

@@ -8,8 +8,9 @@
 --       here: '1' if the source is on this shard, '0' if it is on another one, '-' if a successor gets the target
 --
 -- Returns a result for each pod, u8.
+local MOVE_TARGET = 4  -- a flag
 local uids, targets, nodes = args.uids, args.targets, args.nodes
-local own_records, target_records = read_fields(RESERVATIONS, uids), read_fields(RESERVATIONS, targets)
+local own_records, target_records = read_reservations(uids), read_reservations(targets)
 local seq = last_seq + 1
 local any_prepared = call('HLEN', PREPARED) > 0
 

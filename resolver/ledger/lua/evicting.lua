@@ -14,7 +14,7 @@ local room = {
 -- The victims' records if all of them are on the node, not prepared, and have a lower priority; else nil. Who
 -- terminates already is no victim again. Neither is who waits for victims: their room is not free yet.
 local function evictable_victims(uids, node, priority)
-  local records, any_prepared = read_fields(RESERVATIONS, uids), call('HLEN', PREPARED) > 0
+  local records, any_prepared = read_reservations(uids), call('HLEN', PREPARED) > 0
   local any_nominated = call('HLEN', NOMINATED) > 0
   for i = 1, #uids do
     local record = records[i]

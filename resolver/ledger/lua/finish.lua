@@ -6,13 +6,13 @@
 --       lease_ms: of assumed commits   format: of what was loaded (an emptied Redis has forgotten it)
 for i = 1, #args.replaced do
   local key, loaded = KEYS[args.replaced[i]], KEYS[#KEYS - #args.replaced + i]
-  call('DEL', key)
+  unlink(key)
   if call('EXISTS', loaded) == 1 then
     call('RENAME', loaded, key)
   end
 end
 -- The accounts have no node in quarantine, and what exists is counted in full.
-call('DEL', FEED, QUARANTINE, LEASES, VERSIONS, NONCES, REMOVED, MOVED, TERMINATING, NOMINATED)
+unlink(FEED, QUARANTINE, LEASES, VERSIONS, NONCES, REMOVED, MOVED, TERMINATING, NOMINATED, DAMAGED)
 for _, field in ipairs(call('HKEYS', PENDING)) do
   call('ZADD', LEASES, string.format('%d', leases.now() + args.lease_ms), field)
 end

@@ -4,8 +4,9 @@
 -- args  uids
 --
 -- Returns `<u32 node, u64 seq, u64 epoch, u8 state>` for each UID; node 0xFFFFFFFF: no reservation.
+local PRE_BINDS = 16  -- a flag
 local uids = args.uids
-local records, any_prepared = read_fields(RESERVATIONS, uids), call('HLEN', PREPARED) > 0
+local records, any_prepared = read_reservations(uids), call('HLEN', PREPARED) > 0
 local states, found, dead = {}, {}, {}
 
 local function state_of(record)

@@ -23,7 +23,7 @@
 
 local META, ACCOUNTS, CARDS, SPECS, NAMES, RESERVATIONS, PENDING, WORKERS, FEED = unpack(KEYS)
 local PORTS, GROUPS, GROUP_PODS, LABELS, RULES, DOMAIN_VERSIONS, PREPARED = unpack(KEYS, 10)
-local QUARANTINE, LEASES, VERSIONS, NONCES, REMOVED, MOVED, TERMINATING, NOMINATED = unpack(KEYS, 17)
+local QUARANTINE, LEASES, VERSIONS, NONCES, REMOVED, MOVED, TERMINATING, NOMINATED, DAMAGED = unpack(KEYS, 17)
 local call, rep, concat, floor = redis.call, string.rep, table.concat, math.floor
 local pack_values, unpack_values = struct.pack, struct.unpack
 

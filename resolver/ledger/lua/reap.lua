@@ -19,7 +19,8 @@ while ended < #expired and #uids < most do
 end
 -- A pod may have been released and placed again: only what these commits reserved is released. Leases end after
 -- that: if a record cannot be read, nothing has changed.
-local released = release_pods(uids, concat(seqs))
+local over = {unpack(expired, 1, ended)}
+local released = release_pods(uids, concat(seqs), nil, false, nil, over)
 for i = 1, ended do
   leases.finish(expired[i])
 end

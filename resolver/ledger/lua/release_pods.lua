@@ -3,7 +3,8 @@
 -- `seqs`: nil, or 8 bytes for each UID; then only a reservation of that very commit is released. `as_of`: nil,
 -- or a seq; then only reservations that are not newer are released. `unconfirmed`: only those that are prepared or
 -- assumed. `rewritten`: nil, or the records of these UIDs, which the caller has read; it writes others in their
--- place, so these are not deleted. UIDs without a reservation are skipped, so the function may run twice. Returns the released UIDs.
+-- place, so these are not deleted. `over`: nil, or commits that end with this, whatever is left of them. UIDs
+-- without a reservation are skipped, so the function may run twice. Returns the released UIDs.
 
 -- The records of the accounts of these reservations' nodes, by node; false: the node is forgotten. One read for all.
 local function accounts_of(reservations)
@@ -41,9 +42,11 @@ local function settle_evictions(released, accounts)
       end
     end
   end
-  local records, taken, changes = read_fields(RESERVATIONS, restored), read_fields(TERMINATING, restored), {}
+  local records, taken, changes = read_reservations(restored), read_fields(TERMINATING, restored), {}
   for i = #restored, 1, -1 do
-    if not records[i] or not taken[i] then  -- damaged: what is released must be released whole
+    local share_bytes = records[i] and #records[i] - RESERVATION_BYTES - SPREAD_BYTES
+    if not records[i] or not taken[i] or #taken[i] < UID_BYTES + share_bytes then
+      -- Damaged: what is released must be released whole.
       table.remove(restored, i)
       table.remove(records, i)
       table.remove(taken, i)
@@ -81,8 +84,8 @@ local function settle_evictions(released, accounts)
   end
 end
 
-local function release_pods(uids, seqs, as_of, unconfirmed, rewritten)
-  local records, nodes, seen = rewritten or read_fields(RESERVATIONS, uids), {}, {}
+local function release_pods(uids, seqs, as_of, unconfirmed, rewritten, over)
+  local records, nodes, seen = rewritten or read_reservations(uids), {}, {}
   local accounts, cards, touched_cards, released = {}, {}, {}, {}
   local stored = accounts_of(records)
   local groups, leaving, ports = {}, {}, {}
@@ -106,13 +109,17 @@ local function release_pods(uids, seqs, as_of, unconfirmed, rewritten)
       local amounts = account and listed_amounts(record) or {}
       for at = 1, #amounts, 2 do
         local requested = 4 + 2 * amounts[at]
-        account[requested] = account[requested] - amounts[at + 1]
+        if requested < #account - 1 then  -- else the record was damaged: the node never counted that
+          account[requested] = account[requested] - amounts[at + 1]
+        end
       end
       if account and record:sub(5, 6) ~= '\0\0' then
         local mask, milli = unpack_values('<I2I2', record, 5)
-        cards[node] = cards[node] or {unpack_values(CARDS_FORMAT, call('HGET', CARDS, node))}
-        touched_cards[node] = true
-        give_cards(cards[node], mask, milli)
+        cards[node] = cards[node] or read_cards(node)
+        if cards[node] then
+          touched_cards[node] = true
+          give_cards(cards[node], mask, milli)
+        end
       end
       local field = any_prepared and commit_field(record)
       local is_prepared = field and (prepared_pods[field] or call('HEXISTS', PREPARED, field) == 1)
@@ -132,7 +139,11 @@ local function release_pods(uids, seqs, as_of, unconfirmed, rewritten)
       end
     end
   end
-  if #released == 0 then
+  for i = 1, any_prepared and over and #over or 0 do
+    local pods = call('HGET', PREPARED, over[i])
+    prepared_pods[over[i]] = pods and (tonumber(pods) or 1) or nil
+  end
+  if #released == 0 and not next(prepared_pods) then
     return released
   end
   for from = 1, rewritten and 0 or #released, STEP do

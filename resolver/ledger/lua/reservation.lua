@@ -1,7 +1,22 @@
 -- What a reservation holds, and how it returns to the node.
 
 local RESERVATION_BYTES, NO_GROUP = 40, rep('\0', 8)
-local HOLDS_PORTS, MOVE_TARGET, PRE_BINDS = 1, 4, 16  -- flags
+local HOLDS_PORTS = 1  -- a flag
+
+-- The reservations of these pods; false: none. A record that cannot be read is set aside, in DAMAGED: what it
+-- holds is unknown, and it must not keep the others from being read. Its node counts it until a repair.
+local function read_reservations(uids)
+  local records, least = read_fields(RESERVATIONS, uids), RESERVATION_BYTES + SPREAD_BYTES
+  for i = 1, #uids do
+    local record = records[i]
+    if record and (#record < least or (#record - least) % 8 ~= 0 or #uids[i] ~= UID_BYTES) then
+      call('HSET', DAMAGED, uids[i], record)
+      call('HDEL', RESERVATIONS, uids[i])
+      records[i] = false
+    end
+  end
+  return records
+end
 
 local function reserved_amounts(record)
   local resources = (#record - RESERVATION_BYTES - SPREAD_BYTES) / 8

@@ -22,9 +22,7 @@ for i = 4, #ARGV do
       redis.call('HSETNX', KEYS[1], field, '0')
     end
     redis.call('HSETNX', KEYS[1], 'shards', ARGV[2])
-    for key = 2, #KEYS do
-      redis.call('DEL', KEYS[key])
-    end
+    unlink(unpack(KEYS, 2))
     break
   end
 end

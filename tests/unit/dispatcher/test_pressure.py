@@ -7,6 +7,7 @@ from dispatcher.core.machine import Settings
 from dispatcher.core.pods.sets import NewJob, Order
 from dispatcher.core.policy.rules import Policy, Rule, Sharing
 from dispatcher.core.queue.pressure import IDLE_RETRY_SECONDS, LONGEST_PAUSE_SECONDS, PressureLimits
+from dispatcher.core.slices import finished
 from hoss.model.pod import PodSpec
 
 
@@ -19,8 +20,8 @@ def full_bench(new_bench, *, pods: int = 1000, record_bytes: int = 10_000, polic
     )
 
 
-def refusal(bench, pods: int, record_bytes: int = 0):
-    return bench.machine.pressure.refusal(pods, record_bytes, bench.now)
+def refusal(bench, pods: int, record_bytes: int = 0, tenant: str = ""):
+    return finished(bench.machine.pressure.refusal(pods, record_bytes, bench.now, tenant))
 
 
 def test_streams_are_slowed_the_more_the_fuller_it_is(new_bench):
@@ -101,14 +102,24 @@ def test_a_tenants_client_fills_the_dispatcher_up_to_its_share_and_leaves_the_re
     bench.job("flood", 790, spec=PodSpec(namespace="red"))
     bench.job("other", 10, spec=PodSpec(namespace="blue"))
     bench.now += 10.0
-    pressure = bench.machine.pressure
     text = "790 pods of tenant 'red' wait, and its share of a full dispatcher is 500: nothing of these 1 "
-    assert text in pressure.refusal(1, 0, bench.now, "red").text
-    assert pressure.refusal(100, 0, bench.now, "blue") is None
-    assert pressure.refusal(50, 0, bench.now) is None  # a client that is limited to no tenant
-    assert pressure.refusal(40, 0, bench.now, "green") is None  # a third tenant
+    assert text in refusal(bench, 1, 0, "red").text
+    assert refusal(bench, 100, 0, "blue") is None
+    assert refusal(bench, 50, 0) is None  # a client that is limited to no tenant
+    assert refusal(bench, 40, 0, "green") is None  # a third tenant
     # What was accepted since the count is counted, and the limit holds for everybody.
-    assert "990 pods wait and 1000 may" in pressure.refusal(11, 0, bench.now, "blue").text
+    assert "990 pods wait and 1000 may" in refusal(bench, 11, 0, "blue").text
+
+
+def test_pods_of_tenants_are_counted_in_slices(new_bench):
+    bench = full_bench(new_bench, pods=400_000)
+    bench.job("flood", 390_000, spec=PodSpec(namespace="red"))
+    bench.job("other", 10, spec=PodSpec(namespace="blue"))
+    bench.now += 10.0
+    steps = bench.machine.pressure.refusal(1, 0, bench.now, "red")
+    slices_micros = [next(steps) for _ in range(3)]
+    assert max(slices_micros) < 1000
+    assert "390000 pods of tenant 'red' wait" in finished(steps).text
 
 
 def test_with_room_a_tenant_may_have_more_than_its_share(new_bench):
@@ -116,7 +127,7 @@ def test_with_room_a_tenant_may_have_more_than_its_share(new_bench):
     bench.job("other", 10, spec=PodSpec(namespace="blue"))
     bench.job("flood", 600, spec=PodSpec(namespace="red"))
     bench.now += 10.0
-    assert bench.machine.pressure.refusal(100, 0, bench.now, "red") is None
+    assert refusal(bench, 100, 0, "red") is None
 
 
 def test_weights_count_for_shares_of_a_full_dispatcher(new_bench):
@@ -125,7 +136,7 @@ def test_weights_count_for_shares_of_a_full_dispatcher(new_bench):
     bench.job("other", 1, spec=PodSpec(namespace="blue"))
     bench.job("flood", 820, spec=PodSpec(namespace="red"))
     bench.now += 10.0
-    refusals = [bench.machine.pressure.refusal(50, 0, bench.now, "red") for _ in range(2)]
+    refusals = [refusal(bench, 50, 0, "red") for _ in range(2)]
     assert refusals[0] is None
     assert "its share of a full dispatcher is 900" in refusals[1].text
 
@@ -147,10 +158,9 @@ def test_records_of_a_tenants_clients_are_held_to_its_share_and_forgotten_with_t
 
     floods = submitted("red", 7000)
     submitted("blue", 500)
-    pressure = bench.machine.pressure
     text = "records of tenant 'red' hold 7000 bytes, and its share of a full dispatcher is 5000"
-    assert text in pressure.refusal(1, 600, bench.now, "red").text
-    assert pressure.refusal(1, 600, bench.now, "blue") is None
+    assert text in refusal(bench, 1, 600, "red").text
+    assert refusal(bench, 1, 600, "blue") is None
     assert registry.tenant_bytes == {"red": 7000, "blue": 500}
     bench.handle(m.Deleted(floods))
     bench.pass_time(10.0)

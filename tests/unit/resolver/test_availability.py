@@ -2,6 +2,7 @@
 
 import asyncio
 
+from structlog.testing import capture_logs
 from waiting import until
 
 from resolver.api.maintenance import Availability
@@ -44,3 +45,23 @@ async def test_a_lost_ledger_is_told_with_what_to_do_once_nobody_comes_and_is_ba
     await until(lambda: so_it_is(True, ""))
     assert (availability.problem, told) == ("", [False, True])
     running.cancel()
+
+
+async def test_reservations_that_were_set_aside_are_told_once(make_node, make_proposal) -> None:
+    ledger, now = MemoryLedger(1, lambda: 0), [0.0]
+    await ledger.upsert_nodes(0, [make_node("a")])
+    await ledger.grant("w1")
+    proposal = make_proposal([1, 2], [[0], [0]])
+    await ledger.commit(0, [proposal])
+    ledger.damage(0, proposal.uids[0].tobytes(), b"")
+    await ledger.lookup(0, proposal.uids)
+
+    async def ignore(_serving: bool = True) -> None:
+        now[0] += 100.0
+
+    availability = Availability(ledger, ignore, ignore, clock=lambda: now[0])
+    with capture_logs() as logged:
+        for _ in range(2):
+            assert await availability._check() == ""
+            now[0] += 100.0
+    assert [(entry["event"], entry["set_aside"]) for entry in logged] == [("reservations_damaged", 1)]

@@ -1,0 +1,100 @@
+"""Redis does not stand still for a large ledger: it is read in slices, and removed by another thread."""
+
+import asyncio
+
+import numpy as np
+import pytest
+import redis
+from redis_topologies import as_documented
+
+from hoss.redis_accounts import RESOLVER
+from hoss.wire.columns import account_dtype
+from resolver.ledger import reading
+from resolver.ledger.rebuild import RedisRebuild
+from resolver.ledger.store import RedisLedger
+
+RESERVATIONS = "{hoss:0}:reservations"
+READS = {
+    "an audit's": lambda ledger: ledger.state(0),
+    "a follower's": lambda ledger: ledger.snapshot(0, groups=True),
+}
+
+
+@pytest.fixture
+async def ledger(redis_server, make_node, make_proposal):
+    """With three reservations."""
+    opened = RedisLedger(redis_server.url)
+    await opened.open(1)
+    await opened.upsert_nodes(0, [make_node("a")])
+    await opened.grant("w1")
+    await opened.commit(0, [make_proposal([1, 2, 3], [[0]] * 3, groups=["web"] * 3)])
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def asked(ledger, monkeypatch):
+    """The commands that read reservations, in their order. More than two are many."""
+    monkeypatch.setattr(reading, "_AT_ONCE", 2)
+    commands, read = [], ledger._read
+
+    async def noted(shard, *wanted, **more):
+        commands.extend(command[0] for command in wanted if command[1:2] == (RESERVATIONS,))
+        return await read(shard, *wanted, **more)
+
+    monkeypatch.setattr(ledger, "_read", noted)
+    return commands
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=list(READS))
+async def test_many_reservations_are_read_in_slices_while_nothing_changes(ledger, asked, read):
+    found = await read(ledger)
+    assert asked == ["hlen", "hscan"]
+    pods = len(found.reservations.uids) if hasattr(found, "reservations") else len(found.runs[0].nodes) // 4
+    assert pods == 3
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=list(READS))
+async def test_if_the_shard_changes_meanwhile_they_are_read_at_one_moment(
+    ledger, asked, monkeypatch, make_proposal, read
+):
+    sliced = ledger._read
+
+    async def changed_after_a_slice(shard, *wanted, **more):
+        answer = await sliced(shard, *wanted, **more)
+        if wanted and wanted[0][0] == "hscan":
+            await ledger.commit(0, [make_proposal([9], [[0]])])
+        return answer
+
+    monkeypatch.setattr(ledger, "_read", changed_after_a_slice)
+    found = await read(ledger)
+    assert asked == ["hlen", "hscan", "hgetall"]
+    if hasattr(found, "reservations"):
+        rows = found.snapshot.accounts
+        requested = np.frombuffer(rows.records, account_dtype(rows.resources))["amounts"][0, 0, 1]
+        assert requested == found.reservations.records["requests"][:, 0].sum() == 400
+
+
+async def rebuild_over(url, leftover):
+    """Begin a rebuild where an earlier one has left a loaded key. `leftover`: a client that may do all."""
+    leftover.hset(f"{RESERVATIONS}:loaded", "field", "value")
+    ledger = RedisLedger(url)
+    await ledger.open(1)
+    store = RedisRebuild(ledger, feed_window=100, lease_ms=30_000)
+    await store.set_tombstone(0, "recovering-test", ledger.epoch)
+    await ledger.close()
+
+
+def test_a_rebuild_removes_what_is_large_by_another_thread_or_in_one_step_where_its_account_is_older(
+    redis_server,
+):
+    url = as_documented(redis_server.url, [redis_server], RESOLVER.name)
+    with redis.Redis(port=redis_server.port, decode_responses=True) as client:
+        for right, command in (("+unlink", "cmdstat_unlink"), ("-unlink", "cmdstat_del")):
+            client.flushall()
+            client.execute_command("ACL", "SETUSER", RESOLVER.name, right)
+            client.config_resetstat()
+            asyncio.run(rebuild_over(url, client))
+            assert client.info("commandstats")[command]["calls"] == 1
+            assert not client.exists(f"{RESERVATIONS}:loaded")
+        client.execute_command("ACL", "SETUSER", RESOLVER.name, "+unlink")
