@@ -38,7 +38,18 @@ from typing import IO, Any, NoReturn
 ADDRESS_VARIABLE = "HOSS_TESTS_FORK_SERVER"
 HASH_SEED = "0"  # PYTHONHASHSEED of all forks
 ROOT = Path(__file__).parents[1]
-_SERVICES = ("dispatcher", "resolver", "scheduler_worker")
+_PACKAGES = ("hoss", "dispatcher", "resolver", "scheduler_worker", "hossctl")
+_OF_FEW_TESTS = ("hoss.telemetry.otlp", "hossctl.compare.report", "hossctl.simulate")  # and dear
+# Of others, what services and commands import inside a function.
+_WHEN_THEY_RUN = (
+    "_strptime",
+    "encodings.idna",
+    "grpc_reflection.v1alpha.reflection",
+    "jwt",
+    "numpy.ma",
+    "typer._adapters",
+    "uvloop",
+)
 # Imported once as well, but only when a test asks for one of them: the tests of most files do not.
 _WHEN_ASKED = ("tools.simulation", "simulation.planted")
 _LENGTH = 8  # bytes of a message's length, little-endian
@@ -345,7 +356,7 @@ def _become(request: Any, streams: Sequence[int]) -> _EXIT:
 
 def _run(main: _EXIT) -> int | str | None:
     """Run it as `python -m` would; what it has written is out before the process ends, whatever ends it."""
-    from hossctl.local.process import ServiceProcess  # noqa: PLC0415 - only the server's children need it, and it is imported by then
+    from hossctl.local.process import ServiceProcess  # noqa: PLC0415 - only the server's children need it
 
     ServiceProcess.launch = staticmethod(FORK_SERVER.launch)
     FORK_SERVER._address = os.environ[ADDRESS_VARIABLE]
@@ -379,12 +390,14 @@ def _end(run: _EXIT) -> NoReturn:
 
 
 def _import_everything() -> None:
-    for name in _SERVICES:
-        importlib.import_module(f"{name}.__main__")
-    commands = importlib.import_module("hossctl.commands")
-    for module in pkgutil.iter_modules(commands.__path__):
-        importlib.import_module(f"{commands.__name__}.{module.name}")
-    importlib.import_module("hossctl.__main__")
+    """Also what services and commands import when they need it: most of them do, and each fork would again."""
+    for name in _PACKAGES:
+        package = importlib.import_module(name)
+        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+            if not module.name.startswith(_OF_FEW_TESTS):
+                importlib.import_module(module.name)
+    for name in _WHEN_THEY_RUN:
+        importlib.import_module(name)
     _keep_what_is_imported()
 
 
