@@ -127,8 +127,12 @@ class ScriptRunner:
         """Load every script on every server, so that the first proposals do not wait for it."""
         async with self.unavailable_when_failing():
             for server in await self.access.every():
+                together = server.pipeline(transaction=False)
                 for script in _PARTS:
-                    await server.script_load(source(script))
+                    together.script_load(source(script))
+                for reply in await together.execute(raise_on_error=False):
+                    if isinstance(reply, Exception):  # redis-py would raise it with the text of the script
+                        raise reply
 
     async def run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         return (await self.run_all([(script, keys, arguments)]))[0]

@@ -23,22 +23,28 @@ Object = dict[str, Any]
 # Kinds by the path of the collection; where the name of a namespace belongs, the path has none.
 POD, NODE, EVENT, LEASE = "Pod", "Node", "Event", "Lease"
 BUDGET, POD_GROUP = "PodDisruptionBudget", "PodGroup"
+CLAIM, VOLUME, DEVICE_CLAIM, SLICE = (
+    "PersistentVolumeClaim",
+    "PersistentVolume",
+    "ResourceClaim",
+    "ResourceSlice",
+)
 _PATHS = {
     "/api/v1": {"pods": POD, "events": EVENT, "services": "Service", "replicationcontrollers": "ReplicationController",
-                "persistentvolumeclaims": "PersistentVolumeClaim"},
+                "persistentvolumeclaims": CLAIM},
     "/apis/apps/v1": {"replicasets": "ReplicaSet", "statefulsets": "StatefulSet"},
     "/apis/policy/v1": {"poddisruptionbudgets": BUDGET},
     "/apis/scheduling.x-k8s.io/v1alpha1": {"podgroups": POD_GROUP},  # as where the CRD is installed
     "/apis/coordination.k8s.io/v1": {"leases": LEASE},
-    "/apis/resource.k8s.io/v1": {"resourceclaims": "ResourceClaim"},
+    "/apis/resource.k8s.io/v1": {"resourceclaims": DEVICE_CLAIM},
     "/apis/storage.k8s.io/v1": {"csistoragecapacities": "CSIStorageCapacity"},
 }  # fmt: skip
 _CLUSTER_PATHS = {
-    "/api/v1": {"nodes": NODE, "namespaces": "Namespace", "persistentvolumes": "PersistentVolume"},
+    "/api/v1": {"nodes": NODE, "namespaces": "Namespace", "persistentvolumes": VOLUME},
     "/apis/scheduling.k8s.io/v1": {"priorityclasses": "PriorityClass"},
     "/apis/storage.k8s.io/v1": {"storageclasses": "StorageClass", "csinodes": "CSINode",
                                 "csidrivers": "CSIDriver", "volumeattachments": "VolumeAttachment"},
-    "/apis/resource.k8s.io/v1": {"deviceclasses": "DeviceClass", "resourceslices": "ResourceSlice"},
+    "/apis/resource.k8s.io/v1": {"deviceclasses": "DeviceClass", "resourceslices": SLICE},
 }  # fmt: skip
 
 GRACE_SECONDS = 30
@@ -234,13 +240,22 @@ class ApiModel:
             for name, value in changes.get("metadata", {}).items()
             if name not in ("uid", "resourceVersion")
         }
-        merged = _merged(before, changes, lists_too=target.kind != POD_GROUP)  # of custom resources: none
-        return _reply(self._write(target.kind, before, merged))
+        # Lists are merged in strategic patches, which are asked for pods, budgets and nodes.
+        merged = _merged(before, changes, lists_too=target.kind in _MERGED_STRATEGICALLY)
+        written = self._write(target.kind, before, merged)
+        if "deletionTimestamp" in before["metadata"] and target.kind != POD and not _kept(written):
+            self._remove(target.kind, written)
+        return _reply(written)
 
     def _delete(self, target: Target, body: Object, params: Mapping[str, str]) -> Reply:
         before = self._existing(target)
         wanted = body.get("preconditions", {})
         _check_preconditions(target, before, wanted)
+        if target.kind != POD and _kept(before):
+            times = {"deletionTimestamp": self._now(), "deletionGracePeriodSeconds": 0}
+            if "deletionTimestamp" not in before["metadata"]:
+                before = self._write(target.kind, before, _merged(before, {"metadata": times}))
+            return _reply(before)
         if target.kind != POD:
             self._remove(target.kind, before)
             return _reply({"kind": "Status", "status": "Success", "code": 200})
@@ -398,6 +413,7 @@ def _merged(before: Object, changes: Object, *, lists_too: bool = True) -> Objec
 
 
 _MERGED_BY = {"conditions": "type", "containers": "name"}
+_MERGED_STRATEGICALLY = (POD, NODE, BUDGET)
 
 
 def _merged_lists(before: list[Object], changes: list[Object], by: str) -> list[Object]:
@@ -421,6 +437,11 @@ def _defaulted(pod: Object) -> Object:
             {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": gated}
         ]
     return {**pod, "spec": spec, "status": status}
+
+
+def _kept(item: Object) -> bool:
+    """Whether finalizers keep an object that is deleted."""
+    return bool(item["metadata"].get("finalizers"))
 
 
 def _ended(pod: Object) -> bool:

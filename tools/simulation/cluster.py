@@ -16,7 +16,20 @@ from hoss.errors import TransportError
 from hossctl.history.events import Event, History
 from tools.simulation import plan as p
 from tools.simulation.api_connection import SimulatedApiServer
-from tools.simulation.api_model import BUDGET, GRACE_SECONDS, NODE, POD, POD_GROUP, Change, Object, selects
+from tools.simulation.api_model import (
+    BUDGET,
+    CLAIM,
+    DEVICE_CLAIM,
+    GRACE_SECONDS,
+    NODE,
+    POD,
+    POD_GROUP,
+    SLICE,
+    VOLUME,
+    Change,
+    Object,
+    selects,
+)
 from tools.simulation.clients import GATE, MEMORY_BYTES, NODE_PODS, SimulatedClients
 from tools.simulation.cluster_judge import (
     GROUP_LABEL,
@@ -29,6 +42,8 @@ from tools.simulation.cluster_judge import (
     ports_of,
 )
 from tools.simulation.plan import Act
+from tools.simulation.storage import Storage
+from tools.simulation.storage_judge import StorageJudge, StorageObjects
 from tools.simulation.world import World
 
 NAMESPACE = "default"
@@ -61,6 +76,9 @@ class ClusterClients(SimulatedClients):
         super().__init__(world, history, named_nodes=True)
         self.api: SimulatedApiServer = world.required_api()
         self._rng: random.Random = self._host.rng
+        self._storage: Storage | None = None
+        if world.cluster is not None and world.cluster.storage:
+            self._storage = Storage(self.api.model, self._rng, self._do)
         self._ending: dict[str, float] = {}  # when a pod ends, by UID
         self._orphaned: dict[str, float] = {}
         self._controllers: dict[str, tuple[Object, Iterator[int]]] = {}  # options of a job, names to come
@@ -68,6 +86,8 @@ class ClusterClients(SimulatedClients):
     # -- nodes
 
     async def register(self, nodes: int) -> None:
+        if self._storage is not None:
+            self._storage.create_classes()
         for number in range(nodes):
             self._add_node(f"n{number}")
 
@@ -80,6 +100,8 @@ class ClusterClients(SimulatedClients):
                 self._do("PATCH", f"{path}/status", {"status": {"allocatable": _amounts(p.NODE_CPU // 4)}})
             case p.REMOVE_NODE:
                 self._do("DELETE", path)
+                if self._storage is not None:
+                    self._storage.node_went(name)
             case p.CORDON:
                 self._do("PATCH", path, {"spec": {"unschedulable": True}})
             case p.UNCORDON:
@@ -93,6 +115,8 @@ class ClusterClients(SimulatedClients):
             self._do("POST", "/api/v1/nodes", {"metadata": metadata, "spec": {}, "status": status})
         else:
             self._do("PATCH", f"/api/v1/nodes/{name}/status", {"status": status})
+        if self._storage is not None:
+            self._storage.node_came(name)
 
     # -- pods
 
@@ -147,6 +171,8 @@ class ClusterClients(SimulatedClients):
         metadata: Object = {"name": name, "labels": {"app": job}}
         container = _container(options["cpu"])
         spec: Object = {"schedulerName": options.get("scheduler", OURS), "containers": [container]}
+        if self._storage is not None:
+            spec |= self._storage.claims_of(job, name, options)
         if "port" in options:
             container["ports"] = [{"containerPort": options["port"], "hostPort": options["port"]}]
         if "gate" in options:
@@ -184,6 +210,8 @@ class ClusterClients(SimulatedClients):
             await asyncio.sleep(_LOOK_SECONDS)
             self._look_after_budgets()
             self._look_after_controllers()
+            if self._storage is not None:
+                self._storage.look()
             nodes = {node["metadata"]["name"] for node in self.api.model.objects(NODE)}
             for pod in self.api.model.objects(POD):
                 if self._is_due(pod, nodes):
@@ -267,6 +295,8 @@ class ClusterClients(SimulatedClients):
             found["gates"] = [GATE]
         if "priority" in pod["spec"]:
             found["priority"] = pod["spec"]["priority"]
+        if pod["spec"].get("volumes") or pod["spec"].get("resourceClaims"):
+            found["rules"] = ["storage"]  # whether it may wait is for the judge of objects
         if gang := gang_of(pod):
             group = self.api.model.find(POD_GROUP, NAMESPACE, gang)
             minimum = minimum_of(pod) or (group["spec"]["minMember"] if group else 1)
@@ -285,6 +315,7 @@ class Cluster:
     def __init__(self, world: World, history: History) -> None:
         self.clients = ClusterClients(world, history)
         self.judge = ClusterJudge()
+        self._storage_judge = StorageJudge(self.judge.problems)
         self._world = world
         self._other = OtherScheduler(world, self.clients)
         self._binding: asyncio.Task[None] | None = None
@@ -304,7 +335,13 @@ class Cluster:
     def unsettled(self, rows: list[Event]) -> list[str]:
         """What is not yet as it must be. `rows`: the ledger's reservations."""
         model = self.clients.api.model
-        return self.judge.at_rest(model.objects(POD), model.objects(NODE), rows, model.objects(POD_GROUP))
+        pods = model.objects(POD)
+        stored = StorageObjects(*map(model.objects, (CLAIM, VOLUME, DEVICE_CLAIM, SLICE)))
+        living = [pod for pod in pods if not is_over(pod)]
+        return [
+            *self.judge.at_rest(pods, model.objects(NODE), rows, model.objects(POD_GROUP), stored.takes),
+            *self._storage_judge.at_rest(living, stored),
+        ]
 
     @property
     def reached(self) -> "Counter[str]":
@@ -313,6 +350,7 @@ class Cluster:
 
     def _changed(self, change: Change, _client: str, asked: bool) -> None:
         self.judge.see(change, binds_checked=asked)
+        self._storage_judge.see(change)
         self.clients.tell(change)
 
 

@@ -11,7 +11,7 @@ room for it."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +103,10 @@ class ClusterJudge:
         nodes: Iterable[Object],
         rows: Iterable[Mapping[str, Any]],
         groups: Iterable[Object] = (),
+        has_storage: Callable[[Object, str], bool] = lambda _pod, _node: True,
     ) -> list[str]:
         """What is not as it must be once nothing moves. `rows`: the ledger's reservations; `groups`:
-        PodGroups."""
+        PodGroups; `has_storage`: whether a pod can have its volumes and devices on a node."""
         living = [pod for pod in pods if not is_over(pod)]
         on_nodes = {pod["metadata"]["uid"]: pod for pod in living if node_of(pod)}
         reserved = {row["uid"]: row["node"] for row in rows if "target_of" not in row}
@@ -118,7 +119,7 @@ class ClusterJudge:
             f"room is reserved on {reserved[uid]} for {uid}, which is on no node"
             for uid in reserved.keys() - on_nodes.keys()
         ]
-        rooms = [_Room(node, on_nodes.values()) for node in nodes]
+        rooms = [_Room(node, on_nodes.values(), has_storage) for node in nodes]
         minimums = {group["metadata"]["name"]: group["spec"]["minMember"] for group in groups}
         for pod in living:
             if not node_of(pod) and pod["spec"]["schedulerName"] == "hoss":
@@ -130,8 +131,11 @@ class ClusterJudge:
 class _Room:
     """What a node has left."""
 
-    def __init__(self, node: Object, pods: Iterable[Object]) -> None:
+    def __init__(
+        self, node: Object, pods: Iterable[Object], has_storage: Callable[[Object, str], bool]
+    ) -> None:
         self.name = node["metadata"]["name"]
+        self._has_storage = has_storage
         here = [pod for pod in pods if node_of(pod) == self.name]
         cpu, most = _room_of(node)
         self._is_open = not node["spec"].get("unschedulable")
@@ -142,6 +146,8 @@ class _Room:
     def takes(self, pod: Object) -> int:
         """How many pods like this one."""
         if not self._is_open or not self._ports.isdisjoint(ports_of(pod)):
+            return 0
+        if not self._has_storage(pod, self.name):
             return 0
         fit = max(0, min(self._cpu // cpu_of(pod), self._pods))
         return min(fit, 1) if ports_of(pod) else fit

@@ -9,6 +9,7 @@ from typing import Any
 from tools.simulation import plan as p
 from tools.simulation.cluster import OTHER
 from tools.simulation.plan import Act, ClusterPlan, Plan
+from tools.simulation.storage import LOCAL, PROVISIONED
 
 _OF_API = (
     *(p.API_SILENT, p.API_REFUSED, p.API_BUSY, p.API_LOSES_ANSWERS, p.API_LATE),
@@ -48,6 +49,7 @@ def draw_kubernetes(seed: int) -> Plan:
     acts = _with_priorities(random.Random(f"priorities {seed}"), plan, acts, seconds)
     acts = _with_gangs_and_budgets(random.Random(f"gangs {seed}"), acts)
     acts += _losses(random.Random(f"losses {seed}"), plan, acts, seconds)
+    plan, acts = _with_storage(random.Random(f"storage {seed}"), plan, acts, seconds)
     return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)))
 
 
@@ -155,6 +157,35 @@ def _losses(rng: random.Random, plan: Plan, acts: list[Act], seconds: float) -> 
             at = urgent[0] + rng.uniform(0.0, 1.5)
         lost.append(p.loss(rng, plan, at))
     return lost
+
+
+def _with_storage(
+    rng: random.Random, plan: Plan, acts: list[Act], seconds: float
+) -> tuple[Plan, list[Act]]:
+    """In two fifths of the plans nodes have volumes and devices, for which the pods of some more jobs ask:
+    each for its own, or all of a job for the same. Some are deleted, and made again on what they had."""
+    if rng.random() > 0.4:
+        return plan, acts
+    more = []
+    for number in range(rng.randint(2, 4)):
+        name, at = f"stored{number}", rng.uniform(0.0, seconds)
+        options: dict[str, Any] = {"replicas": rng.choice((1, 2, 4)), "cpu": rng.choice((50, 300))}
+        wanted = rng.choice(("volume", "devices", "devices", "both"))
+        if wanted != "devices":
+            options["volume"] = rng.choice((PROVISIONED, LOCAL))
+        if wanted != "volume":
+            options["devices"] = rng.choice((1, 1, 2))
+        if rng.random() < 0.3:
+            options["shared"] = True
+        if rng.random() < 0.2:
+            options["priority"] = 50
+        more.append(Act(at, p.SUBMIT, name, options=options))
+        if rng.random() < 0.6:
+            gone = at + rng.choice((0.05, 0.5, 2.0)) * rng.random()
+            more.append(Act(gone, rng.choice((p.DELETE, p.DELETE, p.EVICT, p.END_PODS)), name))
+            if rng.random() < 0.7:
+                more.append(Act(gone + rng.choice((0.1, 2.0)) * rng.random(), p.SUBMIT, name, options=options))
+    return replace(plan, cluster=replace(plan.cluster or ClusterPlan(), storage=True)), acts + more
 
 
 def _urgent_on_full_nodes(rng: random.Random, plan: Plan, at: float) -> list[Act]:

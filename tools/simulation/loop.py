@@ -28,6 +28,9 @@ _CURRENT: "ContextVar[Process | None]" = ContextVar("process", default=None)
 # What a step takes, in virtual seconds: so much that time always goes on, and measured times are not zero.
 _STEP_SECONDS = 20e-6
 
+# So many tasks of a process are kept before it is looked which of them have ended.
+_LEAST_TASKS_TO_SWEEP = 64
+
 ResultT = TypeVar("ResultT")
 
 
@@ -49,12 +52,31 @@ class Process:
     steps: int = 0
     # Called before each step with the number of the step, to kill or freeze at exactly that point.
     before_step: "Callable[[Process], None] | None" = None
-    tasks: "dict[asyncio.Task[Any], None]" = field(default_factory=dict)
     held: list[asyncio.Handle] = field(default_factory=list)
+    _tasks: "list[asyncio.Task[Any]]" = field(default_factory=list)  # in the order of their beginning
+    _tasks_until_sweep: int = _LEAST_TASKS_TO_SWEEP
 
     def __post_init__(self) -> None:
         self.context = copy_context()
         self.context.run(_CURRENT.set, self)
+
+    @property
+    def tasks(self) -> "list[asyncio.Task[Any]]":
+        """Those that have not ended."""
+        return [task for task in self._tasks if not task.done()]
+
+    def began(self, task: "asyncio.Task[Any]") -> None:
+        """The process has a new task. Those that have ended are forgotten when there are many: a callback at
+        the end of each would be a step of its own."""
+        self._tasks.append(task)
+        if len(self._tasks) > self._tasks_until_sweep:
+            self._tasks = self.tasks
+            self._tasks_until_sweep = max(2 * len(self._tasks), _LEAST_TASKS_TO_SWEEP)
+
+    def drop_tasks(self) -> "list[asyncio.Task[Any]]":
+        """The process has no tasks any more. Returns those that it had."""
+        dropped, self._tasks = self.tasks, []
+        return dropped
 
 
 def current_process() -> "Process | None":
@@ -99,8 +121,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         earlier, they would still clean up."""
         process.alive = False
         process.held.clear()
-        self._dead_tasks.extend(process.tasks)
-        process.tasks.clear()
+        self._dead_tasks.extend(process.drop_tasks())
 
     def freeze(self, process: Process) -> None:
         """As SIGSTOP: what becomes ready waits."""
@@ -237,8 +258,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         task = asyncio.Task(coro, loop=self, name=name)
         process = _CURRENT.get()
         if process is not None:
-            process.tasks[task] = None
-            task.add_done_callback(lambda done: process.tasks.pop(done, None) and None)
+            process.began(task)
         return task
 
     def run_in_executor(self, _executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
@@ -274,12 +294,11 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         if self._closed:
             return
         self._closed = True
-        tasks = [*self._dead_tasks, *(task for process in self._processes for task in process.tasks)]
-        for task in tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
         for process in self._processes:
-            process.tasks.clear()
+            self._dead_tasks.extend(process.drop_tasks())
             process.held.clear()
+        for task in self._dead_tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._dead_tasks.clear()
         self._ready.clear()
         self._timers.clear()

@@ -103,12 +103,13 @@ class Act:
 @dataclass(frozen=True)
 class ClusterPlan:
     """Of Kubernetes mode. `page`: the most objects in one page of a list. `lease`: see ClusterSection.
-    `ignores_failures`: the webhook's failurePolicy is Ignore."""
+    `ignores_failures`: the webhook's failurePolicy is Ignore. `storage`: nodes have volumes and devices."""
 
     webhook: bool = True
     ignores_failures: bool = False
     lease: str = ""
     page: int = 1000
+    storage: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from redis.asyncio import Redis
-from redis.asyncio.connection import Connection
+from redis.asyncio.connection import BlockingConnectionPool, Connection, ConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -65,9 +65,18 @@ class Observation(NamedTuple):
     process: str
     command: str  # its name; of a script, the script's if it is known
     key: str  # the first
-    reply_bytes: int
-    error: str
+    reply: Any
     position: int  # of the log of writes, after it
+
+    @property
+    def reply_bytes(self) -> int:
+        """The bytes of strings in the reply."""
+        return _bytes_in(self.reply)
+
+    @property
+    def error(self) -> str:
+        """What Redis refused the command with; "": it did not."""
+        return str(self.reply) if isinstance(self.reply, Exception) else ""
 
 
 class SimulatedRedis:
@@ -249,8 +258,7 @@ class SimulatedRedis:
             case "XREAD":
                 at = [as_bytes(word).upper() for word in command].index(b"STREAMS") + 1
         key = as_bytes(command[at]).decode(errors="replace") if at < len(command) else ""
-        error = str(reply) if isinstance(reply, Exception) else ""
-        self._observe(Observation(process, name, key, _bytes_in(reply), error, self.position))
+        self._observe(Observation(process, name, key, reply, self.position))
 
     def _reset(self, sessions: "Iterable[_Session]") -> None:
         for session in list(sessions):
@@ -266,7 +274,8 @@ class _SimulatedAccess:
 
     async def at(self, key: str) -> Redis:
         client = await self._real.at(key)
-        client.connection_pool.connection_class = self._connection_class
+        if not isinstance(client.connection_pool, _SimulatedPool):
+            client.connection_pool = _SimulatedPool(client.connection_pool, self._connection_class)
         return client
 
     async def every(self) -> list[Redis]:
@@ -277,6 +286,44 @@ class _SimulatedAccess:
 
     async def close(self) -> None:
         await self._real.close()
+
+
+class _SimulatedPool(BlockingConnectionPool):
+    """redis-py's pool without its measurements and locks. A release is done at once: redis-py shields it by a
+    task, which would be every second step of a simulation."""
+
+    def __init__(self, real: ConnectionPool, connection_class: "type[_SimulatedConnection]") -> None:
+        """`real`: the pool in whose place this one is."""
+        patience = real.timeout if isinstance(real, BlockingConnectionPool) else None
+        super().__init__(real.max_connections, patience, connection_class, **real.connection_kwargs)
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._released.set_result(None)
+
+    async def get_connection(self, command_name: Any = None, *_: Any, **__: Any) -> Any:  # noqa: ARG002
+        while not self.can_get_connection():
+            freed = asyncio.get_running_loop().create_future()
+            self._waiting.append(freed)
+            try:
+                await asyncio.wait_for(freed, self.timeout)
+            except asyncio.TimeoutError as exc:
+                raise RedisConnectionError("No connection available.") from exc
+        connection = self.get_available_connection()
+        try:
+            await self.ensure_connection(connection)
+        except BaseException:
+            self.release(connection)
+            raise
+        return connection
+
+    def release(self, connection: Any) -> "asyncio.Future[None]":  # type: ignore[override]
+        self._in_use_connections.remove(connection)
+        self._available_connections.append(connection)
+        while self._waiting and self._waiting[0].done():  # who has given up
+            self._waiting.popleft()
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+        return self._released
 
 
 class _Session:

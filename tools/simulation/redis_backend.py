@@ -179,6 +179,7 @@ class Effect(NamedTuple):
 
 
 class _Prepared(NamedTuple):
+    name: str
     command: Command
     words: Command  # what the server gets
     ordered: "Callable[[Any], Any] | None" = None  # what becomes of the server's reply
@@ -190,6 +191,15 @@ def name_of(command: Command) -> str:
     """The command's name, in capitals."""
     name = command[0]
     return (name if isinstance(name, str) else as_bytes(name).decode()).upper()
+
+
+def _parted(command: Command) -> tuple[str, Command]:
+    """The command's name in capitals, and the command with it. redis-py says "SCRIPT LOAD" in one word."""
+    name = name_of(command)
+    if " " not in name:
+        return name, command if command[0] == name else (name, *command[1:])
+    words = name.split()
+    return words[0], (*words, *command[1:])
 
 
 def as_bytes(word: Word) -> bytes:
@@ -255,7 +265,7 @@ class DrivenRedis:
         nothing was written). An error is an exception among the replies."""
         self._expire(now_us)
         prepared = [self._prepare(command, now_us) for command in commands]
-        writes = any(name_of(one.command) in _WRITES for one in prepared)
+        writes = any(one.name in _WRITES for one in prepared)
         followed: list[Command] = list(reads) if writes else []
         learns = any(one.may_expire for one in prepared) and not self._refusing
         if learns:  # in the same exchange
@@ -288,7 +298,7 @@ class DrivenRedis:
         """Put replies in order, log what was written, and yield what was done."""
         queued: list[_Prepared] | None = None
         for at, one in enumerate(prepared):
-            name = name_of(one.command)
+            name = one.name
             if name == "MULTI":
                 queued = []
             elif name == "EXEC":
@@ -307,8 +317,8 @@ class DrivenRedis:
                 yield Effect(one.command, replies[at], self.position)
 
     def _prepare(self, command: Command, now_us: int) -> _Prepared:
-        command = (*name_of(command).split(), *command[1:])  # redis-py says "SCRIPT LOAD"
-        name, words, ordered, may_expire = str(command[0]), command, None, False
+        name, command = _parted(command)
+        words, ordered, may_expire = command, None, False
         match name:
             case "EVALSHA" | "EVAL":
                 return self._prepare_script(command, now_us)
@@ -329,12 +339,12 @@ class DrivenRedis:
                 raise UnsupportedCommand("XREAD that waits, or with $, depends on when it is carried out")
             case _ if name not in _READS and name not in _WRITES and name not in _TRANSACTION:
                 raise UnsupportedCommand(f"{name} is not simulated yet")
-        return _Prepared(command, words, ordered, logged=name in _WRITES, may_expire=may_expire)
+        return _Prepared(name, command, words, ordered, logged=name in _WRITES, may_expire=may_expire)
 
     # -- scripts
 
     def _prepare_script(self, command: Command, now_us: int) -> _Prepared:
-        name, script, *arguments = command
+        name, (_, script, *arguments) = name_of(command), command
         text = script.decode() if isinstance(script, bytes) else str(script)
         if name == "EVAL":
             digest, behind = self._wrapped(text)
@@ -342,10 +352,10 @@ class DrivenRedis:
         else:
             digest, behind = text, self._loaded.get(text, "")
         if digest not in self._known:
-            return _Prepared(command, ("EVAL", _UNKNOWN_SCRIPT, 0))
+            return _Prepared(name, command, ("EVAL", _UNKNOWN_SCRIPT, 0))
         may_expire = digest in self._expiring or not _EXPIRY_OPTIONS.isdisjoint(arguments)
         words = ("EVALSHA", behind, *arguments, self._run_id, now_us)
-        return _Prepared(command, words, logged=True, may_expire=may_expire)
+        return _Prepared(name, command, words, logged=True, may_expire=may_expire)
 
     def _script(self, command: Command) -> str:
         """What SCRIPT LOAD and SCRIPT FLUSH reply."""

@@ -179,37 +179,48 @@ class _Simulation:
         """Wait until nothing moves. False, and a complaint, where that takes too long."""
         seconds = SETTLE_SECONDS if self._cluster is None else CLUSTER_SETTLE_SECONDS
         deadline, calm, why = self._world.loop.time() + seconds, 0, ["nobody answered"]
-        noticed_at = self._over_at + (
-            _NOTICED_WITHIN_SECONDS if any(a.is_fault for a in self._plan.acts) else 0.0
-        )
+        if any(act.is_fault for act in self._plan.acts):
+            # Until then a dispatcher may not follow the feed again, and nothing moves for want of news.
+            await self._keep_running(_NOTICED_WITHIN_SECONDS)
         while self._world.loop.time() < deadline:
             self._faults.start_all()
             why = await self._unsettled()
             calm = 0 if why else calm + 1
-            # Until then a dispatcher may not follow the feed again, and nothing moves for want of news.
-            if calm >= _CALM_LOOKS and self._world.loop.time() >= noticed_at:
+            if calm >= _CALM_LOOKS:
                 return True
             await asyncio.sleep(_LOOK_SECONDS)
         told = "; ".join(why[:_TOLD_PROBLEMS])
         self._result.complaints.append(f"not settled after {seconds:g} s: {told}")
         return False
 
+    async def _keep_running(self, seconds: float) -> None:
+        """Let so much time pass. Who ends meanwhile is started again."""
+        until = self._world.loop.time() + seconds
+        while self._world.loop.time() < until:
+            self._faults.start_all()
+            await asyncio.sleep(_LOOK_SECONDS)
+
     async def _unsettled(self) -> list[str]:
-        """What still moves."""
+        """What still moves. What costs most is asked last, and only if all else is at rest."""
         clients = self.clients
-        try:
-            why = await disagreements(clients.dispatcher, clients.resolver, self._plan.workers)
-            table = await clients.table()
-        except (LedgerUnavailable, TransportError) as exc:
-            return [str(exc)]
-        why += [f"pod {row['uid']} is {row['state']}" for row in table if row["state"] in _MOVING]
         rows = self._ledger.rows()
-        unconfirmed = [row for row in rows if row["state"] != "confirmed"]
-        why += [f"pod {row['uid']} is only {row['state']} on {row['node']}" for row in unconfirmed]
+        why = [
+            f"pod {row['uid']} is only {row['state']} on {row['node']}"
+            for row in rows
+            if row["state"] != "confirmed"
+        ]
         if self._cluster is not None:
             why += self._cluster.unsettled(rows)
-        may_notice = self._loses or self._world.loop.time() < self._over_at + _NOTICED_WITHIN_SECONDS
-        return why + (self._unnoticed(table, rows) if may_notice else [])
+        if why:
+            return why
+        try:
+            table = await clients.table()
+            why = [f"pod {row['uid']} is {row['state']}" for row in table if row["state"] in _MOVING]
+            if self._loses:
+                why += self._unnoticed(table, self._ledger.rows())
+            return why or await disagreements(clients.dispatcher, clients.resolver, self._plan.workers)
+        except (LedgerUnavailable, TransportError) as exc:
+            return [str(exc)]
 
     def _unnoticed(self, table: list[Event], rows: list[Event]) -> list[str]:
         """What the ledger has lost and the dispatcher has not noticed yet: it may be about to try again."""

@@ -305,7 +305,8 @@ class World:
     def _on_redis(self, seen: Observation) -> None:
         self.on_command(seen)
         if self._observe is not None:
-            self._observe(Entry(self.loop.time(), seen.process, "redis", str(tuple(seen)[1:])))
+            text = str((seen.command, seen.key, seen.reply_bytes, seen.error, seen.position))
+            self._observe(Entry(self.loop.time(), seen.process, "redis", text))
 
     @contextmanager
     def logging(self) -> Generator[None, None, None]:
