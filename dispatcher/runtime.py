@@ -12,6 +12,7 @@ import asyncio
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -40,6 +41,8 @@ TICK_SECONDS = 0.1
 # Commits that wait to be confirmed share a call. Far shorter than any lease of a commit, and long enough for
 # the outcomes of several batches.
 COALESCE_SECONDS = 0.01
+
+_VERIFIED_AT_ONCE = 10_000  # pods: some 10 ms of the machine
 
 _FIRST_DELAY_SECONDS = 0.05
 _MAX_DELAY_SECONDS = 2.0
@@ -304,9 +307,14 @@ class Runtime:
                 return answer
 
     async def verify(self, instruction: m.Verify) -> None:
-        """Look pods up in the ledger, and let the machine know where they are."""
-        found = await self.until_answered(lambda: self.ledger.lookup(instruction.uids))
-        self.handle(m.Verified(instruction.rows, instruction.uids, found.nodes, found.terminating))
+        """Look pods up in the ledger, and let the machine know where they are, part by part: a node's removal
+        may concern any number of them."""
+        for start in range(0, len(instruction.rows), _VERIFIED_AT_ONCE):
+            part = slice(start, start + _VERIFIED_AT_ONCE)
+            rows, uids = instruction.rows[part], instruction.uids[part]
+            found = await self.until_answered(partial(self.ledger.lookup, uids))
+            self.handle(m.Verified(rows, uids, found.nodes, found.terminating))
+            await asyncio.sleep(0)
 
     async def release(self, instruction: m.Release) -> None:
         positions = await self._release(instruction.uids, instruction.nodes)

@@ -91,9 +91,9 @@ def plan_repair(
         elif counted != pods:
             found.group_pods[key] = pods
             found.changes.append(f"group {key:016x}: {counted} pods counted, now {pods}")
-    for uid, record in sorted(state.damaged.items()):
-        found.damaged.append(uid)
-        found.changes.append(f"field {uid.hex()}: what could not be read is forgotten: {record.hex()}")
+    for lost, record in sorted(state.damaged.items()):
+        found.damaged.append(lost)
+        found.changes.append(f"field {lost.hex()}: what could not be read is forgotten: {record.hex()}")
     for fault in state.commit_faults:
         _repair_commit(found, fault, state.reservations)
     # A change of cards or ports also changes the node's account: caches and refusals look at the account's

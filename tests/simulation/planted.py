@@ -291,7 +291,7 @@ FAULTS = {
 UNDONE = {
     "confirmations-behind-a-lost-answer": PlantedFault(
         "confirmations wait ten seconds for the lost answer to an earlier one, and their leases end",
-        (CodeEdit("hoss.client.resolver:ResolverClient.confirm", ", _CONFIRM_SECONDS", ""),),
+        (CodeEdit("hoss.client.resolver:ResolverClient.confirm", ", _LEASED_CALL_SECONDS", ""),),
     ),
     "release-that-comes-late": FAULTS["release by the wrong sequence"],
     "index-of-a-removed-node": PlantedFault(

@@ -30,9 +30,10 @@ from dispatcher.api.queries import Queries
 from dispatcher.api.tenancy import TenantView
 from dispatcher.api.watch import Watch
 from dispatcher.core import messages as m
+from dispatcher.core.changes import Changes, Room
 from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.pods.table import Phase, Rows
-from dispatcher.core.policy.rules import Policy, Rule
+from dispatcher.core.policy.rules import Match, Policy, Rule, Selector
 from dispatcher.core.queue.pressure import PressureLimits
 from dispatcher.core.workers.reports import Heartbeat
 from dispatcher.journal.checkpointer import Checkpointer
@@ -42,6 +43,7 @@ from dispatcher.ports import Knowledge, LedgerMarks, LedgerPort, PodLocations, R
 from dispatcher.recovery import recover
 from dispatcher.runtime import Link, Runtime, in_turns
 from hoss.model.pod import PodSpec, PodTemplate
+from hoss.model.selectors import Requirement
 from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U32, Uids
@@ -217,7 +219,7 @@ async def _gang(setting: Setting, measured: "_Measured") -> None:
 
 
 class _Unschedulable:
-    """A worker's stream that answers each batch with "no node fits"."""
+    """A worker's stream that answers each batch with "no node fits", for want of resources."""
 
     name = "w1"
 
@@ -241,36 +243,72 @@ class _Unschedulable:
             count = len(batch.uids)
             codes = np.full(count, m.OutcomeCode.UNSCHEDULABLE, np.uint8)
             nowhere, first = np.full(count, NONE_U32, np.uint32), np.zeros(count, np.uint16)
-            positions = np.arange(count, dtype=np.uint32)
+            positions, refused_by = np.arange(count, dtype=np.uint32), (frozenset({"NodeResourcesFit"}),)
             self._runtime.handle(
                 m.OutcomesArrived(
-                    1, batch.batch, positions, codes, nowhere, first, ("no room",), {}, (frozenset(),)
+                    1, batch.batch, positions, codes, nowhere, first, ("no room",), {}, refused_by
                 )
             )
         return sum(len(batch.uids) for batch in work)
 
 
-async def _waiting(setting: Setting, measured: "_Measured") -> None:
-    dispatcher = _Dispatcher()
+async def _refused(dispatcher: _Dispatcher, pods: int) -> None:
+    """A worker comes, and finds no room for so many pods that are queued."""
     runtime = dispatcher.runtime
     worker = _Unschedulable(runtime)
     runtime.links[1] = cast("Link", worker)
     runtime.handle(m.Registered(1, "w1", {}, incarnation=1, window=100_000))
     await asyncio.sleep(0.1)  # its epoch is granted
     runtime.handle(m.HeartbeatReceived(1, Heartbeat(ready=True)))
-    await dispatcher.submit(_job(setting.watched))
     answered = 0
-    while answered < setting.watched:
+    while answered < pods:
         answered += worker.answer()
         runtime.perform(runtime.machine.pump(runtime.now()))
         await asyncio.sleep(0)
 
-    async def room() -> None:
-        runtime.handle(m.ClusterChanged())
-        await asyncio.sleep(0)
-        await _ticks(dispatcher, 25)
 
-    await measured("waiting pods are woken", room())
+async def _change(dispatcher: _Dispatcher) -> None:
+    """Nodes have more room than before, and then time passes."""
+    amounts, cards = np.full((2, 5000), 1_000_000, np.int64), np.zeros((0, 16), np.uint16)
+    room = Room(("cpu", "pods"), amounts, np.zeros_like(amounts), cards)
+    dispatcher.runtime.handle(m.ClusterChanged(Changes(rooms=(room,))))
+    await asyncio.sleep(0)
+    await _ticks(dispatcher, 200)
+
+
+async def _waiting(setting: Setting, measured: "_Measured") -> None:
+    dispatcher = _Dispatcher()
+    await dispatcher.submit(_job(setting.watched))
+    await _refused(dispatcher, setting.watched)
+    await measured("waiting pods are woken", _change(dispatcher))
+    dispatcher = _Dispatcher()
+    await dispatcher.submit(_bare(setting.bare, 0))
+    await _refused(dispatcher, setting.bare)
+    await measured("pods of many classes are woken", _change(dispatcher))
+
+
+async def _other_routes(setting: Setting, measured: "_Measured") -> None:
+    """A policy sends half of the pods elsewhere: of those that are queued, then of those that wait."""
+    here = Match(labels=Selector((Requirement("to", "In", ("here",)),)))
+    for name, refused in (("queued", 0), ("waiting", setting.watched)):
+        dispatcher = _Dispatcher()
+        await dispatcher.submit(_job(setting.watched // 2, "here", labels=(("to", "here"),)))
+        await dispatcher.submit(_job(setting.watched // 2, "other"))
+        await _refused(dispatcher, refused)
+        await measured(f"{name} pods are re-routed", _policy(dispatcher, here))
+
+
+async def _many_nodes(setting: Setting, measured: "_Measured") -> None:
+    dispatcher = _Dispatcher()
+    rows = await dispatcher.submit(_job(setting.watched))
+    dispatcher.bind(rows, setting.nodes)
+
+    async def gone() -> None:
+        dispatcher.runtime.handle(m.NodesGone(np.arange(setting.nodes // 2, dtype=np.uint32)))
+        while dispatcher.runtime.table_sizes()["jobs"]:  # noqa: ASYNC110 - the steps are measured
+            await asyncio.sleep(0)
+
+    await measured("half of the nodes are removed", gone())
 
 
 async def _watches(setting: Setting, measured: "_Measured") -> None:
@@ -343,8 +381,8 @@ async def _ticks(dispatcher: _Dispatcher, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def _policy(dispatcher: _Dispatcher) -> None:
-    policy = Policy((Rule(name="other"),), version=2)
+async def _policy(dispatcher: _Dispatcher, match: Match = Match()) -> None:  # noqa: B008 - it is frozen
+    policy = Policy((Rule("other", match),), version=2)
     runtime = dispatcher.runtime
     runtime.perform(await in_turns(runtime.machine.setting_policy(policy, runtime.now)))
 
@@ -373,6 +411,8 @@ PARTS: dict[str, Callable[[Setting, _Measured], Awaitable[None]]] = {
     "gates": _failed_and_gated,
     "gang": _gang,
     "waiting": _waiting,
+    "routes": _other_routes,
+    "nodes": _many_nodes,
     "watch": _watches,
     "bare": _bare_pods,
     "tenants": _tenants,

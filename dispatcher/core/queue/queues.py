@@ -3,7 +3,7 @@ Moves between the three keep the pod table's phase in step. A pod that is refuse
 retried in a loop: each refusal lengthens its backoff."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,14 @@ from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.core.queue.active import ActiveQueue, Aging, Place
 from dispatcher.core.queue.hints import worth_another_attempt
 from dispatcher.core.queue.tenants import Tenants
-from dispatcher.core.queue.waiting import BackoffQueue, UnschedulablePods, WaitingGroup, Woken, by_backoff
+from dispatcher.core.queue.waiting import (
+    BackoffQueue,
+    UnschedulablePods,
+    WaitingGroup,
+    Waking,
+    Woken,
+    by_backoff,
+)
 
 # Events that bring pods to a queue, named as in kube-scheduler where possible
 # (scheduler_queue_incoming_pods_total).
@@ -34,6 +41,8 @@ GANG_SCHEDULING = "GangScheduling"
 WAKE_INTERVAL_SECONDS = 0.1
 WAKE_INTERVAL_SECONDS_PER_GROUP = 1e-4
 _WOKEN_AT_ONCE = 50_000  # pods: some 10 ms
+_OVERDUE_AT_ONCE = 2000  # entries
+_LOOKED_AT_AT_ONCE = 400  # groups, that is classes: some 90 us each where 5,000 nodes have room
 MAX_WAKE_INTERVAL_SECONDS = 5.0
 
 # After this many refusals by the resolver a pod no longer goes straight back to the front.
@@ -50,8 +59,9 @@ class Queues:
         self._unschedulable = UnschedulablePods()
         self._history = ChangeHistory()
         self._woke_at = float("-inf")
-        # Changes for which pods are still to be woken, of those that came before this place in their order.
-        self._waking: tuple[Changes, int] | None = None
+        self._waking: tuple[Changes, Waking] | None = None  # changes for which pods are still to be woken
+        # Classes of which pods are routed differently and are still to be queued.
+        self._rerouting: tuple[frozenset[int], Waking] | None = None
         self._gangs_to_check: dict[int, Gang] = {}  # by number: changed since the last tick
         self.incoming: Counter[tuple[str, str]] = Counter()  # pods by queue and event, for metrics
 
@@ -217,6 +227,11 @@ class Queues:
         self._registry.move(rows, Phase.QUEUED, now_ms, event)
         self.enqueue(rows, now, front=front)
 
+    def _requeue_all(self, parts: Sequence[Rows], now: float, now_ms: int, *, event: str) -> None:
+        """Queue pods that waited again, in this order and behind those that were not tried yet."""
+        if parts:  # together: of many classes each part is a pod
+            self.requeue(np.concatenate(parts), now, now_ms, event=event, front=False)
+
     def requeue_refused(self, rows: Rows, now: float, now_ms: int) -> None:
         """The resolver refused these pods (attempts are counted already): queue them at once, or after a
         backoff if it refused them often."""
@@ -278,12 +293,15 @@ class Queues:
         return self._unschedulable.times(row) if due is None else (due, due)
 
     def tick(self, now: float, now_ms: int) -> None:
+        self._process_rerouting(now, now_ms)
         self._process_changes(now, now_ms)
         phase = self._registry.pods.phase
-        for rows in self._backoff.take_due(now, phase):
-            self.requeue(rows, now, now_ms, event="BackoffComplete", front=False)
-        for rows in self._unschedulable.take_overdue(now, phase):
-            self.requeue(rows, now, now_ms, event="UnschedulableTimeout", front=False)
+        due = self._backoff.take_due(now, phase, most_pods=_WOKEN_AT_ONCE)
+        self._requeue_all(due, now, now_ms, event="BackoffComplete")
+        overdue = self._unschedulable.take_overdue(
+            now, phase, most_pods=_WOKEN_AT_ONCE, most_entries=_OVERDUE_AT_ONCE
+        )
+        self._requeue_all(overdue, now, now_ms, event="UnschedulableTimeout")
 
     def sweep(self) -> int:
         """Drop deleted pods from all queues. Returns how many entries it went through."""
@@ -314,17 +332,37 @@ class Queues:
 
     def policy_changed(self, moved: NDArray[np.bool_], now: float, now_ms: int) -> None:
         """Sort queued pods into their new sub-queues, in order of arrival. Queue waiting pods whose template
-        is routed differently: `moved`, by template id."""
+        is routed differently (`moved`, by template id), as many at once as a tick may, and with them pods of
+        the same classes."""
         self._reroute()
         if not moved.any():
             return
-        template, phase = self._registry.pods.template, self._registry.pods.phase
         self._history.outdate_views(now)
-        for rows in (
-            *self._backoff.take(lambda rows: moved[template[rows]], phase),
-            *self._unschedulable.take(lambda rows: moved[template[rows]], phase),
-        ):
-            self.requeue(rows, now, now_ms, event="PolicyChange", front=False)
+        template = self._registry.pods.template
+        self._backoff.hasten(lambda rows: moved[template[rows]], now)
+        due = self._backoff.take_due(now, self._registry.pods.phase, most_pods=_WOKEN_AT_ONCE)
+        self._requeue_all(due, now, now_ms, event="PolicyChange")
+        classes = frozenset(self._registry.templates.class_id[: len(moved)][moved].tolist())
+        earlier = frozenset[int]() if self._rerouting is None else self._rerouting[0]
+        self._rerouting = classes | earlier, self._unschedulable.waking()
+        self._process_rerouting(now, now_ms)
+
+    def _process_rerouting(self, now: float, now_ms: int) -> None:
+        if self._rerouting is None:
+            return
+        classes, waking = self._rerouting
+        woken = self._unschedulable.wake(
+            waking,
+            lambda group: group.class_id in classes,
+            now,
+            self._registry.pods.phase,
+            most_pods=_WOKEN_AT_ONCE,
+            most_groups=_LOOKED_AT_AT_ONCE,
+        )
+        if not waking.groups:
+            self._rerouting = None
+        pods = [*woken.ready, *(rows for _, rows in woken.later)]  # they need not wait for their backoff
+        self._requeue_all(pods, now, now_ms, event="PolicyChange")
 
     def _reroute(self) -> None:
         for gang in self._registry.gangs.every_incomplete():
@@ -352,19 +390,22 @@ class Queues:
             if not updates:
                 return
             self._woke_at = now
-            self._waking = merge(updates), self._unschedulable.next_order
-        changes, before = self._waking
-        phase = self._registry.pods.phase
+            self._waking = merge(updates), self._unschedulable.waking()
+        changes, waking = self._waking
         woken = self._unschedulable.wake(
-            lambda group: self._may_help(group, changes), now, phase, before=before, most=_WOKEN_AT_ONCE
+            waking,
+            lambda group: self._may_help(group, changes),
+            now,
+            self._registry.pods.phase,
+            most_pods=_WOKEN_AT_ONCE,
+            most_groups=_LOOKED_AT_AT_ONCE,
         )
-        if woken.whole:
+        if not waking.groups:
             self._waking = None
         self._move_woken(woken, now, now_ms, event=CLUSTER_CHANGE)
 
     def _move_woken(self, woken: Woken, now: float, now_ms: int, *, event: str) -> None:
-        for rows in woken.ready:
-            self.requeue(rows, now, now_ms, event=event, front=False)
+        self._requeue_all(woken.ready, now, now_ms, event=event)
         for due, rows in woken.later:
             self.incoming["backoff", event] += len(rows)
             self._registry.move(rows, Phase.BACKOFF, now_ms, event)

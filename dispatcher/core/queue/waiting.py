@@ -4,7 +4,7 @@ before its backoff is over, and after five minutes at the latest."""
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
@@ -39,22 +39,26 @@ class BackoffQueue:
     def add(self, rows: Rows, due: float) -> None:
         heapq.heappush(self._heap, (due, next(self._order), rows))
 
-    def take_due(self, now: float, phase: NDArray[np.uint8]) -> list[Rows]:
-        """Remove and return the pods whose time has come and that are still in BACKOFF."""
-        due = []
-        while self._heap and self._heap[0][0] <= now:
+    def take_due(self, now: float, phase: NDArray[np.uint8], *, most_pods: int) -> list[Rows]:
+        """Remove and return pods whose time has come and that are still in BACKOFF: about so many."""
+        due: list[Rows] = []
+        while self._heap and self._heap[0][0] <= now and most_pods > 0:
             rows = heapq.heappop(self._heap)[2]
             due.append(rows[phase[rows] == Phase.BACKOFF])
+            most_pods -= len(rows)
         return [rows for rows in due if len(rows)]
 
-    def take(self, selects: Callable[[Rows], NDArray[np.bool_]], phase: NDArray[np.uint8]) -> list[Rows]:
-        """Remove and return the selected pods, by due time."""
-        heap = sorted(self._heap)
-        entries = [(due, order, rows[phase[rows] == Phase.BACKOFF]) for due, order, rows in heap]
-        taken = [rows[selects(rows)] for _, _, rows in entries]
-        kept = [(due, order, rows[~selects(rows)]) for due, order, rows in entries]
-        self._heap = [entry for entry in kept if len(entry[2])]  # sorted, which is a heap
-        return [rows for rows in taken if len(rows)]
+    def hasten(self, selects: Callable[[Rows], NDArray[np.bool_]], now: float) -> None:
+        """The selected pods are due now."""
+        hastened = []
+        for due, order, rows in self._heap:
+            chosen = selects(rows)
+            if chosen.any():
+                hastened.append((min(due, now), order, rows[chosen]))
+            if not chosen.all():
+                hastened.append((due, order, rows[~chosen]))
+        self._heap = hastened
+        heapq.heapify(self._heap)
 
     def due(self, row: int) -> float | None:
         """When a row in this queue is due, None if it is not here."""
@@ -93,7 +97,15 @@ class Woken:
 
     ready: list[Rows]
     later: list[tuple[float, Rows]]
-    whole: bool = True  # there are no more
+
+
+class Waking:
+    """Groups that a change may help and that are still to be looked at, and the pods of them that are meant:
+    those that came before a place in the order of arrival."""
+
+    def __init__(self, groups: Iterable[WaitingGroup], before: int) -> None:
+        self.groups = deque(groups)
+        self.before = before
 
 
 class UnschedulablePods:
@@ -115,52 +127,41 @@ class UnschedulablePods:
         self._groups.setdefault(group, []).append(entry)
         self._flushes.append((flush_at, group))
 
-    @property
-    def next_order(self) -> int:
-        """The place in the order of arrival of whoever comes next."""
-        return self._next_order
+    def waking(self) -> Waking:
+        """All that wait here now, for `wake`."""
+        return Waking(self._groups, self._next_order)
 
     def wake(
         self,
+        waking: Waking,
         helped: Callable[[WaitingGroup], bool],
         now: float,
         phase: NDArray[np.uint8],
         *,
-        before: int,
-        most: int,
+        most_pods: int,
+        most_groups: int,
     ) -> Woken:
         """The cluster changed: remove and return pods of the groups that it may help, each ready after its
-        backoff. Only those that came before that place in the order, and about `most`: the rest stays."""
+        backoff. About so many, of so many groups: the rest stays, and is still in `waking`."""
         entries: list[_Entry] = []
-        left, whole = most, True
-        for group in [group for group in self._groups if helped(group)]:
-            waiting = _still_waiting(self._groups[group], phase)
-            number = 0
-            while number < len(waiting) and waiting[number].order < before and left > 0:
-                left -= len(waiting[number].rows)
+        left = most_pods
+        for _ in range(min(most_groups, len(waking.groups))):
+            group = waking.groups[0]
+            waiting, number = self._groups.get(group, []) if helped(group) else [], 0
+            while number < len(waiting) and waiting[number].order < waking.before and left > 0:
+                entries += (there := _still_waiting(waiting[number : number + 1], phase))
+                left -= sum(len(entry.rows) for entry in there)
                 number += 1
-            entries += waiting[:number]
-            self._keep(group, waiting[number:])
+            if number:
+                self._keep(group, waiting[number:])
             if left <= 0:
-                whole = False
                 break
+            waking.groups.popleft()
         entries.sort(key=lambda entry: entry.order)
         return Woken(
             ready=[p.rows for p in entries if p.not_before <= now],
             later=[(p.not_before, p.rows) for p in entries if p.not_before > now],
-            whole=whole,
         )
-
-    def take(self, selects: Callable[[Rows], NDArray[np.bool_]], phase: NDArray[np.uint8]) -> list[Rows]:
-        """Remove and return the selected pods, in order of arrival."""
-        taken = []
-        for group, entries in list(self._groups.items()):
-            waiting = _still_waiting(entries, phase)
-            taken += [replace(p, rows=p.rows[selects(p.rows)]) for p in waiting]
-            left = [replace(p, rows=p.rows[~selects(p.rows)]) for p in waiting]
-            self._keep(group, [entry for entry in left if len(entry.rows)])
-        taken.sort(key=lambda entry: entry.order)
-        return [entry.rows for entry in taken if len(entry.rows)]
 
     def wake_pods(self, rows: Rows, now: float, phase: NDArray[np.uint8]) -> Woken:
         """These pods have changed: remove and return those that wait here, each ready after its backoff."""
@@ -180,15 +181,21 @@ class UnschedulablePods:
             self._keep(group, left)
         return Woken([part for _, part in ready], later)
 
-    def take_overdue(self, now: float, phase: NDArray[np.uint8]) -> list[Rows]:
-        """Remove and return pods that waited five minutes, in case a change was missed."""
-        overdue = []
-        while self._flushes and self._flushes[0][0] <= now:
-            group = self._flushes.popleft()[1]
+    def take_overdue(
+        self, now: float, phase: NDArray[np.uint8], *, most_pods: int, most_entries: int
+    ) -> list[Rows]:
+        """Remove and return pods that waited five minutes, in case a change was missed: about so many, of so
+        many entries."""
+        overdue: list[Rows] = []
+        while self._flushes and self._flushes[0][0] <= now and most_pods > 0 and most_entries > 0:
+            flush_at, group = self._flushes.popleft()
+            most_entries -= 1
             entries = self._groups.get(group, [])
-            overdue += _still_waiting([p for p in entries if p.flush_at <= now], phase)
-            self._keep(group, [p for p in entries if p.flush_at > now])
-        return [entry.rows for entry in overdue]
+            if entries and entries[0].flush_at <= flush_at:  # else that entry was woken before
+                overdue += [entry.rows for entry in _still_waiting(entries[:1], phase)]
+                most_pods -= len(entries[0].rows)
+                self._keep(group, entries[1:])
+        return overdue
 
     def sweep(self, phase: NDArray[np.uint8]) -> int:
         """Drop rows that no longer wait here. Returns how many entries it went through."""

@@ -228,6 +228,27 @@ def test_pods_in_backoff_follow_a_new_policy_at_once(new_bench):
     assert bench.all_are(rows, Phase.SCHEDULING)
 
 
+@pytest.mark.parametrize("wait", ["unschedulable", "in backoff"])
+def test_very_many_waiting_pods_follow_a_new_policy_in_parts(new_bench, monkeypatch, wait):
+    monkeypatch.setattr("dispatcher.core.queue.queues._WOKEN_AT_ONCE", 4)
+    bench = new_bench(Policy((NARROWED, Rule("rest"))))
+    link = bench.join("w1", window=2)
+    rows = bench.job("a", 10, spec=GPU_POD)
+    while bench.sent["w1"]:
+        if wait == "in backoff":
+            bench.answer("w1", m.OutcomeCode.CONFLICT)
+        else:
+            bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="0/1 nodes", refused_by=("PolicyNodes",))
+    assert bench.all_are(rows, Phase.BACKOFF if wait == "in backoff" else Phase.UNSCHEDULABLE)
+    bench.handle(m.LinkClosed(link))
+    bench.set_policy(Rule("gpu", GPU_RULE.match), Rule("rest"))
+    queued = [bench.phases(rows).count(Phase.QUEUED)]
+    for _ in range(2):
+        bench.pass_time(0.01)
+        queued.append(bench.phases(rows).count(Phase.QUEUED))
+    assert queued == [4, 8, 10]
+
+
 def test_what_a_worker_refuses_under_the_old_policy_is_tried_again_under_the_new(new_bench):
     bench = new_bench(Policy((NARROWED,)))
     bench.join("w1")

@@ -477,3 +477,28 @@ async def test_while_a_large_journal_is_recovered_others_get_their_turn(journal,
         Phase.QUEUED: 3,
     }
     await successor.end()
+
+
+async def test_very_many_pods_are_verified_in_parts_between_which_others_get_their_turn(
+    runtime, ledger, monkeypatch
+):
+    """A removed node, and many of them, may have held any number of pods."""
+    monkeypatch.setattr("dispatcher.runtime._VERIFIED_AT_ONCE", 4)
+    asked, turns, lookup = [], [0], ledger.lookup
+
+    async def others():
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    async def noted(uids):
+        asked.append((len(uids), turns[0]))
+        return await lookup(uids)
+
+    ledger.lookup = noted
+    submit(runtime, 10)
+    rows, running = np.arange(10, dtype=np.uint32), asyncio.ensure_future(others())
+    await runtime.verify(m.Verify(rows, runtime.machine.registry.pods.uid[rows]))
+    running.cancel()
+    assert [pods for pods, _ in asked] == [4, 4, 2]
+    assert asked[0][1] < asked[1][1] < asked[2][1]

@@ -164,3 +164,33 @@ def test_who_was_refused_after_a_change_is_not_woken_by_the_rest_of_it(bench, mo
         attempts.append(int(bench.machine.registry.pods.attempts[rows].sum()))
     assert bench.all_are(rows, Phase.UNSCHEDULABLE)
     assert attempts[-1] == 2 * len(rows)
+
+
+def test_pods_of_very_many_classes_are_looked_at_in_parts_and_each_is_woken_once(bench, monkeypatch):
+    monkeypatch.setattr("dispatcher.core.queue.queues._LOOKED_AT_AT_ONCE", 4)
+    link = bench.join("w1", window=20)
+    rows = [bench.pods(f"p{i}", spec=PodSpec(requests=(("cpu", 100 + i),)))[0] for i in range(10)]
+    all_refused(bench)
+    bench.handle(m.LinkClosed(link))
+    bench.pass_time(20)
+    bench.handle(freed(105, 1))
+    waiting = []
+    for _ in range(4):
+        waiting.append(bench.phases(rows).count(Phase.UNSCHEDULABLE))
+        bench.pass_time(0.01)
+    assert waiting == [6, 4, 4, 4]  # the first six of the ten ask for 105 at most
+    assert bench.phases(rows) == [Phase.QUEUED] * 6 + [Phase.UNSCHEDULABLE] * 4
+
+
+def test_pods_that_waited_for_five_minutes_are_tried_again_in_parts(bench, monkeypatch):
+    monkeypatch.setattr("dispatcher.core.queue.queues._WOKEN_AT_ONCE", 20)
+    link = bench.join("w1", window=10)
+    rows = bench.job("job", 50, spec=BIG)
+    all_refused(bench)
+    bench.handle(m.LinkClosed(link))
+    bench.now += 301
+    waiting = []
+    for _ in range(4):
+        bench.pass_time(0.01)
+        waiting.append(bench.phases(rows).count(Phase.UNSCHEDULABLE))
+    assert waiting == [30, 10, 0, 0]
