@@ -46,6 +46,7 @@ from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.kube.token_review import service_accounts_reviewed
 from hoss.model.pod import PodSpec
+from hoss.security.identity import CallerKind
 from hoss.security.options import door_tables, host_of, metrics_door
 from hoss.tasks import background
 from hoss.telemetry import options
@@ -79,7 +80,7 @@ def main() -> int:
     try:
         config = read_config(flags)
         with options.tracing("dispatcher", config.trace_file, ratio=config.trace_ratio) as tracer:
-            host = host_of(config, config.listen, config.authentication)
+            host = host_of(config, config.listen, config.authentication, kind=CallerKind.DISPATCHER)
             serving.run(lambda: serve(config, flags.ready_file, tracer, host=host))
     except HossError as exc:
         print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201 - for a user who started it in a terminal

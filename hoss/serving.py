@@ -1,6 +1,7 @@
 """What every service process shares: its gRPC server, its event loop, its end."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -17,6 +18,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from hoss.errors import ConfigError
 from hoss.rpc import COMMON_OPTIONS, MOST_TOKEN_BYTES
 
+_MOST_OPEN_FILES = 65_536
+
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 _SERVER_OPTIONS = [
@@ -24,6 +27,8 @@ _SERVER_OPTIONS = [
     # Half of the shortest time between two pings of a client (hoss.rpc).
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.so_reuseport", 0),
+    # Who has connected and does not get through the handshake holds a connection for so long. By default two minutes.
+    ("grpc.server_handshake_timeout_ms", 20_000),
     # Room for the longest token beside the other headers. By default gRPC refuses some calls beyond 8 KiB, by
     # chance.
     ("grpc.max_metadata_size", 2 * MOST_TOKEN_BYTES),
@@ -164,6 +169,7 @@ async def until_stopped() -> None:
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a service's main coroutine, on uvloop where it is installed, with few runs of the cycle
     collector."""
+    _allow_connections()
     gc.freeze()  # imported modules are never garbage
     gc.set_threshold(*_COLLECTOR_THRESHOLDS)
     try:
@@ -172,6 +178,20 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         asyncio.run(main())
     else:
         uvloop.run(main())
+
+
+def _allow_connections() -> None:
+    """A shell allows a process 1,024 open files, so a thousand idle connections would take those that Redis and
+    others need. Few are open at once; this is for strangers' ones, each of which ends within seconds."""
+    try:
+        import resource  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def announce_ready(path: Path | None, **fields: object) -> None:

@@ -18,6 +18,7 @@ from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.kube.config import add_kubernetes_flags, kubernetes_given
 from hoss.kube.token_review import service_accounts_reviewed
+from hoss.security.identity import CallerKind
 from hoss.security.options import (
     add_authentication_flag,
     add_security_flags,
@@ -280,7 +281,7 @@ def main() -> None:
     try:
         config = _configuration(arguments)
         with options.tracing("resolver", config.trace_file) as tracer:
-            host = host_of(config, config.listen, config.authentication)
+            host = host_of(config, config.listen, config.authentication, kind=CallerKind.RESOLVER)
             serving.run(lambda: serve(config, arguments.ready_file, tracer, host=host))
     except HossError as exc:
         sys.stderr.write(f"resolver: {exc}\n")

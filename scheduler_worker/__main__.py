@@ -19,6 +19,7 @@ from hoss.config import load_document, with_flags
 from hoss.errors import HossError
 from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
+from hoss.security.identity import CallerKind
 from hoss.security.options import add_security_flags, door_tables, host_of, metrics_door, security_given
 from hoss.tasks import background
 from hoss.telemetry import logger, options
@@ -81,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
             options.tracing("worker", config.trace_file, instance=config.name) as tracer,
             PluginWatch(config.name, calls).watching() as plugins,
         ):
-            host = host_of(config, config.listen)
+            host = host_of(config, config.listen, kind=CallerKind.WORKER)
             serving.run(
                 lambda: serve(config, name, profile, arguments.ready_file, tracer, host=host, plugins=plugins)
             )

@@ -26,7 +26,7 @@ from hoss.errors import InvalidInput, OutcomeUnknown, Overloaded, TransportError
 from hoss.host import THIS_HOST
 from hoss.model.cluster import ClusterObject, ObjectKey, PodDisruptionBudget
 from hoss.model.pod import GangSpec, PodTemplate, Workload
-from hoss.security.identity import TENANT_METADATA
+from hoss.security.identity import metadata_of_tenant
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
 from hoss.wire.convert import template_to_proto
@@ -104,7 +104,7 @@ class DispatcherClient:
         """The same channel for calls that may see and change no more than a client of that tenant; "": as
         this client. Not for streams."""
         client = copy(self)
-        client.metadata = ((TENANT_METADATA, tenant),) if tenant else ()
+        client.metadata = metadata_of_tenant(tenant)
         return client
 
     async def close(self) -> None:

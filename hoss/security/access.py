@@ -11,7 +11,7 @@ import grpc.aio
 
 from hoss.errors import AccessDenied, ConfigError, InvalidInput
 from hoss.security import rights
-from hoss.security.identity import SCHEME, TENANT_METADATA, CallerKind, Identity
+from hoss.security.identity import SCHEME, TENANT_METADATA, CallerKind, Identity, tenant_of_metadata
 from hoss.security.tokens import RevocationList, TokenVerifier
 from hoss.security.transport import fingerprint, uris, validity
 from hoss.telemetry import logger
@@ -50,8 +50,8 @@ class Authenticator:
         (certificate,) = context.auth_context().get("x509_pem_cert") or (b"",)
         metadata = dict(context.invocation_metadata() or ())
         found = await self.bearer(certificate, metadata.get("authorization", ""))
-        tenant = metadata.get(TENANT_METADATA, "")
-        return found.limited_to(str(tenant)) if tenant else found
+        tenant = tenant_of_metadata(metadata.get(TENANT_METADATA, ""))
+        return found.limited_to(tenant) if tenant else found
 
     async def bearer(self, certificate: bytes, authorization: str | bytes) -> Identity:
         """Who shows this certificate, PEM, and sends this header, if any. Raises AccessDenied."""

@@ -14,7 +14,7 @@ from hoss.errors import AccessDenied, InvalidInput
 
 SCHEME = "hoss:"
 # Metadata of a call that its client wants limited to a tenant, as the dashboard does for that tenant's
-# viewers.
+# viewers. The name is quoted as in a URL, because metadata are ASCII.
 TENANT_METADATA = "hoss-tenant"
 _ANY = "*"
 _LONGEST_NAME = 253  # as names of Kubernetes objects
@@ -65,6 +65,8 @@ class Identity:
                 "printable characters",
                 where="identity",
             )
+        if len(self.tenant) > _LONGEST_NAME or not self.tenant.isprintable():
+            raise InvalidInput(f"has at most {_LONGEST_NAME} printable characters", where="tenant")
         if self.tenant and self.role not in (Role.VIEW, Role.SUBMIT):
             raise InvalidInput(
                 "only the roles view and submit can be limited to a tenant; operate and admin are for the "
@@ -86,7 +88,10 @@ class Identity:
         if not self.role.includes(Role.VIEW):
             return self
         role = Role.SUBMIT if self.role.includes(Role.SUBMIT) else self.role
-        return Identity(self.kind, self.name, role, tenant)
+        try:
+            return Identity(self.kind, self.name, role, tenant)
+        except InvalidInput as exc:
+            raise AccessDenied(f"{self} cannot call for tenant {tenant[:100]!r}: {exc.text}") from exc
 
     def __str__(self) -> str:
         return f"{self.kind.value}/{self.name}" if self.name else self.kind.value
@@ -117,6 +122,16 @@ class Identity:
 
 # None: the service runs without TLS and asks nobody who he is.
 _caller: ContextVar["Identity | None"] = ContextVar("hoss-caller", default=None)
+
+
+def metadata_of_tenant(tenant: str) -> tuple[tuple[str, str], ...]:
+    """What a call sends that is to be limited to a tenant; nothing for ""."""
+    return ((TENANT_METADATA, quote(tenant, safe="")),) if tenant else ()
+
+
+def tenant_of_metadata(value: str | bytes) -> str:
+    """The tenant that such a value names."""
+    return unquote(value) if isinstance(value, str) else ""
 
 
 def caller() -> Identity | None:

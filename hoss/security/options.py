@@ -83,14 +83,23 @@ class SecuredHost(Host):
     """This machine, with mutual TLS on every server and channel, and access control in every server. `tokens`
     says who bears a token, and `authenticator` who calls, for every door of the service."""
 
-    def __init__(self, directory: Path, authentication: AuthenticationConfig | None = None) -> None:
-        """Raises ConfigError for a directory without usable files, and for an unusable file of an issuer."""
+    def __init__(
+        self,
+        directory: Path,
+        authentication: AuthenticationConfig | None = None,
+        *,
+        kind: CallerKind | None = None,
+    ) -> None:
+        """`kind`: of the service; None: a client's. Raises ConfigError for a directory without usable files, for the
+        certificate of another kind of service, and for an unusable file of an issuer."""
         from hoss.security.tokens import REVOKED_FILE, RevocationList  # noqa: PLC0415 - for TLS alone
         from hoss.security.transport import TlsFiles  # noqa: PLC0415 - for TLS alone
 
         super().__init__()
-        self._files: TlsFiles = TlsFiles(directory)
+        self._files: TlsFiles = TlsFiles(directory, kind=kind, utc_now=self.utc_now)
         self._files.check_times(self.utc_now())
+        if problem := self._files.exposed_key():
+            logger().warning("key_exposed", problem=problem)
         self._revoked = RevocationList(directory / REVOKED_FILE)
         self.authentication = authentication or AuthenticationConfig()
         self.tokens = self._verifier()
@@ -150,13 +159,19 @@ class SecuredHost(Host):
         return secure_channel(self._files, CallerKind(kind), target, options)
 
 
-def host_of(config: SecurityConfig, listen: str, authentication: Path | None = None) -> Host:
-    """The host of a service that listens there. `authentication`: an AuthenticationConfig document, of a
+def host_of(
+    config: SecurityConfig,
+    listen: str,
+    authentication: Path | None = None,
+    *,
+    kind: CallerKind | None = None,
+) -> Host:
+    """The host of a service of this kind (None: of a client) that listens there. `authentication`: an AuthenticationConfig document, of a
     service that people and programs call. Raises ConfigError where it would listen beyond loopback without
     TLS and nobody said that it may."""
     if config.tls_dir is not None:
         document = load_document(authentication, AUTHENTICATION_KIND, AuthenticationConfig)
-        return SecuredHost(config.tls_dir, document)
+        return SecuredHost(config.tls_dir, document, kind=kind)
     if authentication is not None:
         raise ConfigError(
             "is about tokens, which travel over TLS alone: give --tls-dir too", where="authentication"

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import logging
 import ssl
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,7 +25,7 @@ import grpc
 import grpc.aio
 
 from hoss.errors import AccessDenied, ConfigError, HossError
-from hoss.security.identity import CallerKind
+from hoss.security.identity import SCHEME, CallerKind
 
 AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
 FILES = (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE)
@@ -155,15 +156,26 @@ class FollowedFile:
         return self._content
 
 
+def _utc_now() -> datetime:
+    return datetime.now(tz=timezone.utc)
+
+
 class TlsFiles:
     """The files of a directory. `latest` is never a mixture of two rotations: it stays what it was until
-    certificate and key belong together."""
+    certificate and key belong together. While it is valid, it is not replaced by a certificate that is not, such as
+    one that a machine with a fast clock has issued."""
 
-    def __init__(self, directory: Path) -> None:
-        """Raises ConfigError, which names what is missing or wrong."""
+    def __init__(
+        self, directory: Path, *, kind: CallerKind | None = None, utc_now: Callable[[], datetime] = _utc_now
+    ) -> None:
+        """`kind`: of the service whose certificate it has to be; None: anybody's. Raises ConfigError, which names
+        what is missing or wrong."""
         self.directory = directory
+        self._kind = kind
+        self._utc_now = utc_now
         self._followed = [FollowedFile(directory / name) for name in FILES]
         self._refused: Material | None = None
+        self._put_off: Material | None = None
         self._latest = self._read()
         missing = [name for name, text in zip(FILES, self._texts(self._latest), strict=True) if not text]
         if missing:
@@ -178,19 +190,21 @@ class TlsFiles:
     def check_times(self, now: datetime) -> None:
         """Raises ConfigError for a certificate that is not valid at this time: the handshake would fail, and
         neither side would say why."""
-        begins, ends = validity(self._latest.certificate)
-        where = f"TLS directory {self.directory}"
-        if now >= ends:
-            raise ConfigError(
-                f"its certificate has expired on {ends:%Y-%m-%d %H:%M} UTC; renew it (`hoss certs renew`)",
-                where=where,
+        if problem := _untimely(self._latest, now):
+            raise ConfigError(f"its certificate {problem}", where=f"TLS directory {self.directory}")
+
+    def exposed_key(self) -> str:
+        """Who beside its owner may read the key, in a sentence; "": nobody whom that is not meant for. A group may if
+        root owns the file, as in Secrets that Kubernetes mounts."""
+        path = self.directory / KEY_FILE
+        found = path.stat()
+        if found.st_mode & stat.S_IROTH:
+            return (
+                f"every user of this machine may read {path}: chmod 600 it, or 440 in a Secret's defaultMode"
             )
-        if now < begins:
-            raise ConfigError(
-                f"its certificate is not valid yet, but from {begins:%Y-%m-%d %H:%M} UTC on; see that the"
-                " clock of this machine is right",
-                where=where,
-            )
+        if found.st_mode & stat.S_IRGRP and found.st_uid != 0:
+            return f"its group may read {path}: chmod 600 it"
+        return ""
 
     def latest(self) -> Material:
         """What the files hold now, or what they held before they became unusable."""
@@ -199,12 +213,14 @@ class TlsFiles:
         except ConfigError as exc:
             _log(logging.WARNING, "certificate_files_unreadable", error=str(exc))
             return self._latest
+        if found == self._put_off and self._has_to_wait(found):
+            return self._latest
         if found not in (self._latest, self._refused):
             problem = self._problem(found)
             if problem:
                 self._refused = found  # reported once
                 _log(logging.WARNING, "certificate_not_taken", directory=str(self.directory), problem=problem)
-            else:
+            elif not self._has_to_wait(found):
                 self._latest, self._refused = found, None
                 _log(
                     logging.INFO,
@@ -213,6 +229,18 @@ class TlsFiles:
                     fingerprint=fingerprint(found.certificate),
                 )
         return self._latest
+
+    def _has_to_wait(self, found: Material) -> bool:
+        """Whether it is not valid now, and the present one is."""
+        now = self._utc_now()
+        problem = _untimely(found, now)
+        if not problem or _untimely(self._latest, now):
+            return False
+        if found != self._put_off:
+            self._put_off = found  # reported once
+            problem = f"the new certificate {problem}"
+            _log(logging.WARNING, "certificate_not_taken", directory=str(self.directory), problem=problem)
+        return True
 
     def _read(self) -> Material:
         authority, certificate, key = (file.read() for file in self._followed)
@@ -234,7 +262,33 @@ class TlsFiles:
             context.load_cert_chain(self.directory / CERTIFICATE_FILE, self.directory / KEY_FILE)
         except (OSError, ValueError):
             return f"{KEY_FILE} is not the key of {CERTIFICATE_FILE}"
-        return ""
+        return self._wrong_kind(material.certificate)
+
+    def _wrong_kind(self, certificate: bytes) -> str:
+        """Why the certificate is not one of this kind of service; "" if it is. Clients would not connect, and other
+        services would take its bearer for somebody else."""
+        if self._kind is None:
+            return ""
+        named = [uri for uri in uris(certificate) if uri.startswith(SCHEME)]
+        if [uri.removeprefix(SCHEME).partition("/")[0].partition("?")[0] for uri in named] == [
+            self._kind.value
+        ]:
+            return ""
+        return (
+            f"{CERTIFICATE_FILE} is a certificate for {' and '.join(named) or 'nobody of HOSS'}, and this is a"
+            f" {self._kind.value}; give it a directory of `hoss certs issue {self._kind.value}"
+            f"{'/NAME' if self._kind is CallerKind.WORKER else ''}`"
+        )
+
+
+def _untimely(material: Material, now: datetime) -> str:
+    """Why a certificate is not valid at this time; "" if it is."""
+    begins, ends = validity(material.certificate)
+    if now >= ends:
+        return f"has expired on {ends:%Y-%m-%d %H:%M} UTC; renew it (`hoss certs renew`)"
+    if now < begins:
+        return f"is not valid yet, but from {begins:%Y-%m-%d %H:%M} UTC on; see that the clock of this machine is right"
+    return ""
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:

@@ -306,6 +306,7 @@ class DashboardAccess:
             raise
         logger().info("dashboard_login", caller=str(identity), role=identity.role.value, peer=request.remote)
         foreign = token is not None and bool(token.issuer)
+        self.sessions.end(request.cookies.get(self.cookie, ""))  # whoever had that browser before
         return self.sessions.begin(identity, token, text if foreign else "")
 
     def set_cookie(self, response: web.Response, cookie: str) -> None:

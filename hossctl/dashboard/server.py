@@ -14,6 +14,7 @@ import orjson
 from aiohttp import web
 
 from hoss.errors import ConfigError, HossError, InvalidInput, NotFound
+from hoss.http_connections import HttpConnections, body_of
 from hoss.manifests.guarded import json_value
 from hoss.rpc import MOST_TOKEN_BYTES
 from hoss.security import rights
@@ -95,7 +96,8 @@ class Dashboard:
         self._broadcaster = Broadcaster()
         self._view_model: ViewModel | None = None
         self._streams: dict[asyncio.Task[Any], Identity] = {}  # in the order of their start, whose they are
-        self._runner: web.AppRunner | None = None
+        self._running = contextlib.AsyncExitStack()
+        self._connections: HttpConnections | None = None
 
     @property
     def speaks_tls(self) -> bool:
@@ -103,7 +105,11 @@ class Dashboard:
 
     def table_sizes(self) -> dict[str, int]:
         """The entries of what is remembered of viewers."""
-        return {**self._access.table_sizes(), "dashboard_streams": len(self._streams)}
+        return {
+            **self._access.table_sizes(),
+            "dashboard_streams": len(self._streams),
+            "dashboard_connections": 0 if self._connections is None else len(self._connections),
+        }
 
     async def start(self, address: str) -> int:
         """Listen on "host:port" (port 0: a free one) and return the port. Raises ConfigError if it cannot be
@@ -112,24 +118,26 @@ class Dashboard:
         where = f"dashboard listen address {address}"
         if not port.isdecimal() or int(port) > 65_535:
             raise ConfigError("is no address; give host:port, as in 127.0.0.1:7180", where=where)
-        self._runner = web.AppRunner(
+        runner = web.AppRunner(
             self._application(),
             access_log=None,
             shutdown_timeout=_CLOSE_SECONDS,
             max_field_size=2 * MOST_TOKEN_BYTES,
         )
-        await self._runner.setup()
+        await runner.setup()
+        self._running.push_async_callback(runner.cleanup)
+        assert runner.server is not None  # noqa: S101 - it is set up
+        self._connections = HttpConnections(runner.server)
         try:
-            await web.TCPSite(
-                self._runner, host.strip("[]") or None, int(port), ssl_context=self._tls
-            ).start()
+            bound = await self._running.enter_async_context(
+                self._connections.listening(host.strip("[]") or None, int(port), self._tls)
+            )
         except OSError as exc:
-            await self._runner.cleanup()
+            await self._running.aclose()
             raise ConfigError(
                 "cannot listen there: the port is in use or the host is not this machine's; choose another",
                 where=where,
             ) from exc
-        bound = int(self._runner.addresses[0][1])
         self._access.serve_at(bound)
         logger().info(
             "dashboard_serving",
@@ -145,8 +153,7 @@ class Dashboard:
         """End every stream and the server."""
         for stream in self._streams:
             stream.cancel()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._running.aclose()
 
     @contextlib.asynccontextmanager
     async def showing(self, view_model: ViewModel) -> AsyncIterator[None]:
@@ -202,9 +209,11 @@ class Dashboard:
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Errors as JSON with a sentence: 400 for invalid requests, 404 for unknown names, 503 for other
         errors."""
+        assert self._connections is not None  # noqa: S101 - it is of one of these
         try:
-            self._access.check_source(request)
-            return await handler(request)
+            with self._connections.request(request):
+                self._access.check_source(request)
+                return await handler(request)
         except web.HTTPException as exc:
             if exc.status < 400:
                 raise
@@ -375,7 +384,7 @@ class Dashboard:
 
 async def _body(request: web.Request, field: str, kind: type[Any]) -> Any:
     """One field of the request's JSON. Raises InvalidInput."""
-    document = json_value(await request.read(), "body")
+    document = json_value(await body_of(request), "body")
     value = document.get(field) if isinstance(document, dict) else None
     if not isinstance(value, kind):
         raise InvalidInput(f"is missing, or no {kind.__name__}", where=field)

@@ -5,6 +5,7 @@ server is away) gets 503, and an invalid one 400: to both the API server applies
 A new certificate is used from the next connection on, without a restart."""
 
 import asyncio
+import contextlib
 import os
 import random
 import ssl
@@ -20,6 +21,7 @@ from aiohttp import web
 
 from hoss.certificates import KeyPair, validity
 from hoss.errors import ConfigError, HossError, InvalidInput, LedgerUnavailable, TransportError
+from hoss.http_connections import HttpConnections, body_of
 from hoss.kube.api import JSON
 from hoss.manifests.guarded import json_value
 from hoss.security.transport import FollowedFile
@@ -179,29 +181,37 @@ async def serve_webhook(
     listen."""
 
     async def handle(request: web.BaseRequest) -> web.Response:
+        with connections.request(request):
+            response = await answer(request)
+        if response.status != 200:
+            response.force_close()  # the API server is not refused; nobody else keeps a connection
+        return response
+
+    async def answer(request: web.BaseRequest) -> web.Response:
         # A router of aiohttp.web.Application would take a tenth of the time of a review.
         if request.path.startswith(PATH) and request.method == "POST":
-            return callers.refusal(request) or _response(*await answer_review(webhook, await request.read()))
+            return callers.refusal(request) or _response(
+                *await answer_review(webhook, await body_of(request))
+            )
         if request.path == "/healthz":
             return web.Response(text="ok")
         return web.Response(status=404, text=f"POST an AdmissionReview to {PATH}\n")
 
     server = web.Server(handle, access_log=None, keepalive_timeout=_IDLE_SECONDS)
-    runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_SECONDS)
-    await runner.setup()
+    connections = HttpConnections(server)
     host, _, port = listen.rpartition(":")
-    site = web.TCPSite(runner, host.strip("[]"), int(port), ssl_context=tls, backlog=_BACKLOG)
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(server.shutdown, _SHUTDOWN_SECONDS)
         try:
-            await site.start()
+            bound = await stack.enter_async_context(
+                connections.listening(host.strip("[]"), int(port), tls, backlog=_BACKLOG)
+            )
         except OSError as exc:
             raise ConfigError(
                 f"cannot listen there ({exc.strerror or exc}); choose another",
                 where=f"webhook address {listen}",
             ) from exc
-        yield int(runner.addresses[0][1])
-    finally:
-        await runner.cleanup()
+        yield bound
 
 
 async def answer_review(webhook: BindingWebhook, body: bytes) -> tuple[int, bytes]:

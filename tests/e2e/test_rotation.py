@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from e2e.loads import all_bound, assert_clean, counts, prepare, some_bound, subm
 from waiting import DEADLINE_SECONDS, until
 
 from hoss.host import THIS_HOST
-from hoss.security.authority import Authority, Issued
+from hoss.interceptor import RECHECK_SECONDS
+from hoss.security.authority import CERTIFICATE_LIFETIME, Authority, Issued
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.transport import CERTIFICATE_FILE
 from hossctl.endpoints import Clients, clients_of
@@ -54,11 +56,13 @@ class Secured:
             self.cluster.start_worker(name, options=options)
         self.endpoints = replace(self.cluster.endpoints, tls_dir=self._directory("operator"))
 
-    def renew(self) -> dict[str, Issued]:
+    def renew(self, lifetime: timedelta = CERTIFICATE_LIFETIME) -> dict[str, Issued]:
         """All certificates; those that they replace."""
-        replaced = self.held
-        now = THIS_HOST.utc_now()
-        self.held = {name: self.authority.renew(issued, now=now) for name, issued in replaced.items()}
+        replaced, now = self.held, THIS_HOST.utc_now()
+        self.held = {
+            name: self.authority.renew(issued, now=now, lifetime=lifetime)
+            for name, issued in replaced.items()
+        }
         return replaced
 
     def check_handshakes(self) -> None:
@@ -148,3 +152,24 @@ async def test_certificates_are_renewed_under_load_and_nothing_is_lost(secured: 
         assert cluster.events(name, "caller_refused") == []
     for name in WORKERS:
         assert cluster.events(name, "certificate_taken")[-1]["fingerprint"] == secured.held[name].fingerprint
+
+
+@pytest.mark.thorough
+async def test_certificates_that_are_renewed_seconds_before_their_end_lose_nothing(secured: Secured) -> None:
+    short, before_the_end = timedelta(seconds=9), 2.0
+    async with clients_of(secured.endpoints) as clients:
+        await prepare(clients, workers=len(WORKERS))
+        load = Load(clients)
+        loading = asyncio.create_task(load.run())
+        for _ in range(ROTATIONS):
+            await asyncio.to_thread(secured.renew, short)
+            ends = secured.held["dispatcher"].not_after.timestamp()
+            await until(lambda ends=ends: THIS_HOST.unix() >= ends - before_the_end, "its last seconds")
+        await asyncio.to_thread(secured.renew)
+        # Also streams that were begun with the certificates of then go on.
+        await until(lambda: THIS_HOST.unix() >= ends + 2 * RECHECK_SECONDS, "the end of those, and a look")
+        await asyncio.to_thread(secured.check_handshakes)
+        load.end()
+        await loading
+        await until(lambda: all_bound(clients, load.pods), "all pods to be bound")
+        await assert_clean(clients, bound=load.pods)

@@ -97,6 +97,33 @@ async def test_a_caller_has_so_many_streams_and_gets_another_when_one_has_ended(
         await until(allowed, "the first stream to be counted out")
 
 
+async def test_streams_that_are_begun_and_taken_back_at_once_leave_nothing_and_hold_up_nobody(serve):
+    """As an attack that resets HTTP/2 streams as quickly as it opens them."""
+    address, limits, _ = await serve()
+    other = DispatcherClient([address])
+    async with rpc.channel([address]) as channel:
+        stub = DispatcherStub(channel)
+        for _ in range(10):
+            calls = [stub.Watch(pb.WatchRequest()) for _ in range(100)]
+            await asyncio.sleep(0)
+            for call in calls:
+                call.cancel()
+            assert (await other.status()).revision == 1
+    await until(lambda: limits.table_sizes()["callers_with_streams"] == 0, "all streams to be counted out")
+    await other.close()
+
+
+async def test_headers_beyond_the_limit_are_refused_before_anything_reads_them(serve):
+    address, limits, service = await serve()
+    async with rpc.channel([address]) as channel:
+        stub = DispatcherStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="metadata size exceeds") as refused:
+            await stub.Watch(pb.WatchRequest(), metadata=[(f"x{i}", "y" * 1000) for i in range(30)]).read()
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert service.asked == []
+        assert limits.refused == {}
+
+
 async def _read_on(call):
     while await call.read():
         pass

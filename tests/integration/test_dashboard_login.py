@@ -11,6 +11,7 @@ from random import Random
 import aiohttp
 import pytest
 import structlog
+import yarl
 from waiting import DEADLINE_SECONDS
 
 from hoss.certificates import validity
@@ -265,6 +266,62 @@ async def test_an_open_stream_ends_with_its_session(browser: Browser) -> None:
         door.authority.revoke_token(door.authority.tokens()[-1]["id"], now=door.now)
         rest = await stream.content.read()
     assert rest.endswith(b"event: ended\ndata: {}\n\n")
+
+
+async def test_a_cookie_that_somebody_else_has_chosen_is_no_session_and_a_login_ends_the_one_before(
+    browser: Browser,
+) -> None:
+    door = browser.door
+    await browser.log_in(door.token(VIEWER))
+    first = {cookie.key: cookie.value for cookie in browser.http.cookie_jar}
+    await browser.log_in(door.token(OPERATOR))
+    second = {cookie.key: cookie.value for cookie in browser.http.cookie_jar}
+    ((name, cookie),) = second.items()
+    assert first[name] != cookie
+    browser.http.cookie_jar.clear()
+    assert (await browser.ask("/api/nodes/n1", Cookie=f"{name}={first[name]}"))[0] == 401
+    chosen = f"{name}={'0' * 64}"
+    assert (await browser.act("/api/login", {"token": door.token(VIEWER)}, Cookie=chosen))[0] == 200
+    browser.http.cookie_jar.clear()
+    assert (await browser.ask("/api/nodes/n1", Cookie=chosen))[0] == 401
+    assert (await browser.ask("/api/nodes/n1", Cookie=f"{name}={cookie}"))[0] == PASSED
+
+
+async def test_no_post_of_another_site_or_without_the_csrf_token_changes_anything(browser: Browser) -> None:
+    """Every path that there is."""
+    await browser.log_in(browser.door.token(OPERATOR))
+    routes = browser.door.dashboard._application().router.routes()
+    acting = {str(r.resource.canonical) for r in routes if r.method not in ("GET", "HEAD")}
+    assert {"/api/login", "/api/logout", "/api/nodes/{name}", "/api/workers/{name}"} <= acting
+    for path in sorted(re.sub(r"\{\w+\}", "x", path) for path in acting):
+        status, _ = await browser.act(path, {}, Origin="http://evil.example.com")
+        assert status == 403, path
+        if path != "/api/login":  # whoever logs in has a token to show
+            assert (await browser.act(path, {}))[0] == 403, path
+    assert (await browser.ask("/api/nodes/n1"))[0] == PASSED
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/../access.py", "/static/%2e%2e/access.py", "/static/..%2faccess.py", "/static//etc/passwd"],
+)
+async def test_no_file_beside_the_pages_is_read(browser: Browser, path: str) -> None:
+    url = yarl.URL(browser.door.url + path, encoded=True)
+    async with browser.http.get(url, ssl=False) as answer:
+        assert answer.status in (403, 404)
+        assert "DashboardAccess" not in await answer.text()
+
+
+async def test_a_filter_with_line_ends_adds_no_header(browser: Browser) -> None:
+    bearer = f"Bearer {browser.door.token(VIEWER)}"
+    for path in (
+        "/api/pods?name=a%0d%0aX-Evil:1",
+        "/api/lists/pods%0d%0aX-Evil:1",
+        "/api/nodes/a%0d%0aX-Evil:1",
+    ):
+        url = yarl.URL(browser.door.url + path, encoded=True)
+        async with browser.http.get(url, headers={"Authorization": bearer}, ssl=False) as answer:
+            assert "X-Evil" not in answer.headers
 
 
 async def test_a_link_logs_in_once_and_soon(browser: Browser) -> None:

@@ -1,5 +1,6 @@
 """The guard's web server, over TLS as the API server comes to it."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,9 @@ import aiohttp
 import pytest
 from pods_in_memory import PodsInMemory
 from storage_in_memory import StorageInMemory
+from waiting import DEADLINE_SECONDS
 
+from hoss import http_connections
 from hoss.certificates import KeyPair, issue, new_authority
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.uids import uid_from_text
@@ -22,6 +25,8 @@ from resolver.kubernetes.volumes_and_devices import VolumesAndDevices
 from resolver.kubernetes.webhook_callers import PATH, WebhookCallers, path_with
 from resolver.kubernetes.webhook_server import LiveCertificate, serve_webhook
 from resolver.ledger.memory import MemoryLedger
+
+REVIEW = b'{"apiVersion": "%s", "kind": "%s", "request": {"uid": "1"}}'
 
 
 async def _no_decision(*_: Any) -> Any:
@@ -38,6 +43,23 @@ async def _no_decision(*_: Any) -> Any:
         (f"POST {PATH}", b"[]", 400, "body: is no object"),
         (f"POST {PATH}", b"{}", 400, "this is a webhook for AdmissionReview"),
         (f"POST {PATH}", b"x" * 2**21, 413, ""),
+        (f"POST {PATH}", b"[" * 100_000, 400, "body: is no JSON"),
+        (f"POST {PATH}", b'{"a":' * 500 + b"1" + b"}" * 500, 400, "body"),
+        (f"POST {PATH}", b"\xff\xfe", 400, "body: is no JSON"),
+        (
+            f"POST {PATH}",
+            REVIEW % (b"admission.k8s.io/v1", b"Pod"),
+            400,
+            "this is a webhook for AdmissionReview",
+        ),
+        (
+            f"POST {PATH}",
+            REVIEW % (b"v2", b"AdmissionReview"),
+            400,
+            "'v2' 'AdmissionReview'; this is a webhook",
+        ),
+        (f"PUT {PATH}", b"{}", 404, "POST an AdmissionReview"),
+        (f"CONNECT {PATH}", b"", 404, "POST an AdmissionReview"),
     ],
 )
 async def test_what_is_no_question_is_answered_by_what_is_wrong_with_it(
@@ -93,9 +115,9 @@ class AskedWebhook:
             yield self
 
     async def ask(
-        self, name: str, path: str, *, cpu: str = "600m", shows: KeyPair | None = None
+        self, name: str, path: str, *, cpu: str = "600m", shows: KeyPair | None = None, **changed: Any
     ) -> tuple[int, bool, Any]:
-        """The status, whether it was allowed, and the pod that was asked about."""
+        """The status, whether it was allowed, and the pod that was asked about. `changed`: of the request."""
         resources = {"requests": {"cpu": cpu}}
         pod = self.pods.add(name, containers=[{"name": "c", "image": "i", "resources": resources}])
         trust = ssl.create_default_context(cadata=self._trust)
@@ -115,6 +137,7 @@ class AskedWebhook:
                 "metadata": {"name": name, "uid": pod["metadata"]["uid"]},
                 "target": {"kind": "Node", "name": "n1"},
             },
+            **changed,
         }
         body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
         url = f"https://127.0.0.1:{self.port}{path}"
@@ -126,17 +149,27 @@ class AskedWebhook:
                 return answer.status, False, pod
             return 200, (await answer.json())["response"]["allowed"], pod
 
+    async def exchange(self, text: bytes) -> bytes:
+        """All that is answered to these bytes until the connection ends."""
+        trust = ssl.create_default_context(cadata=self._trust)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=trust)
+        writer.write(text)
+        try:
+            return await asyncio.wait_for(reader.read(), DEADLINE_SECONDS)
+        finally:
+            writer.close()
+
     async def holds(self, pod: Any) -> bool:
         uids = decode_uids(uid_from_text(pod["metadata"]["uid"]))
         (found,) = await self.ledger.lookup(0, uids)
         return bool(found["node"] != NONE_U32)
 
-    def certificate(self, *hosts: str, authority: KeyPair | None = None) -> KeyPair:
+    def certificate(self, *hosts: str, authority: KeyPair | None = None, now: datetime = NOW) -> KeyPair:
         """Of a client."""
         return issue(
             authority or self.authority,
             hosts,
-            now=NOW,
+            now=now,
             lifetime=timedelta(hours=1),
             uri="spiffe://cluster/client",
         )
@@ -161,11 +194,18 @@ async def test_only_who_shows_the_api_servers_certificate_is_answered(tmp_path: 
         for shown in (None, another):
             status, _, pod = await asked.ask("stranger", PATH, shows=shown)
             assert (status, await asked.holds(pod)) == (403, False)
-        foreign = asked.certificate(
-            "kube-apiserver", authority=new_authority("foreign", now=NOW, lifetime=timedelta(days=1))
-        )
-        with pytest.raises(aiohttp.ClientError):  # the handshake fails
-            await asked.ask("stranger", PATH, shows=foreign)
+        day = timedelta(days=1)
+        unusable = {
+            "foreign": asked.certificate(
+                "kube-apiserver", authority=new_authority("foreign", now=NOW, lifetime=day)
+            ),
+            "self-signed": new_authority("kube-apiserver", now=NOW, lifetime=day),
+            "expired": asked.certificate("kube-apiserver", now=NOW - day),
+            "not yet valid": asked.certificate("kube-apiserver", now=NOW + day),
+        }
+        for name, shown in unusable.items():
+            with pytest.raises(aiohttp.ClientError):  # the handshake fails
+                await asked.ask(name, PATH, shows=shown)
         status, allowed, pod = await asked.ask("p", PATH, shows=asked.certificate("kube-apiserver"))
         assert (status, allowed, await asked.holds(pod)) == (200, True, True)
 
@@ -186,3 +226,37 @@ async def test_questions_of_an_address_have_a_rate(tmp_path: Path) -> None:
         statuses = [(await asked.ask(f"p{i}", path_with(SECRET), cpu="1m"))[0] for i in range(5)]
     assert statuses == [200, 200, 200, 429, 429]
     assert callers.counters == {"guard_rate": 2}
+
+
+async def test_a_dry_run_is_answered_and_reserves_nothing_and_a_review_without_a_uid_is_none(
+    tmp_path: Path,
+) -> None:
+    callers = WebhookCallers(clock=lambda: 0.0)
+    async with AskedWebhook(tmp_path).serving(callers) as asked:
+        status, allowed, pod = await asked.ask("dry", PATH, dryRun=True)
+        assert (status, allowed, await asked.holds(pod)) == (200, True, False)
+        for wrong in ({"uid": ""}, {"uid": 7}, {"object": None}, {"dryRun": "yes"}):
+            status, _, pod = await asked.ask(f"wrong-{len(wrong)}", PATH, **wrong)
+            assert (status, await asked.holds(pod)) == (400, False)
+
+
+async def test_one_who_sends_slowly_is_cut_and_one_of_http_1_0_is_answered(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(http_connections, "BODY_SECONDS", 0.2)
+    callers = WebhookCallers(clock=lambda: 0.0)
+    async with AskedWebhook(tmp_path).serving(callers) as asked:
+        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+        assert b"408 Request Timeout" in await asked.exchange(head.encode() + b"{")
+        assert (await asked.exchange(b"GET /healthz HTTP/1.0\r\n\r\n")).endswith(b"ok")
+        assert b"400 Bad Request" in await asked.exchange(b"nonsense\r\n\r\n")
+        long = b"GET /healthz HTTP/1.1\r\nx: " + b"x" * 100_000 + b"\r\n\r\n"
+        assert b"400 Bad Request" in await asked.exchange(long)
+
+
+async def test_a_refused_stranger_keeps_no_connection(tmp_path: Path) -> None:
+    callers = WebhookCallers(clock=lambda: 0.0)
+    callers.use_secret(SECRET)
+    async with AskedWebhook(tmp_path).serving(callers) as asked:
+        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+        assert b"403 Forbidden" in await asked.exchange(head.encode())  # to the end of the connection

@@ -194,6 +194,18 @@ def test_the_lock_has_a_version_and_hashes_of_everything_that_the_image_needs():
     assert len(of_the_image) > 15
     for one in of_the_image:
         assert one.specifier.contains(locked[canonicalize_name(one.name)]), one
+    # It is installed without looking for what else is needed, so what these need is there as well.
+    seen = set()
+    while of_the_image:
+        one = of_the_image.pop()
+        name = canonicalize_name(one.name)
+        assert name in locked, one
+        if name not in seen:
+            seen.add(name)
+            inner = (Requirement(text) for text in requires(name) or ())
+            extras = [{"extra": extra} for extra in (*one.extras, "")]
+            of_the_image += [r for r in inner if not r.marker or any(map(r.marker.evaluate, extras))]
+    assert len(seen) > 20
     assert "--require-hashes --no-deps -r requirements.lock" in (DEPLOY / "Dockerfile").read_text()
 
 

@@ -1,5 +1,6 @@
 """The authority's files: who can read them, what they say, and how they are replaced."""
 
+import os
 import shutil
 import stat
 from datetime import datetime, timedelta, timezone
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hoss import certificates
+from hoss.certificates import KeyPair
 from hoss.errors import ConfigError, InvalidInput, NotFound
 from hoss.security.authority import CERTIFICATE_LIFETIME, Authority
 from hoss.security.identity import CallerKind, Identity, Role
@@ -235,3 +237,73 @@ def test_what_has_expired_leaves_the_lists_of_tokens_and_of_what_is_revoked(auth
     issued = RevocationList(first.directory / REVOKED_FILE)
     assert f"token {long}" in issued
     assert f"token {short}" not in issued
+
+
+def test_a_certificate_that_is_not_valid_now_does_not_replace_one_that_is(
+    authority, tmp_path, capsys
+) -> None:
+    clock, day = [NOW], timedelta(days=1)
+    held = authority.issue(WORKER, now=NOW, lifetime=10 * day, into=tmp_path / "served")
+    files = TlsFiles(held.directory, utc_now=lambda: clock[0])
+    first = files.latest()
+    authority.renew(held, now=NOW + day)  # by a machine whose clock is fast
+    assert files.latest() is first
+    assert files.latest() is first
+    assert capsys.readouterr().out.count("the new certificate is not valid yet, but from") == 1
+    clock[0] += day
+    second = files.latest()
+    assert second is not first
+    authority.renew(held, now=NOW - 9 * day, lifetime=day)
+    assert files.latest() is second
+    clock[0] += 500 * day
+    assert files.latest() not in (first, second)  # all have expired: the latest files are as good
+
+
+@pytest.mark.parametrize("name", ["worker/w1", "client/ana", ""])
+def test_a_service_takes_a_certificate_of_its_kind_alone(authority, tmp_path, name) -> None:
+    kind, _, of = name.partition("/")
+    if name:
+        directory = authority.issue(Identity(CallerKind(kind), of), now=NOW).directory
+    else:
+        pair = certificates.issue(
+            KeyPair(*((authority.directory / f"ca.{end}").read_bytes() for end in ("crt", "key"))),
+            ("dispatcher.hoss.internal",), now=NOW, lifetime=timedelta(days=1), uri="spiffe://x/y",
+        )  # fmt: skip
+        directory = authority.issue(WORKER, now=NOW).directory
+        (directory / "tls.crt").write_bytes(pair.certificate)
+        (directory / "tls.key").write_bytes(pair.key)
+    said = f"is a certificate for hoss:{name}" if name else "is a certificate for nobody of HOSS"
+    with pytest.raises(ConfigError, match=f"{said}.*, and this is a dispatcher; give it a directory of"):
+        TlsFiles(directory, kind=CallerKind.DISPATCHER)
+    fits = authority.issue(Identity(CallerKind.DISPATCHER), now=NOW).directory
+    files = TlsFiles(fits, kind=CallerKind.DISPATCHER)
+    first = files.latest()
+    for file in FILES:
+        shutil.copy(directory / file, fits / file)
+    assert files.latest() is first
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [(0o600, ""), (0o400, ""), (0o640, "group"), (0o644, "every user"), (0o604, "every user")],
+)
+def test_a_key_that_others_may_read_is_told(authority, mode, said, monkeypatch) -> None:
+    directory = authority.issue(WORKER, now=NOW).directory
+    (directory / "tls.key").chmod(mode)
+    path_stat = Path.stat
+    mine = (directory / "tls.key").stat()
+    as_user = os.stat_result((*mine[:4], 1000, *mine[5:10]))
+    monkeypatch.setattr(Path, "stat", lambda path: as_user if path.name == "tls.key" else path_stat(path))
+    problem = TlsFiles(directory).exposed_key()
+    assert bool(problem) == bool(said)
+    assert said in problem
+
+
+def test_a_group_may_read_a_key_of_root_as_in_a_mounted_secret(authority, monkeypatch) -> None:
+    directory = authority.issue(WORKER, now=NOW).directory
+    (directory / "tls.key").chmod(0o440)
+    path_stat = Path.stat
+    mine = (directory / "tls.key").stat()
+    of_root = os.stat_result((*mine[:4], 0, *mine[5:10]))
+    monkeypatch.setattr(Path, "stat", lambda path: of_root if path.name == "tls.key" else path_stat(path))
+    assert TlsFiles(directory).exposed_key() == ""

@@ -6,7 +6,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from hoss.errors import AccessDenied, InvalidInput
-from hoss.security.identity import CallerKind, Identity, Role
+from hoss.security.identity import CallerKind, Identity, Role, metadata_of_tenant, tenant_of_metadata
 from hoss.security.rights import AUDITED, RIGHTS, refusal
 from hoss.v1 import dispatcher_pb2, resolver_pb2, workerlink_pb2
 
@@ -160,3 +160,23 @@ def test_a_service_and_who_has_no_role_are_not_given_rights_by_a_tenant() -> Non
     assert nobody.limited_to("blue") == nobody
     with pytest.raises(AccessDenied):
         Identity(CallerKind.DISPATCHER).limited_to("blue")
+
+
+@pytest.mark.parametrize("tenant", ["research", "forschung-ä", "研究", "a b", " a", "50%", "a%20b", "a/b"])
+def test_a_tenant_of_any_name_is_in_metadata_what_a_call_can_send(tenant: str) -> None:
+    ((_, value),) = metadata_of_tenant(tenant)
+    assert value.isascii()
+    assert " " not in value
+    assert tenant_of_metadata(value) == tenant
+
+
+def test_without_a_tenant_there_are_no_metadata() -> None:
+    assert metadata_of_tenant("") == ()
+
+
+@pytest.mark.parametrize("tenant", ["x\ny", "x\x00", "x" * 300])
+def test_a_tenant_that_cannot_be_one_is_refused(tenant: str) -> None:
+    with pytest.raises(InvalidInput, match="printable"):
+        Identity(CallerKind.CLIENT, "ana", Role.VIEW, tenant)
+    with pytest.raises(AccessDenied, match="printable"):
+        Identity(CallerKind.CLIENT, "ana", Role.VIEW).limited_to(tenant)
