@@ -35,9 +35,8 @@ class StorageInMemory:
     def volume(self, name: str) -> Any:
         return self._objects.get(("PersistentVolume", "default", name))
 
-    def attach_limits(self, node: str) -> Any:
-        known = self._objects.get(("CSINode", "default", node))
-        return dict(known.limits) if known else {}
+    def csi_node(self, name: str) -> Any:
+        return self._objects.get(("CSINode", "default", name))
 
     async def storage_for(self, namespace: str, volumes: Any) -> Any:
         return self

@@ -2,7 +2,9 @@
 
 What HOSS does not use is not checked. Where Kubernetes still reads an old annotation, so does this."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from hoss.errors import InvalidInput
 from hoss.manifests.fields import Object, boolean, integer, mapping, mappings, read_labels, text, texts
@@ -10,6 +12,7 @@ from hoss.manifests.placement import read_node_selector
 from hoss.manifests.pod_rules import read_optional_selector
 from hoss.model.quantity import read_quantity
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from hoss.model.volume_topology import OLD_ZONE, PLUGINS, ZONE, ebs_handle, gce_handle, gce_problem
 from hoss.model.volumes import (
     EBS,
     FILESYSTEM,
@@ -32,6 +35,7 @@ from hoss.model.volumes import (
 _CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 _BOUND_ANNOTATION = "pv.kubernetes.io/bind-completed"
 _NODE_ANNOTATION = "volume.kubernetes.io/selected-node"
+_MIGRATED_ANNOTATION = "storage.alpha.kubernetes.io/migrated-plugins"
 _MOST_VOLUMES = 2**31 - 1  # Kubernetes' type
 
 
@@ -79,11 +83,26 @@ def _read_rbd_image(disk: Object, path: str) -> InlineDisk:
     return InlineDisk("rbd", names, boolean(disk, "readOnly", path), monitors)
 
 
+def _read_azure_disk(disk: Object, path: str) -> InlineDisk:
+    return InlineDisk("azureDisk", (text(disk, "diskURI", path),), boolean(disk, "readOnly", path))
+
+
+def _read_cinder_disk(disk: Object, path: str) -> InlineDisk:
+    return InlineDisk("cinder", (text(disk, "volumeID", path),), boolean(disk, "readOnly", path))
+
+
+def _read_portworx_volume(disk: Object, path: str) -> InlineDisk:
+    return InlineDisk("portworxVolume", (text(disk, "volumeID", path),), boolean(disk, "readOnly", path))
+
+
 _DISKS: dict[str, Callable[[Object, str], InlineDisk]] = {
     "gcePersistentDisk": _read_gce_disk,
     EBS: _read_ebs_disk,
     "iscsi": _read_iscsi_disk,
     "rbd": _read_rbd_image,
+    "azureDisk": _read_azure_disk,
+    "cinder": _read_cinder_disk,
+    "portworxVolume": _read_portworx_volume,
 }
 
 
@@ -102,7 +121,7 @@ def _read_volume(item: Object) -> PersistentVolume:
     reference = mapping(spec, "claimRef", "spec")
     csi = mapping(spec, "csi", "spec")
     affinity = mapping(spec, "nodeAffinity", "spec")
-    return PersistentVolume(
+    volume = PersistentVolume(
         name=text(metadata, "name", "metadata"),
         labels=read_labels(metadata, "labels", "metadata"),
         storage_class=_storage_class(metadata, spec),
@@ -128,6 +147,36 @@ def _read_volume(item: Object) -> PersistentVolume:
         if csi
         else None,
     )
+    return replace(volume, **_in_tree(spec, dict(volume.labels)))
+
+
+def _in_tree(spec: Object, labels: Mapping[str, str]) -> dict[str, Any]:
+    """What is known of a volume of an in-tree plugin that a driver has replaced."""
+    field = next((field for field in PLUGINS if spec.get(field) is not None), None)
+    if field is None:
+        return {}
+    source, place, problem = mapping(spec, field, "spec"), f"spec.{field}", ""
+    handle: str | None
+    if field == EBS:
+        given = text(source, "volumeID", place)
+        handle = ebs_handle(given)
+        problem = (
+            f"failed to translate Kubernetes ID to EBS Volume ID Invalid format for AWS volume ({given})"
+        )
+    elif field == "gcePersistentDisk":
+        zones = labels.get(OLD_ZONE) or labels.get(ZONE, "")
+        handle, problem = gce_handle(text(source, "pdName", place), zones), gce_problem(zones)
+    elif field == "azureDisk":
+        kind = text(source, "kind", place)
+        handle = text(source, "diskURI", place) if kind.casefold() in ("", "managed") else None
+        problem = f"kind({kind}) is not supported in csi migration"
+    else:
+        handle = text(source, "volumeID", place)
+    return {
+        "in_tree": PLUGINS[field].name,
+        "csi": None if handle is None else CsiVolume(PLUGINS[field].driver, handle),
+        "untranslatable": problem if handle is None else "",
+    }
 
 
 def _affinity_by_labels(selector: NodeSelector) -> NodeSelector:
@@ -206,7 +255,11 @@ def _read_csi_node(item: Object) -> CsiNode:
                 allocatable, "count", f"{place}.allocatable", least=0, most=_MOST_VOLUMES, default=0
             )
             limits.append((text(driver, "name", place), count))
-    return CsiNode(text(metadata, "name", "metadata"), tuple(sorted(limits)))
+    annotations = mapping(metadata, "annotations", "metadata")
+    migrated = text(annotations, _MIGRATED_ANNOTATION, "metadata.annotations").split(",")
+    return CsiNode(
+        text(metadata, "name", "metadata"), tuple(sorted(limits)), tuple(sorted({*migrated} - {""}))
+    )
 
 
 def _read_csi_driver(item: Object) -> CsiDriver:

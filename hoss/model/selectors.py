@@ -1,7 +1,19 @@
 """Label and node selectors, after Kubernetes' labels and nodeaffinity packages."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+# Kubernetes' words for values that no selector compares with.
+_NO_INTEGER = "for 'Gt', 'Lt' operators, the value must be an integer"
+_LONGEST_LABEL_VALUE = 63
+_TOO_LONG = f"must be no more than {_LONGEST_LABEL_VALUE} bytes"
+_LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
+_NO_LABEL_VALUE = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
+    "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for "
+    f"validation is '{_LABEL_VALUE.pattern}')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,19 @@ class Requirement:
             len(self.values) == 1 and _int64(self.values[0]) is not None
         )
 
+    def problems(self) -> Iterator[str]:
+        """Why kube-scheduler cannot read it, each with the place of the value (Kubernetes' NewRequirement).
+        Values are sorted here, so of several the place may be another one."""
+        for i, value in enumerate(self.values):
+            place = f".values[{i}]"
+            shown = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            if self.operator in ("Gt", "Lt") and _int64(value) is None:
+                yield f"{place}: Invalid value: {shown}: {_NO_INTEGER}"
+            wrong = [_TOO_LONG] if len(value.encode()) > _LONGEST_LABEL_VALUE else []
+            wrong += [] if _LABEL_VALUE.fullmatch(value) else [_NO_LABEL_VALUE]
+            if wrong:
+                yield f"{place}[{self.key}]: Invalid value: {shown}: {'; '.join(wrong)}"
+
     def _compares(self, label: str) -> bool:
         have, limit = _int64(label), _int64(self.values[0]) if len(self.values) == 1 else None
         if have is None or limit is None:
@@ -90,6 +115,15 @@ class NodeSelectorTerm:
         fields = {"metadata.name": name}
         return all(r.matches(labels) for r in self.match_expressions) and all(
             r.matches(fields) for r in self.match_fields
+        )
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why kube-scheduler cannot read the term, in its words. Empty: it can."""
+        return tuple(
+            f".matchExpressions[{i}]{problem}"
+            for i, requirement in enumerate(self.match_expressions)
+            for problem in requirement.problems()
         )
 
 

@@ -19,6 +19,7 @@ CLAIM_IN_USE = (
 )
 VOLUME_UNREACHABLE = "node(s) didn't match PersistentVolume's node affinity"
 OVER_ATTACH_LIMIT = "node(s) exceed max volume count"
+OUT_OF_ZONE = "node(s) had no available volume zone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +52,25 @@ class InlineDisk:
     """One of spec.volumes that names a disk itself. `names` identify it together; an RBD image has one entry
     in `monitors` for each server of its cluster."""
 
-    kind: str  # the field of the volume: gcePersistentDisk, awsElasticBlockStore, iscsi, rbd
+    # The field of the volume: gcePersistentDisk, awsElasticBlockStore, iscsi, rbd. Also azureDisk, cinder and
+    # portworxVolume, which exclude nothing.
+    kind: str
     names: tuple[str, ...]
     read_only: bool = False
     monitors: tuple[str, ...] = ()
 
     def excludes(self, other: "InlineDisk") -> bool:
         """Whether one node cannot mount both (kube-scheduler's VolumeRestrictions)."""
-        if self.kind != other.kind or self.names != other.names:
+        if self.kind != other.kind or self.names != other.names or not self.exclusive:
             return False
         if self.kind == "rbd" and not set(self.monitors) & set(other.monitors):
             return False
         return self.kind == EBS or not (self.read_only and other.read_only)
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether one pod of a node may exclude another one."""
+        return self.kind in (EBS, "gcePersistentDisk", "iscsi", "rbd")
 
 
 EBS = "awsElasticBlockStore"
@@ -130,7 +138,14 @@ class PersistentVolume:
     deleting: bool = False
     claim: ClaimReference | None = None
     node_affinity: NodeSelector | None = None  # None: it can be mounted everywhere
-    csi: CsiVolume | None = None
+    csi: CsiVolume | None = None  # of an in-tree plugin: as the driver knows it that replaced the plugin
+    in_tree: str = ""  # the name of that plugin
+    untranslatable: str = ""  # why its driver cannot know it, in Kubernetes' words
+
+    @property
+    def attached_by_driver(self) -> CsiVolume | None:
+        """The volume where VolumeAttachments are counted, which kube-scheduler does for CSI volumes alone."""
+        return None if self.in_tree else self.csi
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +220,7 @@ class CsiNode:
 
     name: str
     limits: tuple[tuple[str, int], ...] = ()  # of drivers with a limit
+    migrated: tuple[str, ...] = ()  # in-tree plugins that drivers have replaced there, sorted
 
 
 @dataclass(frozen=True, slots=True)

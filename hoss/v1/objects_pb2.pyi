@@ -100,7 +100,7 @@ class CsiVolume(_message.Message):
     def __init__(self, driver: _Optional[str] = ..., handle: _Optional[str] = ...) -> None: ...
 
 class PersistentVolume(_message.Message):
-    __slots__ = ("name", "labels", "storage_class", "capacity_bytes", "access_modes", "mode", "attributes_class", "phase", "deleting", "claim", "node_affinity", "csi")
+    __slots__ = ("name", "labels", "storage_class", "capacity_bytes", "access_modes", "mode", "attributes_class", "phase", "deleting", "claim", "node_affinity", "csi", "in_tree", "untranslatable")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     STORAGE_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +113,8 @@ class PersistentVolume(_message.Message):
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     NODE_AFFINITY_FIELD_NUMBER: _ClassVar[int]
     CSI_FIELD_NUMBER: _ClassVar[int]
+    IN_TREE_FIELD_NUMBER: _ClassVar[int]
+    UNTRANSLATABLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
     storage_class: str
@@ -125,7 +127,9 @@ class PersistentVolume(_message.Message):
     claim: ClaimReference
     node_affinity: _common_pb2.NodeSelector
     csi: CsiVolume
-    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., storage_class: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., access_modes: _Optional[_Iterable[str]] = ..., mode: _Optional[str] = ..., attributes_class: _Optional[str] = ..., phase: _Optional[str] = ..., deleting: bool = ..., claim: _Optional[_Union[ClaimReference, _Mapping]] = ..., node_affinity: _Optional[_Union[_common_pb2.NodeSelector, _Mapping]] = ..., csi: _Optional[_Union[CsiVolume, _Mapping]] = ...) -> None: ...
+    in_tree: str
+    untranslatable: str
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., storage_class: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., access_modes: _Optional[_Iterable[str]] = ..., mode: _Optional[str] = ..., attributes_class: _Optional[str] = ..., phase: _Optional[str] = ..., deleting: bool = ..., claim: _Optional[_Union[ClaimReference, _Mapping]] = ..., node_affinity: _Optional[_Union[_common_pb2.NodeSelector, _Mapping]] = ..., csi: _Optional[_Union[CsiVolume, _Mapping]] = ..., in_tree: _Optional[str] = ..., untranslatable: _Optional[str] = ...) -> None: ...
 
 class PersistentVolumeClaim(_message.Message):
     __slots__ = ("namespace", "name", "uid", "storage_class", "request_bytes", "access_modes", "mode", "attributes_class", "selector", "volume_name", "bind_completed", "phase", "deleting", "selected_node", "controller_uid")
@@ -174,12 +178,14 @@ class StorageClass(_message.Message):
     def __init__(self, name: _Optional[str] = ..., provisioner: _Optional[str] = ..., waits_for_consumer: bool = ..., allowed_topologies: _Optional[_Iterable[_Union[_common_pb2.NodeSelectorTerm, _Mapping]]] = ...) -> None: ...
 
 class CsiNode(_message.Message):
-    __slots__ = ("name", "limits")
+    __slots__ = ("name", "limits", "migrated")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    MIGRATED_FIELD_NUMBER: _ClassVar[int]
     name: str
     limits: _containers.RepeatedCompositeFieldContainer[_common_pb2.Amount]
-    def __init__(self, name: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[_common_pb2.Amount, _Mapping]]] = ...) -> None: ...
+    migrated: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[_common_pb2.Amount, _Mapping]]] = ..., migrated: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CsiDriver(_message.Message):
     __slots__ = ("name", "reports_capacity")

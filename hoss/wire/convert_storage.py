@@ -75,7 +75,8 @@ def storage_to_proto(item: StorageObject | DeviceManifest) -> pb.StorageObject: 
             return pb.StorageObject(storage_class=storage_class)
         case CsiNode():
             limits = [common_pb2.Amount(resource=driver, amount=limit) for driver, limit in item.limits]
-            return pb.StorageObject(csi_node=pb.CsiNode(name=item.name, limits=limits))
+            csi_node = pb.CsiNode(name=item.name, limits=limits, migrated=item.migrated)
+            return pb.StorageObject(csi_node=csi_node)
         case CsiDriver():
             driver = pb.CsiDriver(name=item.name, reports_capacity=item.reports_capacity)
             return pb.StorageObject(csi_driver=driver)
@@ -113,7 +114,7 @@ def storage_from_proto(message: pb.StorageObject) -> StorageObject | DeviceManif
             return StorageClass(of_class.name, of_class.provisioner, of_class.waits_for_consumer, terms)
         case "csi_node":
             limits = tuple((limit.resource, limit.amount) for limit in message.csi_node.limits)
-            return CsiNode(message.csi_node.name, limits)
+            return CsiNode(message.csi_node.name, limits, tuple(message.csi_node.migrated))
         case "csi_driver":
             return CsiDriver(message.csi_driver.name, message.csi_driver.reports_capacity)
         case "capacity":
@@ -153,6 +154,8 @@ def _volume_to_proto(volume: PersistentVolume) -> pb.PersistentVolume:
         if affinity is not None
         else None,
         csi=pb.CsiVolume(driver=csi.driver, handle=csi.handle) if csi is not None else None,
+        in_tree=volume.in_tree,
+        untranslatable=volume.untranslatable,
     )
 
 
@@ -172,6 +175,8 @@ def _volume_from_proto(message: pb.PersistentVolume) -> PersistentVolume:
             message, "node_affinity", lambda s: NodeSelector(tuple(map(node_term_from_proto, s.terms)))
         ),
         csi=optional(message, "csi", lambda c: CsiVolume(c.driver, c.handle)),
+        in_tree=message.in_tree,
+        untranslatable=message.untranslatable,
     )
 
 

@@ -11,6 +11,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from hoss.config import load_document, with_flags
 from hoss.errors import ConfigError, InvalidInput
 from hoss.manifests.cluster import DEVICE_LISTS, STORAGE_LISTS, read_cluster, read_pending_pod
@@ -27,7 +29,7 @@ from hoss.manifests.pod_resources import (
 )
 from hoss.manifests.workloads import kind_and_group, read_workload
 from hoss.model.cluster import Cluster, merged_selector
-from hoss.model.devices import Allocation, DeviceResult
+from hoss.model.devices import CLAIM_UNREACHABLE, Allocation, DeviceResult
 from hoss.model.pod import PodSpec, Workload
 from hoss.model.quantity import parse_quantity
 from hossctl.console import Document
@@ -41,13 +43,21 @@ from scheduler_worker.core.offline.scheduler import (
     examine,
     explain_placement,
 )
+from scheduler_worker.core.placement.diagnosis import ExaminedPod
 from scheduler_worker.core.plugins import REGISTRY, default_profile
+from scheduler_worker.core.plugins.dynamic_resources import ClaimedDevices, DynamicResources
 from scheduler_worker.core.plugins.profiles import PRESETS
+from scheduler_worker.core.plugins.scheduling_gates import SchedulingGates
 
 # The messages of kube-scheduler's first PostFilter plugin, DynamicResources, where the second, preemption,
 # finds nothing.
 _WITHOUT_CLAIMS = "no new claims to deallocate"
 _WITH_CLAIMS = "still not schedulable"
+_DEALLOCATED = "deallocation of ResourceClaim completed"
+_LEFT_OVER_DELETED = "deletion of ResourceClaim completed"
+# The same where a plugin has rejected the pod before DynamicResources had looked at it: it has no state of the
+# pod then, and ends in this error.
+_NO_STATE = "not found"
 
 
 def explain(spec: PodSpec, cluster: Cluster, *, preemption: bool, profile: Profile | None = None) -> Document:
@@ -60,10 +70,39 @@ def explain(spec: PodSpec, cluster: Cluster, *, preemption: bool, profile: Profi
     document = explanation_document(explanation)
     if preemption and not explanation.feasible and explanation.failure is None:
         found = preempt(spec, subject, snapshot, profile)
-        judged = explanation.rejection is None and _claims_devices(spec, snapshot)
-        first = _WITH_CLAIMS if judged else _WITHOUT_CLAIMS
-        document["preemption"] = _preemption_document(found, explanation.message, first)
+        message = ""
+        if not found.node:
+            message = _why_no_node(found, _devices_message(spec, subject, snapshot, explanation))
+        document["preemption"] = _preemption_document(found, explanation.message, message)
     return document
+
+
+def _why_no_node(found: PreemptionResult, of_devices: str) -> str:
+    """The message of kube-scheduler's two PostFilter plugins. One that ends in an error speaks alone."""
+    if of_devices == _NO_STATE:
+        return _NO_STATE
+    if found.failure:
+        return f"preemption: {found.failure}"
+    return f"{of_devices}, preemption: {found.message}"
+
+
+def _devices_message(
+    spec: PodSpec, subject: ExaminedPod, snapshot: ClusterSnapshot, explanation: PlacementExplanation
+) -> str:
+    """What DynamicResources says after no node was feasible."""
+    if explanation.rejection is not None:
+        looked = explanation.rejection.plugin in (DynamicResources.name, SchedulingGates.name)
+        return _WITHOUT_CLAIMS if looked else _NO_STATE
+    if not _claims_devices(spec, snapshot):
+        return _WITHOUT_CLAIMS
+    states = [state for _, state in subject.plugin_state.filters if isinstance(state, ClaimedDevices)]
+    if any(state.left_over for state in states):
+        return _LEFT_OVER_DELETED
+    refused = np.zeros(snapshot.cache.size, np.bool_)
+    for node in np.flatnonzero(snapshot.cache.present).tolist():
+        refusal = explanation.refusals.get(snapshot.cache.catalogue.name(node))
+        refused[node] = refusal is not None and CLAIM_UNREACHABLE in refusal.reasons
+    return _DEALLOCATED if any(state.may_be_deallocated(refused) for state in states) else _WITH_CLAIMS
 
 
 def _claims_devices(spec: PodSpec, snapshot: ClusterSnapshot) -> bool:
@@ -214,8 +253,7 @@ def _result_document(result: DeviceResult) -> Document:
     return document
 
 
-def _preemption_document(found: PreemptionResult, fit_error: str, first: str) -> Document:
-    message = "" if found.node else f"{first}, preemption: {found.message}"
+def _preemption_document(found: PreemptionResult, fit_error: str, message: str) -> Document:
     return {
         "node": found.node,
         "victims": sorted(victim.name for victim in found.victims),

@@ -8,7 +8,7 @@ and its volume, are read again."""
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from hoss.errors import InvalidInput, TransportError
@@ -68,8 +68,8 @@ class _FreshStorage:
     def volume(self, name: str) -> PersistentVolume | None:
         return self.volumes.get(name) or self._known.volume(name)
 
-    def attach_limits(self, node: str) -> Mapping[str, int]:
-        return self._known.attach_limits(node)
+    def csi_node(self, name: str) -> CsiNode | None:
+        return self._known.csi_node(name)
 
 
 class ClusterStorage:
@@ -82,7 +82,7 @@ class ClusterStorage:
         self._patience_seconds = patience_seconds
         self._claims: dict[ClaimKey, PersistentVolumeClaim] = {}
         self._volumes: dict[str, PersistentVolume] = {}
-        self._limits: dict[str, dict[str, int]] = {}  # by node, of drivers with a limit
+        self._csi_nodes: dict[str, CsiNode] = {}
         self.shared_devices = SharedDevices()
         self._storage_reflectors = [
             Reflector(api, path, self._handler(kind), clock=clock, rng=rng) for path, kind in _KINDS.items()
@@ -98,7 +98,7 @@ class ClusterStorage:
         return [*self._storage_reflectors, *self._device_reflectors]
 
     def __len__(self) -> int:
-        objects = len(self._claims) + len(self._volumes) + len(self._limits)
+        objects = len(self._claims) + len(self._volumes) + len(self._csi_nodes)
         return objects + len(self.shared_devices)
 
     def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
@@ -107,8 +107,8 @@ class ClusterStorage:
     def volume(self, name: str) -> PersistentVolume | None:
         return self._volumes.get(name)
 
-    def attach_limits(self, node: str) -> Mapping[str, int]:
-        return self._limits.get(node, {})
+    def csi_node(self, name: str) -> CsiNode | None:
+        return self._csi_nodes.get(name)
 
     async def storage_for(self, namespace: str, volumes: PodVolumes) -> StorageView:
         if not volumes.claims:
@@ -171,7 +171,7 @@ class ClusterStorage:
             case PersistentVolume() as volume:
                 self._volumes[volume.name] = volume
             case CsiNode() as node:
-                self._limits[node.name] = dict(node.limits)
+                self._csi_nodes[node.name] = node
 
     def _remove(self, kind: str, namespace: str, name: str) -> None:
         match kind:
@@ -184,7 +184,7 @@ class ClusterStorage:
             case "PersistentVolume":
                 self._volumes.pop(name, None)
             case _:
-                self._limits.pop(name, None)
+                self._csi_nodes.pop(name, None)
 
 
 def _check_complete(reflectors: Iterable[Reflector], of: str) -> None:

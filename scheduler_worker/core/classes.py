@@ -242,6 +242,8 @@ def _about_pods(spec: PodSpec, pod_index: PodIndex) -> bool:
         return True
     if spec.volumes is not None or spec.claims is not None:
         return True
+    if not all(not preferred.term.problems for preferred in spec.preferred_node_affinity):
+        return True  # whether the class can be placed depends on how many nodes it has to choose from
     return bool(pod_index.terms_about(spec.namespace, spec.labels))
 
 

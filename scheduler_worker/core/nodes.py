@@ -73,8 +73,8 @@ class ImageIndex:
     def __init__(self) -> None:
         self.version = 0  # grows when the first node gets an image or the last one loses it
         self._holders: dict[str, dict[int, int]] = {}  # name -> node -> bytes
-        # The same as arrays, once requested.
-        self._columns: dict[str, tuple[NodeIndexes, NDArray[np.int64]]] = {}
+        # As they are asked for, once requested.
+        self._columns: dict[str, tuple[NodeIndexes, int]] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self._holders
@@ -95,15 +95,17 @@ class ImageIndex:
             if name not in self._holders:
                 self._holders[name] = {}
                 self.version += 1
-            self._holders[name][node] = size
+            self._holders[name].setdefault(node, size)
             self._columns.pop(name, None)
 
-    def holders(self, name: str) -> tuple[NodeIndexes, NDArray[np.int64]]:
-        """The nodes that have the image, and its size in bytes on each."""
+    def holders(self, name: str) -> tuple[NodeIndexes, int]:
+        """The nodes that have the image, and its size in bytes. kube-scheduler keeps one size for all nodes,
+        that of the node from which it heard of the image first; here it is the one with the lowest index, so
+        that all workers agree."""
         found = self._columns.get(name)
         if found is None:
             sizes = self._holders.get(name, {})
-            found = np.array(list(sizes), np.intp), np.array(list(sizes.values()), np.int64)
+            found = np.array(list(sizes), np.intp), sizes[min(sizes)] if sizes else 0
             if sizes:
                 self._columns[name] = found
         return found

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from dispatcher.core.cluster.storage import StorageObjects
 from hoss.model.cluster import ObjectKey
 from hoss.model.pod import PodSpec
-from hoss.model.volumes import PersistentVolume, PersistentVolumeClaim
+from hoss.model.volume_topology import affinity_on
+from hoss.model.volumes import CsiNode, PersistentVolume, PersistentVolumeClaim
 
 _PLUGIN = 'running PreBind plugin "VolumeBinding": binding volumes'
 _TIMED_OUT = "context deadline exceeded"
@@ -150,9 +151,11 @@ class VolumeWaits:
 
     def _unreachable(self, claim: PersistentVolumeClaim, pod: PlacedPod) -> str:
         volume = self._storage.get(ObjectKey("PersistentVolume", "", claim.volume_name))
-        if not isinstance(volume, PersistentVolume) or volume.node_affinity is None:
+        if not isinstance(volume, PersistentVolume):
             return ""
-        if volume.node_affinity.matches(pod.node_labels, ""):
+        csi_node = self._storage.get(ObjectKey("CSINode", "", pod.node))
+        affinity = affinity_on(volume, csi_node if isinstance(csi_node, CsiNode) else None)
+        if affinity is None or affinity.matches(pod.node_labels, ""):
             return ""
         return (
             f'pv "{volume.name}" node affinity doesn\'t match node "{pod.node}": no matching'

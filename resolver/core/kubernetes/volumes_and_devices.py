@@ -2,8 +2,8 @@
 different schedulers together and no kubelet refuses in time. Reasons are kube-scheduler's words.
 
 Checked is what others may have taken, or what no scheduler can wish: a claim for one pod that another pod
-mounts, a disk that is mounted on the node already, a volume that the node does not reach, more volumes than a
-driver attaches, a device that another claim has. What the API server has settled is not judged again: a
+mounts, a disk that is mounted on the node already, a volume that the node does not reach by its affinity or
+its zones, more volumes than a driver attaches, a device that another claim has. What the API server has settled is not judged again: a
 volume belongs to the claim that its claimRef names, whatever a worker has chosen meanwhile. Of devices that
 claims share, and of counters that devices share, nobody gets more than is left."""
 
@@ -22,12 +22,15 @@ from hoss.model.devices import (
     ResourceClaim,
 )
 from hoss.model.pod import PodGroup
+from hoss.model.volume_topology import affinity_on, in_zones, inline_volumes
 from hoss.model.volumes import (
     CLAIM_IN_USE,
     DISK_IN_USE,
+    OUT_OF_ZONE,
     OVER_ATTACH_LIMIT,
     READ_WRITE_ONCE_POD,
     VOLUME_UNREACHABLE,
+    CsiNode,
     CsiVolume,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -48,8 +51,8 @@ class StorageView(Protocol):
     def volume(self, name: str) -> PersistentVolume | None:
         """None: there is none of the name."""
 
-    def attach_limits(self, node: str) -> Mapping[str, int]:
-        """How many volumes can be attached, by driver that has a limit on the node."""
+    def csi_node(self, name: str) -> CsiNode | None:
+        """The drivers of the node of the name. None: they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,16 +155,20 @@ def _claim_problem(
             return VOLUME_UNREACHABLE  # one is being provisioned for another node
         volumes = [choice.volume for choice in choices if choice.volume]
     for volume in map(storage.volume, volumes):
-        affinity = None if volume is None else volume.node_affinity
+        if volume is None:
+            continue
+        affinity = affinity_on(volume, storage.csi_node(node.name))
         if affinity is not None and not affinity.matches(node.labels, node.name):
             return VOLUME_UNREACHABLE
+        if claim.bound and not in_zones(volume, node.labels):
+            return OUT_OF_ZONE
     return ""
 
 
 def _attachments_problem(
     namespace: str, volumes: PodVolumes, node: BindingNode, storage: StorageView, there: list[PodGroup]
 ) -> str:
-    limits = storage.attach_limits(node.name)
+    limits = _attach_limits(node, storage)
     own = {volume for volume in _attached(namespace, volumes, storage) if volume.driver in limits}
     if not own:
         return ""
@@ -175,8 +182,16 @@ def _attachments_problem(
     return ""
 
 
+def _attach_limits(node: BindingNode, storage: StorageView) -> Mapping[str, int]:
+    """How many volumes can be attached, by driver that has a limit on the node."""
+    known = storage.csi_node(node.name)
+    return {} if known is None else dict(known.limits)
+
+
 def _attached(namespace: str, volumes: PodVolumes, storage: StorageView) -> Iterator[CsiVolume]:
-    """The volumes of bound claims. Pods that mount equal ones share an attachment."""
+    """The volumes of bound claims, and those that the pod names itself. Pods that mount equal ones share an
+    attachment."""
+    yield from inline_volumes(volumes)
     for mount in volumes.claims:
         claim = storage.claim(namespace, mount.claim)
         volume = None if claim is None or not claim.bound else storage.volume(claim.volume_name)
@@ -212,9 +227,9 @@ def _names(
         claim = storage.claim(wanted.namespace, mount.claim)
         if claim is not None and READ_WRITE_ONCE_POD in claim.access_modes:
             yield reserved_names.claim_for_one_pod(wanted.namespace, mount.claim)
-    for disk in volumes.disks:
+    for disk in (disk for disk in volumes.disks if disk.exclusive):
         yield reserved_names.disk_on_node(node.name, disk)
-    limits = storage.attach_limits(node.name)
+    limits = _attach_limits(node, storage)
     for volume in _attached(wanted.namespace, volumes, storage):
         if volume.driver in limits:
             yield reserved_names.attachments(node.name, volume.driver)

@@ -14,8 +14,8 @@ from hoss.model.cluster import ObjectKey, StorageUpdate, storage_key_of
 from hoss.model.devices import DeviceManifest
 from hoss.model.pod import PodGroup
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm
+from hoss.model.volume_topology import driver_of, inline_volumes
 from hoss.model.volumes import (
-    EBS,
     ClaimMount,
     ClaimReference,
     CsiDriver,
@@ -32,7 +32,6 @@ from hoss.model.volumes import (
 from scheduler_worker.core.nodes import ChangeLog, Mask, NodeCatalogue, NodeIndexes
 from scheduler_worker.core.pod_index.index import PodIndex
 
-_EBS_DRIVER = "ebs.csi.aws.com"
 _NO_LIMIT = np.iinfo(np.int64).max
 
 
@@ -217,9 +216,8 @@ class StorageCatalogue:
 
     def csi_volumes(self, namespace: str, volumes: PodVolumes) -> set[CsiVolume]:
         """What a pod with these volumes has attached to its node."""
-        disks = {CsiVolume(_EBS_DRIVER, disk.names[0]) for disk in volumes.disks if disk.kind == EBS}
         found = (self._csi_volume(namespace, mount.claim) for mount in volumes.claims)
-        return disks | {volume for volume in found if volume is not None}
+        return {*inline_volumes(volumes), *(volume for volume in found if volume is not None)}
 
     def stranger(self, namespace: str, volumes: PodVolumes) -> ClaimMount | None:
         """A mount of a generic ephemeral volume whose claim belongs to something else."""
@@ -240,7 +238,7 @@ class StorageCatalogue:
         if storage_class is None or not storage_class.provisioner:
             return None
         # The volume does not exist yet: the claim stands for it. No handle begins with a space.
-        return CsiVolume(storage_class.provisioner, f" {namespace}/{name}")
+        return CsiVolume(driver_of(storage_class.provisioner), f" {namespace}/{name}")
 
 
 def _by_size(volume: PersistentVolume) -> tuple[int, str]:
@@ -405,8 +403,9 @@ class AttachedVolumes:
         for attachment in self._storage.attachments:
             node = self._catalogue.index(attachment.node)
             volume = self._storage.volumes.get(attachment.volume_name)
-            if node is not None and node < size and volume is not None and volume.csi is not None:
-                attached = CsiVolume(attachment.attacher, volume.csi.handle)
+            known = None if volume is None else volume.attached_by_driver
+            if node is not None and node < size and known is not None:
+                attached = CsiVolume(attachment.attacher, known.handle)
                 self._attached.setdefault(node, set()).add(attached)
         self._used = {driver: np.zeros(size, np.int64) for driver in self._limits}
 

@@ -115,10 +115,12 @@ class Refusals:
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A filter that cannot judge a pod on some nodes. If one of these passes the filters before it, the pod
-    is not placed at all (as in kube-scheduler)."""
+    is not placed at all (as in kube-scheduler). Or a score that cannot be computed: then the pod is not placed
+    where it would have a choice."""
 
     plugin: str
     texts: Mapping[int, str]  # why, by node; not empty
+    scoring: bool = False
 
     @property
     def text(self) -> str:
@@ -131,6 +133,8 @@ class Failure:
         return Failure(self.plugin, texts) if texts else None
 
     def __str__(self) -> str:
+        if self.scoring:
+            return f'running PreScore plugin "{self.plugin}": {self.text}'
         return f'running "{self.plugin}" filter plugin: {self.text}'
 
 
@@ -292,6 +296,11 @@ class ScorePlugin:
     # By SPECS: a node's score depends on the specs of others, so it is asked about all when one changed.
     compares_nodes = False
     version = 0  # grows whenever scores change though no node did
+
+    def pre_score(self, spec: PodSpec) -> str | None:  # noqa: ARG002
+        """By the pod alone: why it cannot be scored. It is not placed then where several nodes are feasible
+        (as in kube-scheduler). None: it can."""
+        return None
 
     def score(self, pod: Demand, nodes: NodeView) -> NDArray[Any] | None:  # noqa: ARG002
         """By REQUESTED: whole numbers from 0 to MAX_SCORE, float64, (n,). By SPECS it is given NodeSpecs, as

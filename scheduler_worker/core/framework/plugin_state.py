@@ -26,8 +26,17 @@ class PluginState:
     def __init__(self, demand: Demand, profile: Profile, cache: NodeInfoCache) -> None:
         self.filters: list[tuple[FilterPlugin, FilterState]] = []  # in the profile's order
         self.scores: list[tuple[ScorePlugin, int, ScoreState]] = []
+        self.unscorable: tuple[str, str] | None = None  # the plugin that cannot score the class, and why
         if not demand.about_pods:
             return
+        self.unscorable = next(
+            (
+                (scorer.name, why)
+                for scorer, _ in (*profile.static_scores, *profile.dynamic_scores, *profile.pod_scores)
+                if (why := scorer.pre_score(demand.spec)) is not None
+            ),
+            None,
+        )
         for plugin in profile.pod_filters:
             state = plugin.filter_state(demand.spec, cache)
             if state is not None:
@@ -47,7 +56,11 @@ class PluginState:
         """How default spreading scores these nodes, which are all feasible ones. None if pods of the class
         change any other result. After `add_scores`."""
         moving = [scorer for scorer in self.scores if not scorer[2].steady]
-        if len(moving) != 1 or not all(state.steady for _, state in self.filters):
+        if (
+            self.unscorable is not None
+            or len(moving) != 1
+            or not all(state.steady for _, state in self.filters)
+        ):
             return None
         _, weight, state = moving[0]
         return state.default_spreading(feasible, weight)
@@ -55,7 +68,7 @@ class PluginState:
     def bounds(self) -> Bounds | None:
         """How pods of the class limit each other. None if they also change scores, or if it cannot be
         told."""
-        if not all(state.flat for _, _, state in self.scores):
+        if self.unscorable is not None or not all(state.flat for _, _, state in self.scores):
             return None
         found = [state.bounds() for _, state in self.filters]
         known = [bounds for bounds in found if bounds is not None]
@@ -66,13 +79,16 @@ class PluginState:
         return Bounds(passed, tuple(domains for bounds in known for domains in bounds.once), *skews)
 
     def narrow(self, feasible: Mask) -> Mask:
-        """Remove nodes that a pod filter refuses, in place: (size,)."""
+        """Remove nodes that a pod filter refuses, in place: (size,). A class that cannot be scored has no
+        choice of nodes."""
         if self.rejection is not None:
             feasible[:] = False
         for _, state in self.filters:
             if state.failure is not None and state.failure.among(feasible) is not None:
                 feasible[:] = False
             feasible &= state.passed
+        if self.unscorable is not None and np.count_nonzero(feasible) > 1:
+            feasible[:] = False
         return feasible
 
     @property

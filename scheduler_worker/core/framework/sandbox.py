@@ -359,6 +359,7 @@ METHODS: dict[type, tuple[Callable[..., Any], ...]] = {
         FilterPlugin.filter_state,
     ),
     ScorePlugin: (
+        ScorePlugin.pre_score,
         ScorePlugin.score,
         ScorePlugin.normalize_score,
         ScorePlugin.score_state,
@@ -380,7 +381,10 @@ _STATES: dict[str, Callable[[Any, Any, _Calls], Any]] = {
 }
 # Methods that may return None.
 _SKIPPING = frozenset(
-    {"pre_filter", "filter", "refusals", "filter_state", "score", "score_state", "permit", "pre_bind"}
+    {
+        *("pre_filter", "filter", "refusals", "filter_state"),
+        *("pre_score", "score", "score_state", "permit", "pre_bind"),
+    }
 )
 _IN_THREAD = frozenset({"pre_bind", "unreserve"})
 _CHECKS: dict[str, Callable[..., Any]] = {
@@ -388,6 +392,7 @@ _CHECKS: dict[str, Callable[..., Any]] = {
     "filter": lambda answer, _pod, nodes: _mask(answer, nodes.count),
     "refusals": lambda answer, _pod, nodes: _refusals(answer, nodes.count),
     "reason_for": lambda answer, _spec: _a(str, answer),
+    "pre_score": lambda answer, _spec: _a(str, answer),
     "score": lambda answer, _pod, nodes: _scores(answer, np.float64, nodes.count),
     # Nodes that are not feasible may lie beyond the highest: their scores are not checked.
     "normalize_score": lambda answer, raw, highest: _scores(answer, np.int64, len(raw), raw <= highest),

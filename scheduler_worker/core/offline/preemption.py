@@ -25,11 +25,13 @@ class PreemptionCandidate:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionResult:
-    """The chosen node, and all candidates by node name. No node: preemption does not help, see `message`."""
+    """The chosen node, and all candidates by node name. No node: preemption does not help, see `message`, or
+    `failure` where that is unknown, because filters could not judge nodes."""
 
     node: str
     candidates: Mapping[str, PreemptionCandidate]
     message: str
+    failure: str = ""
 
     @property
     def victims(self) -> tuple[BoundPod, ...]:
@@ -62,6 +64,9 @@ def preempt(spec: PodSpec, pod: ExaminedPod, snapshot: ClusterSnapshot, profile:
     best = search.best()
     if best is not None:
         return PreemptionResult(name(best.node), candidates, "")
+    if search.failures:
+        failures = search.failures
+        return PreemptionResult("", {}, "", failures[0] if len(failures) == 1 else f"[{', '.join(failures)}]")
     present = int(snapshot.cache.present.sum())
     return PreemptionResult("", {}, unhelpful(search.why_not(), nodes=present, tried=len(nodes)))
 

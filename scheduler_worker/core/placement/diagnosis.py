@@ -107,13 +107,15 @@ def rejection_of(of: ExaminedClass) -> Rejection | None:
 
 
 def failure_of(of: ExaminedClass, profile: Profile, cache: NodeInfoCache) -> Failure | None:
-    """The failure of a filter on a node that all filters before it accept."""
+    """The failure of a filter on a node that all filters before it accept, or of a score where several nodes
+    are feasible."""
     failures: dict[str, Failure] = {
         plugin.name: failure
         for plugin, state in of.plugin_state.filters
         if (failure := state.failure) is not None
     }
-    if not failures:
+    unscorable = of.plugin_state.unscorable
+    if not failures and unscorable is None:
         return None
     nodes = np.flatnonzero(cache.present)
     left = cache.present.copy()
@@ -122,6 +124,10 @@ def failure_of(of: ExaminedClass, profile: Profile, cache: NodeInfoCache) -> Fai
         if failure is not None:
             return failure
         left[nodes] &= ~np.logical_or.reduce([mask for _, mask in refusals.reasons])
+    feasible = np.flatnonzero(left)
+    if unscorable is not None and len(feasible) > 1:
+        plugin, why = unscorable
+        return Failure(plugin, {int(feasible[0]): why}, scoring=True)
     return None
 
 

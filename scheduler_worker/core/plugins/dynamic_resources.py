@@ -83,6 +83,8 @@ class ClaimedDevices(FilterState):
     def __init__(self, namespace: str, claims: PodClaims, cache: NodeInfoCache) -> None:
         self.passed: Mask = np.zeros(0, np.bool_)
         self.allocated: list[tuple[ResourceClaim, Allocation]] = []
+        self.left_over = False  # an attempt before has left its claim for the pod's extended resources
+        self._unreachable: list[tuple[ResourceClaim, Mask]] = []
         self._namespace = namespace
         self._pod = claims
         self._cache = cache
@@ -99,6 +101,7 @@ class ClaimedDevices(FilterState):
             return False
         self._as_of = as_of
         self._parts, self._refused, self.failure, self.allocated = [], {}, None, []
+        self.left_over, self._unreachable = False, []
         self.passed = np.zeros(cache.size, np.bool_)
         uses = [use for use in self._pod.uses if use.needed]
         self.rejection = self._look_up(uses)
@@ -112,6 +115,14 @@ class ClaimedDevices(FilterState):
         none = np.zeros(len(self.passed), np.bool_)
         reasons = tuple((reason, self._refused.get(reason, none)) for reason in order)
         return Refusals(reasons, unresolvable=~self.passed)
+
+    def may_be_deallocated(self, nodes: Mask) -> bool:
+        """Whether a claim whose devices are out of reach of some of these nodes is reserved for no other pod.
+        Then kube-scheduler takes its devices back, so that it may get others."""
+        return any(
+            set(claim.users) <= {self._pod.uid} and bool((unreached & nodes).any())
+            for claim, unreached in self._unreachable
+        )
 
     def reserve(self, node: int) -> Reserved:
         """The claims and their devices, and the counters that devices share."""
@@ -141,7 +152,7 @@ class ClaimedDevices(FilterState):
         yet."""
         found = [
             HeldClaim(self._namespace, claim.name, allocation)
-            for claim, allocation in self.allocated
+            for claim, allocation in dict(self.allocated).items()  # once, under however many names
             if claim.allocation is None
         ]
         for name, allocation in devices.items():
@@ -210,14 +221,15 @@ class ClaimedDevices(FilterState):
     def _judge(self, claims: list[ResourceClaim]) -> None:
         cache, devices = self._cache, self._cache.devices
         waiting = []
-        for claim in dict.fromkeys(claims):
+        for claim in claims:  # one that a pod has under two names needs devices twice, as in kube-scheduler
             allocation = devices.allocation((self._namespace, claim.name))
             if allocation is None:
                 waiting.append(claim)
             else:
                 self.allocated.append((claim, allocation))
         self.passed[:] = True
-        if self._has_left_over():
+        self.left_over = self._has_left_over()
+        if self.left_over:
             self._refuse(_LEFT_OVER, np.ones(cache.size, np.bool_))
             return
         for nodes, resources in self._by_resources():
@@ -225,12 +237,13 @@ class ClaimedDevices(FilterState):
             to_allocate = tuple(waiting) if extra is None else (*waiting, extra)
             if to_allocate:
                 self._allocate(nodes, to_allocate, mappings)
-        for _, allocation in self.allocated:
+        for claim, allocation in self.allocated:
             reached = np.ones(cache.size, np.bool_)
             if not allocation.usable(devices.now):
                 reached[:] = False
             elif allocation.nodes is not None:
                 reached = cache.node_sets.matching(allocation.nodes, cache.size)
+            self._unreachable.append((claim, ~reached))
             self._refuse(CLAIM_UNREACHABLE, ~reached)
 
     def _allocate(

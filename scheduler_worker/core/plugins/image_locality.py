@@ -28,8 +28,8 @@ class ImageLocality(ScorePlugin):
             return None
         total = np.zeros(len(catalogue.known), np.int64)
         for image in known:
-            holders, sizes = catalogue.images.holders(image)
-            total[holders] += (sizes * (len(holders) / catalogue.nodes)).astype(np.int64)
+            holders, size = catalogue.images.holders(image)
+            total[holders] += int(size * (len(holders) / catalogue.nodes))
         most = _MOST_BYTES_PER_CONTAINER * spec.image_containers
         held = np.clip(total[nodes.at], _LEAST_BYTES, most)
         scores: NDArray[np.int64] = MAX_SCORE * (held - _LEAST_BYTES) // (most - _LEAST_BYTES)

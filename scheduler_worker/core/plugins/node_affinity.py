@@ -53,6 +53,18 @@ class NodeAffinity(FilterPlugin, ScorePlugin):
         """See FilterPlugin."""
         return matching_nodes(pod.spec, nodes, self._added_required)
 
+    def pre_score(self, spec: PodSpec) -> str | None:
+        """See ScorePlugin. A preferred term that cannot be read, as one that compares with no number, cannot
+        be scored; a required one matches no node."""
+        problems = [
+            f"[{i}]{problem}"
+            for i, preferred in enumerate(spec.preferred_node_affinity)
+            for problem in preferred.term.problems
+        ]
+        if not problems:
+            return None
+        return problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
+
     def score(self, pod: Demand, nodes: NodeSpecs) -> NDArray[np.int64] | None:
         """Weights of the preferred terms that match. See ScorePlugin."""
         preferred = (*pod.spec.preferred_node_affinity, *self._added_preferred)

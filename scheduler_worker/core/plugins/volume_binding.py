@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hoss.model.pod import PodSpec
 from hoss.model.reserved_names import chosen_volume, claim_binding
+from hoss.model.volume_topology import migrated_affinity, migrated_on
 from hoss.model.volumes import (
     VOLUME_UNREACHABLE,
     ClaimMount,
@@ -22,6 +23,7 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cache.storage import not_owned
 from scheduler_worker.core.framework.extension_points import (
     Code,
+    Failure,
     FilterPlugin,
     FilterState,
     Reads,
@@ -79,7 +81,7 @@ class ReachableVolumes(FilterState):
             return False
         size = cache.size
         self._unreachable, self._gone, self._no_volume, self._no_space = np.zeros((4, size), np.bool_)
-        self._choices = []
+        self._choices, self.failure = [], None
         self.rejection = self._look_up()
         if self.rejection is None:
             claims = [cache.storage.claims[self._namespace, mount.claim] for mount in self._mounts]
@@ -147,15 +149,27 @@ class ReachableVolumes(FilterState):
     def _check_bound(self, claims: list[PersistentVolumeClaim]) -> None:
         """The first claim that a node fails decides its reason."""
         left = np.ones(self._cache.size, np.bool_)
+        failing: dict[int, str] = {}
         for claim in claims:
             volume = self._cache.storage.volumes.get(claim.volume_name)
             if volume is None:
                 self._gone |= left
-                return
+                break
             reached = np.zeros(self._cache.size, np.bool_)
             reached[self._nodes_reaching(volume)] = True
+            migrated = self._migrated(volume)
+            if volume.untranslatable:
+                why = f"could not translate pv: {volume.untranslatable}"
+                failing |= dict.fromkeys(migrated[left[migrated]].tolist(), why)
+                reached[migrated] = True
+                left[migrated] = False
+            elif len(migrated):
+                affinity = migrated_affinity(volume)
+                sets = self._cache.node_sets
+                reached[migrated] = affinity is None or sets.matching(affinity, len(left))[migrated]
             self._unreachable |= left & ~reached
             left &= reached
+        self.failure = Failure(VolumeBinding.name, failing) if failing else None
 
     def _find_volumes(self, claims: list[PersistentVolumeClaim]) -> None:
         size = self._cache.size
@@ -235,6 +249,14 @@ class ReachableVolumes(FilterState):
             if capacity.nodes is not None and largest is not None and largest >= claim.request_bytes:
                 found |= self._cache.node_sets.matching(capacity.nodes, size)
         return found
+
+    def _migrated(self, volume: PersistentVolume) -> NodeIndexes:
+        """Nodes that have a driver in place of the volume's in-tree plugin."""
+        if not volume.in_tree:
+            return _NOWHERE
+        csi_nodes = (node for node in self._cache.storage.csi_nodes.values() if migrated_on(volume, node))
+        found = (self._cache.catalogue.index(node.name) for node in csi_nodes)
+        return np.array([node for node in found if node is not None and node < self._cache.size], np.intp)
 
     def _nodes_reaching(self, volume: PersistentVolume) -> NodeIndexes:
         if volume.node_affinity is None:

@@ -37,10 +37,10 @@ class _UnsharedVolumes(FilterState):
         self.passed: Mask = np.zeros(0, np.bool_)
         self._namespace = namespace
         self._claims = volumes.mounted_claims
-        self._disks = volumes.disks
+        self._disks = tuple(disk for disk in volumes.disks if disk.exclusive)
         self._alone: tuple[str, ...] = ()  # claims for one pod
         self._cache = cache
-        self._holders = cache.pod_index.counter(DiskHolders(volumes.disks)) if volumes.disks else None
+        self._holders = cache.pod_index.counter(DiskHolders(self._disks)) if self._disks else None
         self._users: PodCounter | None = None  # of the claims for one pod
         self._as_of = (-1, -1, -1, -1)
 

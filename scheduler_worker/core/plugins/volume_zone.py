@@ -4,7 +4,8 @@ import numpy as np
 
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import LabelSelector, Requirement
-from hoss.model.volumes import PersistentVolume
+from hoss.model.volume_topology import ZONE_LABELS, zones_of
+from hoss.model.volumes import OUT_OF_ZONE, PersistentVolume
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.framework.extension_points import (
     Code,
@@ -15,22 +16,6 @@ from scheduler_worker.core.framework.extension_points import (
     Rejection,
 )
 from scheduler_worker.core.nodes import Mask
-
-_REASON = "node(s) had no available volume zone"
-# A label of a volume, and the labels of a node that it is compared with: the first that the node has.
-_LABELS = {
-    "topology.kubernetes.io/zone": ("topology.kubernetes.io/zone",),
-    "topology.kubernetes.io/region": ("topology.kubernetes.io/region",),
-    "failure-domain.beta.kubernetes.io/zone": (
-        "failure-domain.beta.kubernetes.io/zone",
-        "topology.kubernetes.io/zone",
-    ),
-    "failure-domain.beta.kubernetes.io/region": (
-        "failure-domain.beta.kubernetes.io/region",
-        "topology.kubernetes.io/region",
-    ),
-}
-_SEPARATOR = "__"
 
 
 class VolumeZone(FilterPlugin):
@@ -78,17 +63,16 @@ class _VolumesInZones(FilterState):
 
     def refusals(self) -> Refusals:
         refused = ~self.passed
-        return Refusals(reasons=((_REASON, refused),), unresolvable=refused)
+        return Refusals(reasons=((OUT_OF_ZONE, refused),), unresolvable=refused)
 
     def _keep_to_zones_of(self, volume: PersistentVolume) -> None:
-        zones = {key: value.split(_SEPARATOR) for key, value in volume.labels if key in _LABELS}
-        zones = {key: values for key, values in zones.items() if all(values)}
+        zones = zones_of(volume)
         if not zones:
             return
-        anywhere = ~np.logical_or.reduce([self._has(key) for key in _LABELS])
+        anywhere = ~np.logical_or.reduce([self._has(key) for key in ZONE_LABELS])
         for key, values in zones.items():
             matching, undecided = np.zeros(len(anywhere), np.bool_), np.ones(len(anywhere), np.bool_)
-            for label in _LABELS[key]:
+            for label in ZONE_LABELS[key]:
                 matching |= undecided & self._matching(Requirement(label, "In", tuple(sorted(set(values)))))
                 undecided &= ~self._has(label)
             self.passed &= anywhere | matching

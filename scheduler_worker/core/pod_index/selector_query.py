@@ -193,13 +193,15 @@ def _labels_of(selector: LabelSelector | None) -> tuple[Token, ...] | None:
 
 
 def _covers_namespace(term: PodAffinityTerm, namespace: str, namespaces: NamespaceLabels) -> bool:
-    # A pending pod's namespace selector selects among the known namespaces, unless it selects all.
+    # A pending pod's namespace selector selects among the known namespaces. kube-scheduler also compares it
+    # with a namespace without labels, whatever the pod's namespace is. So NotIn and DoesNotExist, which match
+    # that one, select all namespaces, as a selector without requirements does.
     if namespace in term.namespaces:
         return True
     selector = term.namespace_selector
     if selector is None:
         return False
-    return selector.everything or (namespace in namespaces and selector.matches(namespaces[namespace]))
+    return selector.matches({}) or (namespace in namespaces and selector.matches(namespaces[namespace]))
 
 
 def _clash(one: HostPort, other: HostPort) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from scheduler_worker.core.cache.columns import NodeView
 from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.framework.extension_points import Failure
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.nodes import Mask, NodeIndexes
 from scheduler_worker.core.placement.diagnosis import ExaminedPod, FilterVerdict, count_reasons, verdicts
@@ -148,6 +149,7 @@ class PreemptionSearch:
         self._victims = np.zeros(len(candidates), np.bool_)
         self._violating = np.zeros(len(candidates), np.bool_)
         self._fits = np.zeros(len(self._nodes), np.bool_)
+        self.failures: list[str] = []  # why filters could not judge nodes without their candidates
         self.by_amounts = self.sees_amounts_only(pod)
         self._try(np.arange(len(self._nodes)))
 
@@ -290,6 +292,9 @@ class PreemptionSearch:
             return None
         self._evict(rows)
         fits = not self._refused(position)
+        failure = None if fits else self._failure(position)
+        if failure is not None and str(failure) not in self.failures:
+            self.failures.append(str(failure))
         self._violating[rows] = self._overdrawing(rows, np.zeros(len(rows), np.intp), 1)
         victims: list[int] = []
         for row in rows[np.argsort(~self._violating[rows], kind="stable")].tolist() if fits else []:
@@ -316,6 +321,20 @@ class PreemptionSearch:
         node = int(self._nodes[position])
         failures = (state.failure for _, state in self._pod.plugin_state.filters)
         return any(failure is not None and node in failure.texts for failure in failures)
+
+    def _failure(self, position: int) -> Failure | None:
+        """Of a filter that comes before all that refuse the node."""
+        node = int(self._nodes[position])
+        states = self._pod.plugin_state.filters
+        failures = {plugin.name: state.failure for plugin, state in states if state.failure is not None}
+        failures = {name: failure for name, failure in failures.items() if node in failure.texts}
+        if not failures:
+            return None
+        refusing = {verdict.plugin for verdict in self._verdicts(position)}
+        names = [plugin.name for plugin in self._profile.filters]
+        first = next((name for name in ["", *names] if name in refusing or name in failures), "")
+        failure = None if first in refusing else failures.get(first)
+        return None if failure is None else Failure(failure.plugin, {node: failure.texts[node]})
 
     def _verdicts(self, position: int) -> Iterator[FilterVerdict]:
         """Why the node refuses the pod at present."""

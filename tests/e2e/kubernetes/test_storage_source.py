@@ -135,8 +135,8 @@ async def test_drivers_with_a_limit_are_known_by_node(source: Source) -> None:
     if isinstance(source.storage, InMemory):
         source.storage.limit("n1", 7)
     view = await source.source.storage_for("default", _volumes("any"))
-    assert view.attach_limits("n1") == {PROVISIONER: 7}
-    assert view.attach_limits("n2") == {}
+    assert view.csi_node("n1").limits == ((PROVISIONER, 7),)
+    assert view.csi_node("n2") is None
     assert len(source.source) >= 1
 
 

@@ -49,9 +49,9 @@ class VolumeCluster(WebhookCluster):
         self.storage.put("PersistentVolume", f"pv-{claim}", spec={"csi": csi, "nodeAffinity": affinity})
         return [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
 
-    def limit(self, node: str, count: int) -> None:
-        driver = {"name": "disks.example.com", "allocatable": {"count": count}}
-        self.storage.put("CSINode", node, spec={"drivers": [driver]})
+    def limit(self, node: str, count: int, driver: str = "disks.example.com") -> None:
+        drivers = [{"name": driver, "allocatable": {"count": count}}]
+        self.storage.put("CSINode", node, spec={"drivers": drivers})
 
     def give(self, claim: str, device: str = "gpu-0", *, user: str = "", **result: Any) -> list[Any]:
         """spec.resourceClaims with a claim to which its scheduler has given a device of node n1. `user`: the
@@ -134,6 +134,30 @@ async def test_a_claim_for_one_pod_is_not_given_to_a_second_pod_on_any_node(clus
         assert refused.endswith(CLAIM_IN_USE)
     assert await cluster.ask(first, "n1") == "standing"  # its own use is not in its way
     assert await cluster.reserved(second) == 0
+
+
+async def test_a_volume_of_another_zone_is_refused(cluster: VolumeCluster, make_node: Any) -> None:
+    zones = (("topology.kubernetes.io/zone", "b"),)
+    await cluster.add_nodes(make_node("n3", labels=zones))
+    pod = cluster.pod("zonal", volumes=cluster.volume("data"))
+    metadata = {"labels": {"topology.kubernetes.io/zone": "a"}}
+    csi = {"driver": "disks.example.com", "volumeHandle": "data"}
+    cluster.storage.put("PersistentVolume", "pv-data", metadata=metadata, spec={"csi": csi})
+    assert "node(s) had no available volume zone" in await cluster.ask(pod, "n3")
+    assert await cluster.ask(pod, "n1") == "reserved"  # of no zone
+
+
+async def test_disks_of_in_tree_plugins_take_attachments_of_their_drivers(cluster: VolumeCluster) -> None:
+    cluster.limit("n1", 1, driver="ebs.csi.aws.com")
+    first, same, other = (
+        cluster.pod(
+            name, volumes=[{"name": "d", "awsElasticBlockStore": {"volumeID": volume, "readOnly": True}}]
+        )
+        for name, volume in (("first", "vol-1"), ("same", "aws://z/vol-1"), ("other", "vol-2"))
+    )
+    assert await cluster.ask(first) == "reserved"
+    assert await cluster.ask(same) == "reserved"
+    assert "node(s) exceed max volume count" in await cluster.ask(other)
 
 
 async def test_of_pods_that_are_bound_at_once_with_a_claim_for_one_pod_one_is_allowed(
