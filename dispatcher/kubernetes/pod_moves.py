@@ -19,6 +19,7 @@ from dispatcher.core.kubernetes.successors import (
     AwaitedSuccessors,
     PodController,
     unmovable,
+    unmovable_kind,
 )
 from dispatcher.core.moves import (
     BegunRun,
@@ -172,6 +173,17 @@ class PodMoves:
         run.evicted(move, pod_move.eviction)
         pod_move.awaited = self._awaited.expect(pod_move.pod, pod_move)
         self._resumed.append(pod_move)
+
+    def unmovable(self, row: int) -> str:
+        """Why no pod like the one in this row is evicted for a move; empty: it may be."""
+        registry = self._runtime.machine.registry
+        kind = registry.templates.kind(int(registry.pods.template[row]))
+        return unmovable_kind(
+            ours=self._reader.is_ours(kind.scheduler_name),
+            owner=kind.owner_kind,
+            movable=kind.movable,
+            gang=bool(registry.pods.gang[row]),
+        )
 
     async def end(self, _run: MoveRun) -> None:
         """Return once the moves that a former term began have ended."""

@@ -49,15 +49,29 @@ class PodController(NamedTuple):
 
 def unmovable(pod: SeenPod) -> str:
     """Why this pod must not be evicted for a move: nobody would get its new place. Empty: it may be."""
-    owner = "" if pod.owner is None else pod.owner.kind
+    why = unmovable_kind(
+        ours=pod.ours,
+        owner="" if pod.owner is None else pod.owner.kind,
+        movable=pod.template.movable,
+        gang=pod.gang is not None,
+    )
+    volumes, claims = pod.template.spec.volumes, pod.template.spec.claims
+    if not why and claims is not None:
+        why = "it uses devices of its node"
+    if not why and volumes is not None and any(mount.owner is not None for mount in volumes.claims):
+        why = "it has volumes of its own, which its successor would not have"
+    return why or ("it has ended, or is leaving" if pod.ended or pod.leaving else "")
+
+
+def unmovable_kind(*, ours: bool, owner: str, movable: Movable, gang: bool) -> str:
+    """The same by what a pod is. `owner`: the kind of its controller, empty without one; `gang`: whether it
+    is one of a gang. Plans of moves are told this (PodInfo.unmovable)."""
     hindrances = {
-        "another scheduler places it, and would place its successor": not pod.ours,
+        "another scheduler places it, and would place its successor": not ours,
         "it has no controller that would make it anew": not owner,
         f"it belongs to its node, as pods of a {owner} do": owner in _UNMOVABLE_OWNERS,
-        "its annotation hoss.dev/movable says false": pod.template.movable is Movable.NO,
-        "it is one of a gang, which has to be whole": pod.gang is not None,
-        "it uses devices of its node": pod.template.spec.claims is not None,
-        "it has ended, or is leaving": pod.ended or pod.leaving,
+        "its annotation hoss.dev/movable says false": movable is Movable.NO,
+        "it is one of a gang, which has to be whole": gang,
     }
     return next((why for why, hinders in hindrances.items() if hinders), "")
 

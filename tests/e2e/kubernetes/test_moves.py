@@ -230,13 +230,26 @@ def test_pods_that_nobody_would_make_anew_are_not_evicted(
     foreign = api.create_pod("foreign", metadata={"ownerReferences": [OWNER]})
     assert api.bind(foreign, "n1")[0] == 201
     names = ("bare", "daemon", "fixed", "foreign")
+    of_gang = {"hoss.dev/min-available": "2", "hoss.dev/movable": "true"}
+    for name in ("gang-a", "gang-b"):
+        create_web(api, name, cpu="100m", annotations=of_gang)
     for name in names:
         assert placed(api, name) == "n1"
     api.create_node("n2", cpu="4")
     wait_until(lambda: "n2" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    plan = json.loads(run_hoss(cluster, "rebalance", "plan", "--drain", "n1", "-o", "json"))
+    planned = {entry["subject"].removeprefix("default/"): entry["why"] for entry in plan["impossible"]}
     begin(cluster, *((name, "n1", "n2") for name in names))
     wait_until(lambda: run_status(cluster)["refused"] == len(names), "each is refused")
+    assert planned == {
+        "bare on n1": "no controller would make it anew",
+        "daemon on n1": "it belongs to its node (DaemonSet)",
+        "fixed on n1": "its annotation hoss.dev/movable says false",
+        "foreign on n1": "another scheduler places it, and would place its successor",
+        "gang-a on n1": "it is one of a gang, which has to be whole",
+        "gang-b on n1": "it is one of a gang, which has to be whole",
+    }
     assert [move["text"] for move in run_status(cluster)["moves"]] == [
         "it has no controller that would make it anew",
         "it belongs to its node, as pods of a DaemonSet do",
