@@ -204,6 +204,22 @@ def test_the_place_is_free_at_once_when_the_pod_s_controller_is_deleted(
     await_agreement(api, cluster)
 
 
+def test_the_place_is_free_at_once_when_the_pod_s_controller_is_scaled_down(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    """To the pods that are left: to none."""
+    _, cluster = make_cluster(control_plane, move_timeout_seconds=3600)
+    web_on_n1(api, cluster)
+    begin(cluster, ("web-a", "n1", "n2"))
+    await_state(cluster, "Evicted")
+    merge = {"Content-Type": "application/merge-patch+json"}
+    api("PATCH", f"{REPLICA_SETS}/web", {"spec": {"replicas": 0}}, **merge)
+    assert "its ReplicaSet web wants no more than the 0 pods that it has" in await_state(cluster, "Refused")
+    wait_until(lambda: not requested(cluster, "n2").get("cpu"), "nothing is reserved on the target")
+    api.delete_pod("web-a")
+    await_agreement(api, cluster)
+
+
 def test_a_budget_that_never_allows_it_leaves_the_pod_where_it_is(
     control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
 ) -> None:
