@@ -14,6 +14,7 @@ from dispatcher.core.slices import Steps, finished
 from dispatcher.core.workers.membership import Worker
 from dispatcher.core.workers.work_timeline import ROW
 from dispatcher.leader.leadership import Leadership
+from dispatcher.ledger.moving import Mover
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.manifests.selectors import parse_label_selector
@@ -141,8 +142,15 @@ class HistoryQueries:
 class Queries:
     """One method per query; each builds a reply."""
 
-    def __init__(self, runtime: Runtime, nodes: ClusterNodes, leadership: Leadership) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        nodes: ClusterNodes,
+        leadership: Leadership,
+        mover: Mover,
+    ) -> None:
         self._runtime = runtime
+        self._mover = mover
         self._machine = runtime.machine
         self._registry = runtime.machine.registry
         self._nodes = nodes
@@ -180,6 +188,11 @@ class Queries:
                 pb.Fault(at_unix_ms=f.at_ms, worker=f.worker, text=f.text, final=f.final)
                 for f in self._registry.faults.of(row)
             )
+            info.unmovable = self._mover.unmovable(row)
+            gang = self._registry.gangs.numbered(int(pods.gang[row]))
+            if gang is not None:
+                lacks = self._registry.gangs.required(gang) - self._registry.gangs.bound(gang)
+                info.gang, info.gang_lacks = gang.name, 0 if gang.complete else max(0, lacks)
             info.template.CopyFrom(template_to_proto(self._registry.templates.template(template_id)))
         if steps:
             self._history.add_to_pod(row, info)

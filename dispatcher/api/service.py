@@ -93,7 +93,7 @@ class DispatcherService(DispatcherServicer):
             max_pod_terms=max_pod_terms,
         )
         self._mover = mover
-        self._queries = Queries(runtime, nodes, leadership)
+        self._queries = Queries(runtime, nodes, leadership, mover)
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:
         if (

@@ -8,7 +8,7 @@ The journal has each eviction before it is asked for, and each successor before 
 term knows whose successors to await, and whether one that came meanwhile has got its place."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -18,7 +18,10 @@ from dispatcher.core.kubernetes.successors import (
     AwaitedSuccessor,
     AwaitedSuccessors,
     PodController,
+    pods_selected,
     unmovable,
+    unmovable_kind,
+    wanted_pods,
 )
 from dispatcher.core.moves import (
     BegunRun,
@@ -38,12 +41,12 @@ from hoss.kube.api import KubeApi, Object, Refused
 from hoss.tasks import background
 from hoss.telemetry import logger
 from hoss.v1 import resolver_pb2
-from hoss.wire.columns import decode_uids
-from hoss.wire.uids import uid_text
+from hoss.wire.columns import NONE_U32, decode_uids
+from hoss.wire.uids import uid_from_text, uid_text
 
 _RENEW_SECONDS = 1.0  # a lease is 30 s, where nobody has configured another
 _AGAIN_SECONDS = 1.0  # between two attempts to evict a pod
-_OWNER_SECONDS = 2.0  # between two looks whether the controller of an evicted pod is still there
+_OWNER_SECONDS = 2.0  # between two looks whether the controller of an evicted pod makes another one
 _DEFAULT_GRACE_SECONDS = 30.0  # the API server's own
 _GONE = (404, 409)  # the pod is gone, or the name is another pod's
 _PASSING = (LedgerUnavailable, Overloaded, TransportError)
@@ -173,6 +176,17 @@ class PodMoves:
         pod_move.awaited = self._awaited.expect(pod_move.pod, pod_move)
         self._resumed.append(pod_move)
 
+    def unmovable(self, row: int) -> str:
+        """Why no pod like the one in this row is evicted for a move; empty: it may be."""
+        registry = self._runtime.machine.registry
+        kind = registry.templates.kind(int(registry.pods.template[row]))
+        return unmovable_kind(
+            ours=self._reader.is_ours(kind.scheduler_name),
+            owner=kind.owner_kind,
+            movable=kind.movable,
+            gang=bool(registry.pods.gang[row]),
+        )
+
     async def end(self, _run: MoveRun) -> None:
         """Return once the moves that a former term began have ended."""
         await asyncio.gather(*map(self._succeeded, self._resumed))
@@ -283,18 +297,23 @@ class PodMoves:
         seconds = pod_move.grace_seconds + self._timeout_seconds
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(pod_move.taken.wait())]
         if pod_move.controller is not None:
-            waits.append(asyncio.ensure_future(until_gone(self._api, pod_move.controller)))
+            watched = until_no_more(self._api, pod_move.controller, self._is_known)
+            waits.append(asyncio.ensure_future(watched))
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if pod_move.taken.is_set():
                 return ""
             if pod_move.controller is not None and waits[-1].done():
-                return f"its {pod_move.controller.title} was deleted"
+                return str(waits[-1].result())
             return f"no successor has come within {seconds:g} s"
         finally:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+
+    def _is_known(self, uid: bytes) -> bool:
+        rows = self._runtime.machine.registry.directory.rows_of_uids(decode_uids(uid))
+        return int(rows[0]) != NONE_U32
 
     async def _evicted(self, pod_move: _PodMove) -> bool:
         """Evict the pod as soon as the API server allows it. False: it stays, and the run knows why."""
@@ -363,21 +382,42 @@ class PodMoves:
         return True
 
 
-async def until_gone(api: KubeApi, controller: PodController, *, seconds: float = _OWNER_SECONDS) -> None:
-    """Return once this controller makes no more pods, because it is deleted or being deleted. One that may
-    not be read is there for ever."""
+async def until_no_more(
+    api: KubeApi,
+    controller: PodController,
+    is_known: Callable[[bytes], bool],
+    *,
+    seconds: float = _OWNER_SECONDS,
+) -> str:
+    """Return once this controller makes no more pods: why. One that may not be read makes some for ever.
+    `is_known`: whether a pod has been told of. One that has not may be the successor."""
     while True:
         try:
             found = await api.find(controller.path, patience_seconds=0)
+            if why := controller.ended(found) or await _satisfied(api, controller, found or {}, is_known):
+                return why
         except Refused as exc:
             logger().warning("controller_not_read", controller=controller.title, error=str(exc))
             await asyncio.Event().wait()
         except TransportError as exc:
             logger().debug("controller_not_read", controller=controller.title, error=str(exc))
-        else:
-            if found is None or "deletionTimestamp" in found["metadata"]:
-                return
         await asyncio.sleep(seconds)
+
+
+async def _satisfied(
+    api: KubeApi, controller: PodController, found: Object, is_known: Callable[[bytes], bool]
+) -> str:
+    """Why the controller makes no pod now: it has all that it wants. Empty: it makes one, or has just done
+    so. Its status may be older than the eviction, so its pods are counted, where the status leaves it open."""
+    wanted = wanted_pods(found)
+    if wanted is None or found.get("status", {}).get("replicas", 0) < wanted:
+        return ""
+    params = {"labelSelector": pods_selected(found)}
+    listed = await api.get(f"/api/v1/namespaces/{controller.namespace}/pods", params, patience_seconds=0)
+    pods = controller.pods_of(listed["items"])
+    if len(pods) < wanted or not all(is_known(uid_from_text(pod["metadata"]["uid"])) for pod in pods):
+        return ""
+    return f"its {controller.title} wants no more than the {len(pods)} pods that it has"
 
 
 def _path(move: PlannedMove) -> str:

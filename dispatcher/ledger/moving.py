@@ -55,6 +55,9 @@ class MoveMaker(Protocol):
         """Make these moves, and tell the run what became of each; those that wait still are due again. Raises
         what ledger or API server raise, before anything is changed."""
 
+    def unmovable(self, row: int, /) -> str:
+        """Why pods like the one in this row are not moved in this mode; empty: they may be."""
+
     async def end(self, run: MoveRun, /) -> None:
         """Return once the moves that the former term had begun, and that went on, have ended."""
 
@@ -74,6 +77,10 @@ class Mover:
         self._noted_pause: bool | None = None  # in the journal
         self._report: pb.RebalanceController | None = None  # the last one
         self._at_work = asyncio.Lock()
+
+    def unmovable(self, row: int) -> str:
+        """Why moves leave the pod in this row alone; empty: they need not."""
+        return self._maker.unmovable(row)
 
     async def take_over(self, journal: Recovered) -> None:
         """Go on with the run that the journal has. The pods are listed, the moves of the former term are

@@ -56,6 +56,10 @@ class Rebinding:
     async def take_over(self, _begun: BegunRun, _progress: RunProgress) -> None:
         """Where a pod is bound says whether its move was made, and that is known later."""
 
+    def unmovable(self, _row: int) -> str:
+        """What must stay, a plan knows: any pod can be bound to another node."""
+        return ""
+
     async def end(self, run: MoveRun) -> None:
         """A step of the former term has ended with it."""
 

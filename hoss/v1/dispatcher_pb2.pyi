@@ -142,7 +142,7 @@ class PodSet(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid_prefix: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
 
 class PodInfo(_message.Message):
-    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue", "faults", "nominated_node", "eviction", "decisions", "steps", "steps_since_unix_ms")
+    __slots__ = ("uid", "namespace", "name", "job", "phase", "node", "worker", "attempts", "reason", "submitted_unix_ms", "phase_since_unix_ms", "template", "rule", "queue", "faults", "nominated_node", "eviction", "decisions", "steps", "steps_since_unix_ms", "unmovable", "gang", "gang_lacks")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +163,9 @@ class PodInfo(_message.Message):
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     STEPS_SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    UNMOVABLE_FIELD_NUMBER: _ClassVar[int]
+    GANG_FIELD_NUMBER: _ClassVar[int]
+    GANG_LACKS_FIELD_NUMBER: _ClassVar[int]
     uid: bytes
     namespace: str
     name: str
@@ -183,7 +186,10 @@ class PodInfo(_message.Message):
     decisions: _containers.RepeatedCompositeFieldContainer[_common_pb2.Decision]
     steps: _containers.RepeatedCompositeFieldContainer[PodStep]
     steps_since_unix_ms: int
-    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ..., faults: _Optional[_Iterable[_Union[Fault, _Mapping]]] = ..., nominated_node: _Optional[str] = ..., eviction: _Optional[str] = ..., decisions: _Optional[_Iterable[_Union[_common_pb2.Decision, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[PodStep, _Mapping]]] = ..., steps_since_unix_ms: _Optional[int] = ...) -> None: ...
+    unmovable: str
+    gang: str
+    gang_lacks: int
+    def __init__(self, uid: _Optional[bytes] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[str] = ..., phase: _Optional[_Union[PodPhase, str]] = ..., node: _Optional[str] = ..., worker: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., submitted_unix_ms: _Optional[int] = ..., phase_since_unix_ms: _Optional[int] = ..., template: _Optional[_Union[PodTemplate, _Mapping]] = ..., rule: _Optional[str] = ..., queue: _Optional[_Union[QueueStanding, _Mapping]] = ..., faults: _Optional[_Iterable[_Union[Fault, _Mapping]]] = ..., nominated_node: _Optional[str] = ..., eviction: _Optional[str] = ..., decisions: _Optional[_Iterable[_Union[_common_pb2.Decision, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[PodStep, _Mapping]]] = ..., steps_since_unix_ms: _Optional[int] = ..., unmovable: _Optional[str] = ..., gang: _Optional[str] = ..., gang_lacks: _Optional[int] = ...) -> None: ...
 
 class PodStep(_message.Message):
     __slots__ = ("at_unix_ms", "phase", "event", "worker", "node", "reason")

@@ -35,6 +35,7 @@ class Fixed(IntEnum):
     GANG = 3
     DAEMON = 4
     RESIZED = 5
+    TIED = 6
 
 
 REASONS = (
@@ -44,7 +45,9 @@ REASONS = (
     "it belongs to a gang",
     "it belongs to its node (DaemonSet)",
     "its requests have changed since it was placed",
+    "it uses volumes or claimed devices, and a plan does not know on which nodes these are",
 )
+TIED_WAITING = "it uses volumes or claims devices, and a plan does not know on which nodes these are"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class KnownPod:
     workload: str  # "namespace/job"; of a pod without a job its own name, or that of one like it
     template: PodTemplate
     gang: bool
+    unmovable: str = ""  # why the dispatcher would not move it, by what it is
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +84,6 @@ class Held:
 async def gather(clients: Clients) -> Gathered:
     """Read a platform. Raises TransportError or LedgerUnavailable."""
     templates: dict[bytes, PodTemplate] = {}
-    jobs = {(job.namespace, job.name): job for job in await clients.dispatcher.list_jobs()}
     bound: list[KnownPod] = []
     waiting: dict[tuple[str, PodTemplate], int] = {}
     minimum: dict[str, int] = {}
@@ -91,18 +94,17 @@ async def gather(clients: Clients) -> Gathered:
         template = templates.get(written)
         if template is None:
             template = templates[written] = template_from_proto(pod.template)
-        job = jobs.get((pod.namespace, pod.job)) if pod.job else None
-        workload = f"{pod.namespace}/{pod.job or pod.name}"
+        workload = workload_of(pod)
         if pod.phase == pb.BOUND:
-            gang = job is not None and bool(job.gang)
             if (
                 not pod.job and template.owner_kind
             ):  # a Kubernetes cluster's, whose controllers make them alike
                 workload = alike.setdefault((pod.namespace, written), workload)
-            bound.append(KnownPod(pod.uid, f"{pod.namespace}/{pod.name}", workload, template, gang))
+            name = f"{pod.namespace}/{pod.name}"
+            bound.append(KnownPod(pod.uid, name, workload, template, bool(pod.gang), pod.unmovable))
         else:
             waiting[workload, template] = waiting.get((workload, template), 0) + 1
-            minimum[workload] = 0 if job is None or job.bound >= job.min_available else job.min_available
+            minimum[workload] = pod.gang_lacks
     budgets = await clients.dispatcher.list_budgets()
     held = await _reservations(clients)
     snapshot = await take_snapshot(clients)
@@ -112,11 +114,22 @@ async def gather(clients: Clients) -> Gathered:
             snapshot, bound, held, [(budget, status.disruptions_allowed) for budget, status in budgets]
         ),
         tuple(
-            WaitingPods(name, template.spec, pods, together=min(minimum[name], pods))
+            WaitingPods(
+                name,
+                template.spec,
+                pods,
+                together=min(minimum[name], pods),
+                unknown=TIED_WAITING if is_tied(template.spec) else "",
+            )
             for (name, template), pods in waiting.items()
         ),
         tuple(f"{budget.namespace}/{budget.name}" for budget, _ in budgets),
     )
+
+
+def workload_of(pod: pb.PodInfo) -> str:
+    """The name of what a pod belongs to: its job or its gang; else its own. "namespace/name"."""
+    return f"{pod.namespace}/{pod.job or pod.gang or pod.name}"
 
 
 def placed_pods(
@@ -134,6 +147,7 @@ def placed_pods(
     kept: list[KnownPod] = []
     classes, nodes, fixed, of_workload = [], [], [], []
     requests: list[NDArray[np.int64]] = []
+    reasons = dict.fromkeys(REASONS)
     for pod in bound:
         node = held.nodes.get(pod.uid, -1)
         if not 0 <= node < cache.size or not present[node]:
@@ -147,7 +161,7 @@ def placed_pods(
         classes.append(number)
         nodes.append(node)
         changed = not np.array_equal(held.requests[pod.uid], requests[number][: len(held.requests[pod.uid])])
-        fixed.append(Fixed.RESIZED if changed else why_fixed(pod))
+        fixed.append(_reason(pod, reasons) if not changed else Fixed.RESIZED)
         of_workload.append(workloads.setdefault(pod.workload, len(workloads)))
     of_class, at = np.array(classes, np.intp), np.array(nodes, np.intp)
     counted = _counted(snapshot, tuple(numbers), of_class, at)
@@ -162,15 +176,31 @@ def placed_pods(
         card_masks=np.array([held.card_masks[kept[row].uid] for row in rows.tolist()], np.uint16),
         workloads=np.array(of_workload, np.intp)[rows],
         fixed=np.array(fixed, np.intp)[rows],
-        reasons=REASONS,
+        reasons=tuple(reasons),
         covered=covered.reshape(len(numbers), len(limits)),
         allowed=np.array([allowed for _, allowed in limits], np.int64),
     )
 
 
+def _reason(pod: KnownPod, reasons: dict[str, None]) -> int:
+    """The number of the reason why the pod must stay; a new one is added."""
+    why = why_fixed(pod)
+    if why is not Fixed.NOT or not pod.unmovable:
+        return why
+    reasons.setdefault(pod.unmovable)
+    return list(reasons).index(pod.unmovable)
+
+
+def is_tied(spec: PodSpec) -> bool:
+    """Whether the pod can be on some nodes only, and what says on which is told to workers alone."""
+    return spec.volumes is not None or spec.claims is not None
+
+
 def why_fixed(pod: KnownPod) -> Fixed:
     """Why the pod must stay on its node, by what its owner said and by what makes such pods."""
     template = pod.template
+    if is_tied(template.spec):
+        return Fixed.TIED
     if template.owner_kind == "DaemonSet" or template.spec.node_name:
         return Fixed.DAEMON
     if template.movable is Movable.NO:

@@ -24,7 +24,7 @@ from hoss.wire.convert import pod_spec_from_proto
 from hossctl.choices import RebalanceGoal
 from hossctl.console import Column, Document
 from hossctl.endpoints import Endpoints, clients_of
-from hossctl.rebalance.gathering import Gathered, gather
+from hossctl.rebalance.gathering import Gathered, gather, workload_of
 from hossctl.rebalance.room import popularity_of
 from hossctl.rebalance.usage import UsageFile
 from scheduler_worker.core.framework.profile import Profile
@@ -97,7 +97,7 @@ async def moves_for_pod(endpoints: Endpoints, profile: Profile, namespace: str, 
             gathered = await gather(clients)
     except HossError:
         return ""
-    workload, spec = f"{pod.namespace}/{pod.job or pod.name}", pod_spec_from_proto(pod.template.spec)
+    workload, spec = workload_of(pod), pod_spec_from_proto(pod.template.spec)
     entry = next((at for at in gathered.waiting if (at.name, at.spec) == (workload, spec)), None)
     return "" if entry is None else moves_that_help(gathered, profile, entry)
 

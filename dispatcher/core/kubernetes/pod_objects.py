@@ -109,6 +109,10 @@ class PodReader:
         self._device_resources = names
         return new
 
+    def is_ours(self, scheduler: str) -> bool:
+        """Whether HOSS places pods that name this scheduler."""
+        return scheduler in self._schedulers
+
     def read(self, pod: Object) -> SeenPod:
         """Raises InvalidInput, naming the field, for a pod that cannot be accounted for."""
         metadata, spec = pod["metadata"], pod["spec"]

@@ -6,12 +6,14 @@ same. Names tell nothing. Of several pods whose successors are awaited, the one 
 first."""
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dispatcher.core.kubernetes.pod_objects import SeenPod, controller_of
 from hoss.model.pod import Movable
 
+_JOB_ENDS = ("Complete", "Failed")
 _UNMOVABLE_OWNERS = ("DaemonSet", "Node")  # their pods belong to one node
 
 # What the API server calls the controllers that it has itself, by group and kind. Of others the name in paths
@@ -27,10 +29,11 @@ PlaceT = TypeVar("PlaceT")
 
 
 class PodController(NamedTuple):
-    """What makes a pod's successor: its path at the API server, and how people name it."""
+    """What makes a pod's successor: its path at the API server, its kind and name, and its namespace."""
 
     path: str
     title: str
+    namespace: str
 
     @classmethod
     def of(cls, metadata: dict[str, Any]) -> "PodController | None":
@@ -44,20 +47,70 @@ class PodController(NamedTuple):
             return None
         api = f"/apis/{group}/{version}" if group else f"/api/{version}"
         path = f"{api}/namespaces/{metadata['namespace']}/{plural}/{owner['name']}"
-        return cls(path, f"{owner['kind']} {owner['name']}")
+        return cls(path, f"{owner['kind']} {owner['name']}", metadata["namespace"])
+
+    def ended(self, found: dict[str, Any] | None) -> str:
+        """Why the controller makes no more pods, whatever it has; empty: it may. `found`: as the API server
+        has it, None where it is gone."""
+        if found is None or "deletionTimestamp" in found["metadata"]:
+            return f"its {self.title} was deleted"
+        if found.get("spec", {}).get("suspend"):
+            return f"its {self.title} is suspended"
+        conditions = found.get("status", {}).get("conditions") or ()
+        if any(c["type"] in _JOB_ENDS and c["status"] == "True" for c in conditions):
+            return f"its {self.title} has ended"
+        return ""
+
+    def pods_of(self, pods: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those of these pods that the controller counts as its own and as there."""
+        return [
+            pod
+            for pod in pods
+            if (owner := controller_of(pod["metadata"])) is not None
+            and f"{owner['kind']} {owner['name']}" == self.title
+            and "deletionTimestamp" not in pod["metadata"]
+            and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+        ]
+
+
+def wanted_pods(controller: dict[str, Any]) -> int | None:
+    """How many pods a controller keeps; None: its kind has no such number."""
+    replicas = controller.get("spec", {}).get("replicas")
+    return replicas if isinstance(replicas, int) else None
+
+
+def pods_selected(controller: dict[str, Any]) -> str:
+    """A label selector for its pods, and perhaps for others."""
+    selector = controller.get("spec", {}).get("selector") or {}
+    labels = selector.get("matchLabels", {} if "matchExpressions" in selector else selector)
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def unmovable(pod: SeenPod) -> str:
     """Why this pod must not be evicted for a move: nobody would get its new place. Empty: it may be."""
-    owner = "" if pod.owner is None else pod.owner.kind
+    why = unmovable_kind(
+        ours=pod.ours,
+        owner="" if pod.owner is None else pod.owner.kind,
+        movable=pod.template.movable,
+        gang=pod.gang is not None,
+    )
+    volumes, claims = pod.template.spec.volumes, pod.template.spec.claims
+    if not why and claims is not None:
+        why = "it uses devices of its node"
+    if not why and volumes is not None and any(mount.owner is not None for mount in volumes.claims):
+        why = "it has volumes of its own, which its successor would not have"
+    return why or ("it has ended, or is leaving" if pod.ended or pod.leaving else "")
+
+
+def unmovable_kind(*, ours: bool, owner: str, movable: Movable, gang: bool) -> str:
+    """The same by what a pod is. `owner`: the kind of its controller, empty without one; `gang`: whether it
+    is one of a gang. Plans of moves are told this (PodInfo.unmovable)."""
     hindrances = {
-        "another scheduler places it, and would place its successor": not pod.ours,
+        "another scheduler places it, and would place its successor": not ours,
         "it has no controller that would make it anew": not owner,
         f"it belongs to its node, as pods of a {owner} do": owner in _UNMOVABLE_OWNERS,
-        "its annotation hoss.dev/movable says false": pod.template.movable is Movable.NO,
-        "it is one of a gang, which has to be whole": pod.gang is not None,
-        "it uses devices of its node": pod.template.spec.claims is not None,
-        "it has ended, or is leaving": pod.ended or pod.leaving,
+        "its annotation hoss.dev/movable says false": movable is Movable.NO,
+        "it is one of a gang, which has to be whole": gang,
     }
     return next((why for why, hinders in hindrances.items() if hinders), "")
 

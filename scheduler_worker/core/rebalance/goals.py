@@ -54,6 +54,9 @@ class _Placed:
 
 
 def _fit(state: PlanState, number: int, entry: WaitingPods, plan: MovePlan) -> None:
+    if entry.unknown:
+        plan.impossible.append(Impossible(_pods_of(entry, entry.pods), entry.unknown))
+        return
     moves_before = len(state.moves)
     pod, group = state.examine(entry.spec)
     placed: list[_Placed] = []

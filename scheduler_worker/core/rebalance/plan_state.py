@@ -50,12 +50,14 @@ class PlacedPods:
 
 @dataclass(frozen=True, slots=True)
 class WaitingPods:
-    """Equal pods that wait. With `together`, at least so many of them are placed, or none (a gang)."""
+    """Equal pods that wait. With `together`, at least so many of them are placed, or none (a gang).
+    `unknown`: why the cluster's state does not tell where they fit; empty: it does."""
 
     name: str
     spec: PodSpec
     pods: int
     together: int = 0
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,6 +204,22 @@ def test_the_place_is_free_at_once_when_the_pod_s_controller_is_deleted(
     await_agreement(api, cluster)
 
 
+def test_the_place_is_free_at_once_when_the_pod_s_controller_is_scaled_down(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    """To the pods that are left: to none."""
+    _, cluster = make_cluster(control_plane, move_timeout_seconds=3600)
+    web_on_n1(api, cluster)
+    begin(cluster, ("web-a", "n1", "n2"))
+    await_state(cluster, "Evicted")
+    merge = {"Content-Type": "application/merge-patch+json"}
+    api("PATCH", f"{REPLICA_SETS}/web", {"spec": {"replicas": 0}}, **merge)
+    assert "its ReplicaSet web wants no more than the 0 pods that it has" in await_state(cluster, "Refused")
+    wait_until(lambda: not requested(cluster, "n2").get("cpu"), "nothing is reserved on the target")
+    api.delete_pod("web-a")
+    await_agreement(api, cluster)
+
+
 def test_a_budget_that_never_allows_it_leaves_the_pod_where_it_is(
     control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
 ) -> None:
@@ -230,13 +246,26 @@ def test_pods_that_nobody_would_make_anew_are_not_evicted(
     foreign = api.create_pod("foreign", metadata={"ownerReferences": [OWNER]})
     assert api.bind(foreign, "n1")[0] == 201
     names = ("bare", "daemon", "fixed", "foreign")
+    of_gang = {"hoss.dev/min-available": "2", "hoss.dev/movable": "true"}
+    for name in ("gang-a", "gang-b"):
+        create_web(api, name, cpu="100m", annotations=of_gang)
     for name in names:
         assert placed(api, name) == "n1"
     api.create_node("n2", cpu="4")
     wait_until(lambda: "n2" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    plan = json.loads(run_hoss(cluster, "rebalance", "plan", "--drain", "n1", "-o", "json"))
+    planned = {entry["subject"].removeprefix("default/"): entry["why"] for entry in plan["impossible"]}
     begin(cluster, *((name, "n1", "n2") for name in names))
     wait_until(lambda: run_status(cluster)["refused"] == len(names), "each is refused")
+    assert planned == {
+        "bare on n1": "no controller would make it anew",
+        "daemon on n1": "it belongs to its node (DaemonSet)",
+        "fixed on n1": "its annotation hoss.dev/movable says false",
+        "foreign on n1": "another scheduler places it, and would place its successor",
+        "gang-a on n1": "it is one of a gang, which has to be whole",
+        "gang-b on n1": "it is one of a gang, which has to be whole",
+    }
     assert [move["text"] for move in run_status(cluster)["moves"]] == [
         "it has no controller that would make it anew",
         "it belongs to its node, as pods of a DaemonSet do",

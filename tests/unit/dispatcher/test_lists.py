@@ -9,7 +9,9 @@ from dispatcher.core import messages as m
 from dispatcher.core.pods.sets import NewGang, NewJob, Order
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.slices import finished
+from dispatcher.ledger.moving import Mover
 from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.ledger.rebinding import Rebinding
 from dispatcher.runtime import Runtime, in_turns
 from hoss.errors import InvalidInput
 from hoss.model.pod import PodSpec
@@ -21,7 +23,8 @@ JOBS = 2500
 @pytest.fixture
 def queries(bench):
     runtime = Runtime(bench.machine, None, None, clock=lambda: bench.now)
-    return Queries(runtime, ClusterNodes(), None)
+    nodes = ClusterNodes()
+    return Queries(runtime, nodes, None, Mover(runtime, nodes, Rebinding(runtime, nodes)))
 
 
 def pages(queries, **request):
@@ -240,3 +243,10 @@ async def test_while_an_audit_is_made_others_get_their_turn(bench, queries):
     await asyncio.sleep(0)
     assert not auditing.done()
     assert not (await auditing).bound_uids
+
+
+def test_a_gang_s_pods_say_how_many_it_lacks_for_a_plan(bound, queries):
+    """Of each gang of three, two are bound."""
+    reply = finished(queries.list_pods(pb.ListPodsRequest(job="job-1", templates=True)))
+    assert {(pod.gang, pod.gang_lacks) for pod in reply.pods} == {("gang-1", 1)}
+    assert finished(queries.list_pods(pb.ListPodsRequest(job="job-1"))).pods[0].gang == ""

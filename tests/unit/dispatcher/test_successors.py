@@ -9,6 +9,9 @@ READER = PodReader(["hoss"])
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}
 
 
+EPHEMERAL = {"volumeClaimTemplate": {"spec": {}}}
+
+
 def seen(number, *, owner=OWNER, namespace="default", scheduler="hoss", cpu="1", spec=None, **metadata):
     uid = f"00000000-0000-0000-0000-{number:012d}"
     named = {"uid": uid, "namespace": namespace, "name": f"web-{number}", "labels": {"app": "web"}}
@@ -81,6 +84,8 @@ def test_what_is_withdrawn_is_given_to_nobody_and_what_was_given_is_not_withdraw
             seen(1, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}),
             "uses devices",
         ),
+        (seen(1, spec={"volumes": [{"name": "v", "ephemeral": EPHEMERAL}]}), "volumes of its own"),
+        (seen(1, spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]}), ""),
     ],
 )
 def test_only_pods_that_somebody_makes_anew_are_evicted(pod, why):

@@ -130,6 +130,14 @@ def test_a_pod_that_no_moves_make_room_for_says_why_and_the_state_is_as_it_was()
     assert found.columns() == before
 
 
+def test_for_pods_that_may_fit_anywhere_for_all_that_is_known_nothing_is_moved_and_that_is_said():
+    entries = [*waiting(spec(400), unknown="it uses volumes"), *waiting(spec(400))]
+    at = scattered()
+    plan = fit_pending(at.state, entries)
+    assert [(entry.subject, entry.why) for entry in plan.impossible] == [("big", "it uses volumes")]
+    assert [placement.waiting for placement in plan.placements] == [1]
+
+
 def test_on_nodes_without_a_pod_nothing_is_moved_for_one_that_fits_nowhere():
     plan = fit_pending(Situation([node("a")], []).state, waiting(spec(1001)))
     assert (plan.placements, plan.moves) == ([], [])
