@@ -119,8 +119,8 @@ def _dim(name: str, width: int) -> str:
     return typer.style(name, dim=True) + " " * (width - len(name))
 
 
-def counted(count: int, one: str) -> str:
-    """A number of things: "1 pod", "1,200 pods"."""
+def counted(count: float, one: str) -> str:
+    """A number of things: "1 pod", "1,200 pods", "1.5 pods"."""
     return f"{count:,} {one}{'' if count == 1 else 's'}"
 
 

@@ -11,6 +11,7 @@ from hoss.model.resources import written_amount
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.dashboard.nodes import NodeTable
 from hossctl.dashboard.snapshot import worker_row
+from hossctl.views.history import of_many
 
 PAGE_ROWS = 100
 _NODE_STATES = ("cordoned", "quarantined", "shrunk", "open")
@@ -84,8 +85,8 @@ async def show_job(client: DispatcherClient, namespace: str, name: str) -> dict[
         raise NotFound(f"there is no job {quoted(f'{namespace}/{name}')}")
     steps = [
         {
-            "phase": pb.PodPhase.Name(step.phase).capitalize(),
-            "event": step.event,
+            "phase": (phase := pb.PodPhase.Name(step.phase).capitalize()),
+            "text": of_many({"phase": phase, "event": step.event}),
             "pods": step.pods,
             "first": step.first_unix_ms,
             "last": step.last_unix_ms,

@@ -7,11 +7,12 @@ from typing import Any
 
 from hoss.errors import InvalidInput
 from hoss.model.resources import written_amount
-from hossctl.console import Column, Document, Format, print_lines, print_rows, print_summary, say
+from hossctl.console import Column, Document, Format, counted, print_lines, print_rows, print_summary, say
 from hossctl.figures import written_since
 from hossctl.jsonpath import read_path
 from hossctl.kinds import ALL, NAMESPACED, Kind, Query
 from hossctl.views import history
+from hossctl.views.cluster_objects import written_labels
 from hossctl.views.conflicts import PAIR_COLUMNS
 from hossctl.views.node import print_node
 from hossctl.views.objects import COLUMNS
@@ -47,7 +48,8 @@ def print_described(document: Document, query: Query) -> None:
         return
     fields, lines = _HISTORIES[query.kind]
     now_ms = int(time.time() * 1000)
-    print_summary(f"{document['kind']} {query.names[0]}", _lines(document, without=fields))
+    told = _worker_lines(document) if query.kind is Kind.WORKERS else _lines(document, without=fields)
+    print_summary(f"{document['kind']} {query.names[0]}", told)
     print_lines(["", *history.written(lines(document, now_ms), now_ms)])
 
 
@@ -84,6 +86,37 @@ def _lines(
         else:
             lines.append((f"{indent}{key}", value))
     return lines
+
+
+def _worker_lines(worker: Document) -> list[tuple[str, object]]:
+    """A worker as people read it; its state and what it has in hand are told at the end of its history."""
+    cost = f"{worker['microsPerPod']:,.0f} us for a pod, {worker['busySeconds']:,.1f} s in all"
+    behind = sum(lag["seqs"] for lag in worker["behind"])
+    lines: list[tuple[str, object]] = [
+        ("state", worker["state"]),
+        ("failing", worker["failing"]),
+        ("distrusted until", _written_time(worker["distrustedUntilUnixMs"] or 0)),
+        ("labels", written_labels(worker["labels"])),
+        ("profile", worker["profile"]),
+        ("rate", f"{counted(worker['podsPerSecond'], 'pod')} a second, busy {worker['busyShare']:.0%}"),
+        ("CPU", cost),
+        ("work in hand", f"{worker['estimatedWorkMs']:,.0f} ms, {worker['waitingWorkMs']:,.0f} ms not begun"),
+        ("bound", f"{counted(worker['bound'], 'pod')} of {worker['proposed']:,} proposed"),
+        ("refused", f"{worker['conflicts']:,}, {worker['conflictShare']:.1%} of proposed"),
+        ("fit on no node", counted(worker["unschedulable"], "pod")),
+        ("given back", counted(worker["returned"], "pod")),
+        (
+            "view",
+            f"{worker['synchronisation']}, {counted(behind, 'change')} behind, filled in {worker['fillMs']:,.0f} ms",
+        ),
+        ("registration", f"epoch {worker['epoch']}, incarnation {worker['incarnation']}"),
+    ]
+    for title, key in (("refused for", "refusedFor"), ("others refused for it", "othersRefusedForIt")):
+        lines += [
+            (title, f"{pair['worker']}: {counted(pair['pods'], 'pod')}, {pair['reason']}")
+            for pair in worker[key]
+        ]
+    return [(name, value) for name, value in lines if value not in (None, "")]
 
 
 def _written_time(unix_ms: int) -> str:

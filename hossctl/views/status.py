@@ -2,6 +2,7 @@
 sentence."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import grpc.aio
@@ -9,8 +10,9 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from hoss.contexts import home
+from hoss.model.resources import written_amount
 from hoss.v1 import dispatcher_pb2, resolver_pb2
-from hossctl.console import Column, Document, table_lines
+from hossctl.console import Column, Document, counted, table_lines
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.figures import written_duration
 from hossctl.local import platform
@@ -85,8 +87,13 @@ class Status:
         )
         policy = written_policy(dispatcher.policy) if dispatcher.HasField("policy") else "not told"
         serving = "serving" if resolver.serving else "NOT SERVING"
-        ledger = (
-            f"{resolver.nodes:,} nodes, {resolver.reservations:,} reservations, {resolver.shards} shard(s)"
+        ledger = ", ".join(
+            counted(number, one)
+            for number, one in (
+                (resolver.nodes, "node"),
+                (resolver.reservations, "reservation"),
+                (resolver.shards, "shard"),
+            )
         )
         lines: list[tuple[str, object]] = [
             ("dispatcher", ", ".join(about_dispatcher)),
@@ -98,7 +105,7 @@ class Status:
             *(("policy warning", text) for text in dispatcher.policy.warnings),
             ("resolver", f"version {resolver.version}, {serving}"),
             ("ledger", ledger),
-            ("redis", ", ".join(f"{key} {value}" for key, value in sorted(resolver.redis.items()))),
+            ("redis", _written_redis(resolver.redis)),
         ]
         for worker in self.workers:
             labels = written_labels(worker_document(worker)["labels"])
@@ -154,6 +161,17 @@ class Status:
             "local": state_document(self.local) if self.local else None,
             "problems": self.problems,
         }
+
+
+def _written_redis(facts: Mapping[str, str]) -> str:
+    """What a resolver tells of its Redis; facts that this release does not know as they are."""
+    told = dict(facts)
+    server = " ".join(filter(None, (told.pop("server", ""), told.pop("version", ""))))
+    memory = told.pop("used_memory_bytes", "")
+    if memory.isdecimal():
+        memory = written_amount("memory", int(memory))
+    known = (server, told.pop("mode", ""), told.pop("persistence", ""), memory)
+    return ", ".join(filter(None, (*known, *(f"{name} {value}" for name, value in sorted(told.items())))))
 
 
 def _clock(unix_ms: int) -> str:

@@ -14,6 +14,7 @@ const WORKER_GAP_MS = 25_000;
 const facts = (pairs) => make("dl", { class: "facts" }, ...pairs.map(([name, ...value]) => make("div", {}, make("dt", {}, name), make("dd", {}, ...value))));
 const section = (title, ...parts) => make("section", { class: "part" }, make("h3", {}, title), ...parts);
 const list = (columns, rows, label, empty) => (rows.length ? table(columns, rows, label) : make("p", { class: "why" }, empty));
+const without = (column) => podColumns.filter(([title]) => title !== column);
 
 /** A page that asks again, and is drawn anew where the answer differs. */
 class Detail {
@@ -57,15 +58,14 @@ export class JobPage extends Detail {
         ["Gang", job.minAvailable ? `${job.gang}, ${count(job.minAvailable)} at least` : "none"],
         ["Submitted", when(job.submitted)],
       ]),
-      ...(waiting.length ? [section("Why pods wait", table(podColumns, waiting.slice(0, 5), "Pods that wait"))] : []),
+      ...(waiting.length ? [section("Why pods wait", table(without("Job"), waiting.slice(0, 5), "Pods that wait"))] : []),
       section("What happened", list([
-        ["Event", (step) => step.event || step.phase],
-        ["Phase", (step) => step.phase],
+        ["Event", (step) => step.text],
         ["Pods", (step) => count(step.pods), "n"],
         ["First", (step) => clock(step.first)],
         ["Last", (step) => clock(step.last)],
       ], job.steps, "What happened", "Nothing is kept of this job.")),
-      section(more ? "Its first pods" : "Its pods", list(podColumns, pods, "Pods", "It has no pods.")),
+      section(more ? "Its first pods" : "Its pods", list(without("Job"), pods, "Pods", "It has no pods.")),
     ];
   }
 }
@@ -87,7 +87,7 @@ export class NodePage extends Detail {
         ...node.resources.map((resource) => [NAMES[resource.name], share(resource.share, `${resource.requested} of ${resource.allocatable}`)]),
       ]),
       section("Labels", make("p", { class: "why" }, labels(node.labels) || "none")),
-      section(more ? "The first pods on it" : "Pods on it", list(podColumns.filter(([title]) => title !== "Node"), pods, "Pods on the node", "No pod that was submitted to HOSS is here.")),
+      section(more ? "The first pods on it" : "Pods on it", list(without("Node"), pods, "Pods on the node", "No pod that was submitted to HOSS is here.")),
     ];
   }
 }

@@ -12,7 +12,7 @@ export const events = new List({
   path: "/events",
   title: "Events",
   fields: [["kind", "Kind", "choice", KINDS], ["text", "Text contains"]],
-  empty: "Nothing like that happened within the last hour, or since this dashboard began.",
+  empty: "No such event within the last hour, or since this dashboard began.",
   load: async (query) => {
     const said = await ask("/api/events");
     if (said.error) return said;

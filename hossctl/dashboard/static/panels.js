@@ -14,6 +14,7 @@ const QUEUES = [
 ];
 const GONE = ["Lost", "Left"];
 const MOST_IN_MATRIX = 12;
+const MOST_TINT = 40; // per cent of the accent, on which the text can still be read in both themes
 const NOBODY = "(nobody)"; // the node itself had changed, or room was promised elsewhere
 
 export function empty(id, is) {
@@ -158,7 +159,7 @@ function pairCell(loser, winner, pairs, most) {
   if (!pair) return make("td", { class: loser === winner ? "self" : "zero" }, loser === winner ? "" : "0");
   const share = pair.pods / most;
   const why = Object.entries(pair.reasons).map(([reason, pods]) => `${reason} ${count(pods)}`).join(", ");
-  const cell = make("td", { title: `${loser} was refused for ${winner || "no other worker"}: ${why}`, class: share > 0.5 ? "hot" : "" }, count(pair.pods));
-  cell.style.background = `color-mix(in oklab, var(--accent) ${Math.round(12 + share * 88)}%, var(--heat-0))`;
+  const cell = make("td", { title: `${loser} was refused for ${winner || "no other worker"}: ${why}` }, count(pair.pods));
+  cell.style.background = `color-mix(in oklab, var(--accent) ${Math.round(12 + share * MOST_TINT)}%, var(--heat-0))`;
   return cell;
 }

@@ -80,6 +80,9 @@ def test_a_worker_s_description_says_for_whom_it_was_refused_and_who_for_it(cont
         {"worker": "nobody", "reason": "NODE_GONE", "pods": 5},
     ]
     assert document["othersRefusedForIt"] == [{"worker": "w1", "reason": "CONFLICT_RESOURCE", "pods": 75}]
+    told = contended("describe", "worker", "w2").stdout
+    assert "w1: 20 pods, CONFLICT_TOPOLOGY" in told
+    assert "others refused for it  w1: 75 pods, CONFLICT_RESOURCE" in told
 
 
 def test_status_says_what_is_in_force_and_why(hoss, monkeypatch):

@@ -1,6 +1,7 @@
 """What is told of workers: in tables, in documents, and live."""
 
 import json
+import re
 
 import pytest
 
@@ -50,8 +51,12 @@ def test_a_worker_s_document_has_the_figures_as_numbers(hoss, busy_worker):
 
 def test_describe_worker_tells_them_too(hoss, busy_worker):
     told = hoss("describe", "worker", "w1").stdout
-    assert "estimatedWorkMs" in told
-    assert "conflictShare" in told
+    read = " ".join(told.split())
+    assert "rate 812.3 pods a second, busy 46%" in read
+    assert "work in hand 2,500 ms, 2,000 ms not begun" in read
+    assert "refused 30, 0.5% of proposed" in read
+    assert "given back 77 pods" in read
+    assert not re.search(r"[a-z][A-Z]", told.split("\n\n")[0])  # no names of fields
 
 
 def test_top_in_a_pipe_is_one_plain_look(hoss, busy_worker):
