@@ -33,7 +33,7 @@ setup: $(VENV)/.dev  ## a virtual environment with everything for development
 demo: $(VENV)/.runtime  ## what HOSS is for: a race of two schedulers, a whole cluster, a crash, an audit
 	$(BIN)/hoss demo
 
-test: $(VENV)/.dev  ## every invariant and every promise, in seven to ten minutes on two cores; TESTS=tests/unit for a part
+test: $(VENV)/.dev  ## every invariant and every promise, in five to eight minutes on two cores; TESTS=tests/unit for a part
 	HOSS_TESTS=quick $(PYTEST) -m "not thorough" --ignore=tests/e2e/kubernetes $(TESTS)
 
 test-all: $(VENV)/.dev  ## everything but Kubernetes: also the long loads, all servers, more examples

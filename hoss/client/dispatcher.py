@@ -24,17 +24,17 @@ from hoss.client.errors import translate
 from hoss.contexts import found_addresses
 from hoss.errors import InvalidInput, OutcomeUnknown, Overloaded, TransportError
 from hoss.host import THIS_HOST
-from hoss.model.cluster import ClusterObject, ObjectKey, PodDisruptionBudget
-from hoss.model.pod import GangSpec, PodTemplate, Workload
 from hoss.security.identity import metadata_of_tenant
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherStub
-from hoss.wire.convert import template_to_proto
-from hoss.wire.convert_objects import object_from_proto, object_to_proto
 from hoss.wire.pages import PAGE_ENTRIES, pages
 from hoss.wire.uids import random_uid_text, uid_from_text
 
+# The model is imported by what converts it alone: a command that lists pods would wait for it as long as for
+# everything else together.
 if TYPE_CHECKING:
+    from hoss.model.cluster import ClusterObject, ObjectKey, PodDisruptionBudget
+    from hoss.model.pod import GangSpec, PodTemplate, Workload
     from hoss.v1.dispatcher_pb2_grpc import DispatcherAsyncStub
 
 CALL_SECONDS = 10.0  # queries and small changes
@@ -259,26 +259,35 @@ class DispatcherClient:
         request = pb.RetryRequest(namespace=namespace, pods=pods, jobs=jobs, every=every)
         return await self._call(self.stub.Retry, request)
 
-    async def apply_objects(self, objects: Sequence[ClusterObject]) -> list[str]:
+    async def apply_objects(self, objects: "Sequence[ClusterObject]") -> list[str]:
         """Apply all objects or none. Returns "created", "configured" or "unchanged" for each."""
+        from hoss.wire.convert_objects import object_to_proto  # noqa: PLC0415 - as said above
+
         request = pb.ApplyObjectsRequest(objects=map(object_to_proto, objects))
         return list((await self._call(self.stub.ApplyObjects, request)).results)
 
-    async def delete_objects(self, keys: Iterable[ObjectKey]) -> list[ObjectKey]:
+    async def delete_objects(self, keys: "Iterable[ObjectKey]") -> "list[ObjectKey]":
         """Delete objects. Returns the keys of objects that do not exist."""
+        from hoss.model.cluster import ObjectKey  # noqa: PLC0415 - as said above
+
         refs = [pb.ObjectRef(kind=key.kind, namespace=key.namespace, name=key.name) for key in keys]
         request = pb.DeleteObjectsRequest(objects=refs)
         reply = await self._call(self.stub.DeleteObjects, request)
         return [ObjectKey(ref.kind, ref.namespace, ref.name) for ref in reply.not_found]
 
-    async def list_objects(self, kind: str = "", namespace: str = "") -> list[ClusterObject]:
+    async def list_objects(self, kind: str = "", namespace: str = "") -> "list[ClusterObject]":
         """Objects of a kind and namespace, by name. Empty means all."""
+        from hoss.wire.convert_objects import object_from_proto  # noqa: PLC0415 - as said above
+
         request = pb.ListObjectsRequest(kind=kind, namespace=namespace, limit=PAGE_ENTRIES)
         replies = self._pages(self.stub.ListObjects, request)
         return [object_from_proto(message) async for page in replies for message in page.objects]
 
-    async def list_budgets(self, namespace: str = "") -> list[tuple[PodDisruptionBudget, pb.BudgetStatus]]:
+    async def list_budgets(self, namespace: str = "") -> "list[tuple[PodDisruptionBudget, pb.BudgetStatus]]":
         """Disruption budgets of a namespace (empty: of all) by name, with their present status."""
+        from hoss.model.cluster import PodDisruptionBudget  # noqa: PLC0415 - as said above
+        from hoss.wire.convert_objects import object_from_proto  # noqa: PLC0415 - as said above
+
         request = pb.ListObjectsRequest(
             kind=PodDisruptionBudget.__name__, namespace=namespace, limit=PAGE_ENTRIES
         )
@@ -333,8 +342,10 @@ class DispatcherClient:
         request = pb.Policy(yaml=yaml, if_version=if_version)
         return await self._call(self.stub.SetPolicy, request)
 
-    async def test_policy(self, templates: Iterable[PodTemplate], yaml: str = "") -> pb.TestPolicyReply:
+    async def test_policy(self, templates: "Iterable[PodTemplate]", yaml: str = "") -> pb.TestPolicyReply:
         """Dry run: how the policy in force, or `yaml`, would treat pods of these templates now."""
+        from hoss.wire.convert import template_to_proto  # noqa: PLC0415 - as said above
+
         request = pb.TestPolicyRequest(templates=map(template_to_proto, templates), yaml=yaml)
         return await self._call(self.stub.TestPolicy, request)
 
@@ -390,7 +401,7 @@ class DispatcherClient:
 
 
 def submission(
-    workloads: Iterable[Workload],
+    workloads: "Iterable[Workload]",
     request_id: str | None = None,
     *,
     rng: random.Random = THIS_HOST.rng,
@@ -419,7 +430,7 @@ def submission(
             number += 1
 
 
-def _by_gang(workloads: Iterable[Workload]) -> Iterator[list[Workload]]:
+def _by_gang(workloads: "Iterable[Workload]") -> "Iterator[list[Workload]]":
     """Single workloads, then the workloads of each gang, which must be in one message."""
     gangs: dict[GangSpec, list[Workload]] = {}
     for workload in workloads:
@@ -432,11 +443,11 @@ def _by_gang(workloads: Iterable[Workload]) -> Iterator[list[Workload]]:
     yield from gangs.values()
 
 
-def _is_job(workload: Workload) -> bool:
+def _is_job(workload: "Workload") -> bool:
     return workload.replicas > 1 or bool(workload.template.owner_kind)
 
 
-def _have_uids(members: list[Workload]) -> bool:
+def _have_uids(members: "list[Workload]") -> bool:
     """Whether the pods have UIDs. Raises InvalidInput for a gang with some pods that have one."""
     found = {bool(workload.uid) for workload in members if not _is_job(workload)}
     gang = members[0].gang
@@ -458,7 +469,7 @@ class _Draft:
         self._gang_numbers: dict[GangSpec, int] = {}
         self._pod_gangs: list[int] = []
 
-    def add(self, workload: Workload) -> None:
+    def add(self, workload: "Workload") -> None:
         self.workloads += 1
         template = self._number_of(workload.template)
         gang = 0 if workload.gang is None else self._number_of_gang(workload.gang)
@@ -482,7 +493,7 @@ class _Draft:
                 self._message.pods.gangs = _column(self._pod_gangs)
         return self._message
 
-    def _number_of_gang(self, gang: GangSpec) -> int:
+    def _number_of_gang(self, gang: "GangSpec") -> int:
         """From 1; in a message 0 means no gang."""
         number = self._gang_numbers.get(gang)
         if number is None:
@@ -490,9 +501,11 @@ class _Draft:
             self._message.gangs.add(namespace=gang.namespace, name=gang.name, min_available=gang.minimum)
         return number
 
-    def _number_of(self, template: PodTemplate) -> int:
+    def _number_of(self, template: "PodTemplate") -> int:
         number = self._template_numbers.get(template)
         if number is None:
+            from hoss.wire.convert import template_to_proto  # noqa: PLC0415 - as said above
+
             number = self._template_numbers[template] = len(self._template_numbers)
             self._message.templates.append(template_to_proto(template))
         return number

@@ -1,9 +1,9 @@
-"""Namespaces, services, disruption budgets and priority classes as documents and columns, and the references
-of workloads to such objects that do not exist.
+"""Namespaces, services, disruption budgets and priority classes as documents, and the references of workloads
+to such objects that do not exist. Their columns stand with those of other kinds, in objects.py.
 
 The dispatcher accepts a workload with such a reference; the rule that refers to it matches nothing."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from hoss.manifests.pod import WELL_KNOWN_PRIORITIES
 from hoss.model.cluster import (
@@ -16,9 +16,9 @@ from hoss.model.cluster import (
     key_of,
 )
 from hoss.model.pod import PodAffinityTerm, PodSpec, PodTemplate, Workload
-from hoss.model.selectors import LabelSelector, Requirement
+from hoss.model.selectors import LabelSelector
 from hoss.v1.dispatcher_pb2 import BudgetStatus
-from hossctl.console import Column, Document
+from hossctl.console import Document
 
 
 def object_document(item: ClusterObject) -> Document:
@@ -56,11 +56,6 @@ def budget_document(budget: PodDisruptionBudget, status: BudgetStatus) -> Docume
     }
 
 
-def written_labels(labels: Mapping[str, str]) -> str:
-    """`a=b,c`, as kubectl writes labels."""
-    return ",".join(f"{key}={value}" if value else key for key, value in labels.items())
-
-
 def _selector_document(selector: LabelSelector) -> list[Document]:
     return [{"key": r.key, "operator": r.operator, "values": list(r.values)} for r in selector.requirements]
 
@@ -69,66 +64,6 @@ def _limit(threshold: Threshold | None) -> int | str | None:
     if threshold is None:
         return None
     return str(threshold) if threshold.percent else threshold.value
-
-
-def _written_selector(document: Document) -> str:
-    requirements = document["selector"]
-    if requirements is None:
-        return ""
-    return (
-        ",".join(_written(Requirement(r["key"], r["operator"], tuple(r["values"]))) for r in requirements)
-        or "<all>"
-    )
-
-
-def _written(requirement: Requirement) -> str:
-    values = ",".join(requirement.values)
-    match requirement.operator:
-        case "In":
-            return (
-                f"{requirement.key}={values}"
-                if len(requirement.values) == 1
-                else f"{requirement.key} in ({values})"
-            )
-        case "NotIn":
-            return f"{requirement.key} notin ({values})"
-        case "Exists":
-            return requirement.key
-        case _:
-            return f"!{requirement.key}"
-
-
-OBJECT_COLUMNS: dict[str, Sequence[Column]] = {
-    "namespaces": (
-        Column("NAME", lambda document: document["name"]),
-        Column("LABELS", lambda document: written_labels(document["labels"]), wide=True),
-    ),
-    "services": (
-        Column("NAME", lambda document: document["name"]),
-        Column("SELECTOR", lambda document: written_labels(document["selector"])),
-    ),
-    "poddisruptionbudgets": (
-        Column("NAME", lambda document: document["name"]),
-        Column("MIN AVAILABLE", lambda document: _or_none(document["minAvailable"])),
-        Column("MAX UNAVAILABLE", lambda document: _or_none(document["maxUnavailable"])),
-        Column("ALLOWED DISRUPTIONS", lambda document: document["disruptionsAllowed"]),
-        Column(
-            "HEALTHY", lambda document: f"{document['currentHealthy']}/{document['expectedPods']}", wide=True
-        ),
-        Column("DESIRED", lambda document: document["desiredHealthy"], wide=True),
-        Column("SELECTOR", _written_selector, wide=True),
-    ),
-    "priorityclasses": (
-        Column("NAME", lambda document: document["name"]),
-        Column("VALUE", lambda document: document["value"]),
-        Column("GLOBAL DEFAULT", lambda document: document["globalDefault"]),
-        Column("PREEMPTION", lambda document: document["preemptionPolicy"], wide=True),
-    ),
-}
-
-
-def _or_none(limit: int | str | None) -> object:
-    return "N/A" if limit is None else limit
 
 
 def refers_to_objects(workloads: Iterable[Workload]) -> bool:

@@ -4,11 +4,9 @@ from operator import itemgetter
 
 from hoss.client.dispatcher import DispatcherClient
 from hoss.errors import NotFound, TransportError, did_you_mean
-from hoss.manifests.selectors import parse_label_selector
 from hossctl.console import Document, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.kinds import OBJECT_KINDS, Kind, Query
-from hossctl.views.cluster_objects import budget_document, object_document
 from hossctl.views.objects import job_document, node_document, pod_document, tenant_document, worker_document
 
 
@@ -47,6 +45,8 @@ async def _reservations(endpoints: Endpoints, query: Query) -> list[Document]:
 
 async def _other(dispatcher: DispatcherClient, query: Query) -> list[Document]:
     if query.kind is Kind.WORKERS:
+        from hoss.manifests.selectors import parse_label_selector  # noqa: PLC0415 - other kinds do not wait for it
+
         conditions = parse_label_selector(query.selector, where="-l")
         workers = [worker_document(worker) for worker in await dispatcher.list_workers()]
         return [w for w in workers if all(condition.matches(w["labels"]) for condition in conditions)]
@@ -54,6 +54,9 @@ async def _other(dispatcher: DispatcherClient, query: Query) -> list[Document]:
         return [tenant_document(tenant) for tenant in await dispatcher.list_tenants()]
     if query.kind is Kind.JOBS:
         return [job_document(job) for job in await dispatcher.list_jobs(query.namespace)]
+    # What reads them imports the whole model, which takes as long as everything else.
+    from hossctl.views.cluster_objects import budget_document, object_document  # noqa: PLC0415
+
     if query.kind is Kind.BUDGETS:
         return [budget_document(*budget) for budget in await dispatcher.list_budgets(query.namespace)]
     objects = await dispatcher.list_objects(OBJECT_KINDS[query.kind], query.namespace)

@@ -11,7 +11,6 @@ from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hoss.wire.uids import uid_text
 from hossctl.console import Column, Document
 from hossctl.figures import share, written_duration, written_since
-from hossctl.views.cluster_objects import OBJECT_COLUMNS, written_labels
 
 
 def pod_document(pod: dispatcher_pb2.PodInfo) -> Document:
@@ -316,6 +315,64 @@ def _lease(held: Document) -> str:
     return f"ends in {written_duration(left)}" if left > 0 else "over" if "leaseEndsUnixMs" in held else "-"
 
 
+def written_labels(labels: Mapping[str, str]) -> str:
+    """`a=b,c`, as kubectl writes labels."""
+    return ",".join(f"{key}={value}" if value else key for key, value in labels.items())
+
+
+def _written_selector(document: Document) -> str:
+    requirements = document["selector"]
+    if requirements is None:
+        return ""
+    return ",".join(map(_written, requirements)) or "<all>"
+
+
+def _written(requirement: Document) -> str:
+    key, values = requirement["key"], ",".join(requirement["values"])
+    match requirement["operator"]:
+        case "In":
+            return f"{key}={values}" if len(requirement["values"]) == 1 else f"{key} in ({values})"
+        case "NotIn":
+            return f"{key} notin ({values})"
+        case "Exists":
+            return str(key)
+        case _:
+            return f"!{key}"
+
+
+_OF_CLUSTER_OBJECTS: dict[str, Sequence[Column]] = {
+    "namespaces": (
+        Column("NAME", lambda document: document["name"]),
+        Column("LABELS", lambda document: written_labels(document["labels"]), wide=True),
+    ),
+    "services": (
+        Column("NAME", lambda document: document["name"]),
+        Column("SELECTOR", lambda document: written_labels(document["selector"])),
+    ),
+    "poddisruptionbudgets": (
+        Column("NAME", lambda document: document["name"]),
+        Column("MIN AVAILABLE", lambda document: _or_none(document["minAvailable"])),
+        Column("MAX UNAVAILABLE", lambda document: _or_none(document["maxUnavailable"])),
+        Column("ALLOWED DISRUPTIONS", lambda document: document["disruptionsAllowed"]),
+        Column(
+            "HEALTHY", lambda document: f"{document['currentHealthy']}/{document['expectedPods']}", wide=True
+        ),
+        Column("DESIRED", lambda document: document["desiredHealthy"], wide=True),
+        Column("SELECTOR", _written_selector, wide=True),
+    ),
+    "priorityclasses": (
+        Column("NAME", lambda document: document["name"]),
+        Column("VALUE", lambda document: document["value"]),
+        Column("GLOBAL DEFAULT", lambda document: document["globalDefault"]),
+        Column("PREEMPTION", lambda document: document["preemptionPolicy"], wide=True),
+    ),
+}
+
+
+def _or_none(limit: int | str | None) -> object:
+    return "N/A" if limit is None else limit
+
+
 _RESERVATION_COLUMNS: Sequence[Column] = (
     Column("UID", lambda held: held["uid"]),
     Column("NODE", lambda held: held["node"]),
@@ -414,6 +471,6 @@ COLUMNS: dict[str, Sequence[Column]] = {
         Column("BOUND", _field("bound")),
         Column("UNSCHEDULABLE", _field("unschedulable")),
     ),
-    **OBJECT_COLUMNS,
+    **_OF_CLUSTER_OBJECTS,
     "reservations": _RESERVATION_COLUMNS,
 }

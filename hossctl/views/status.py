@@ -16,9 +16,8 @@ from hossctl.console import Column, Document, counted, table_lines
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.figures import written_duration
 from hossctl.local import platform
-from hossctl.views.cluster_objects import written_labels
 from hossctl.views.conflicts import overlap_control_document, written_overlap_control
-from hossctl.views.objects import worker_document
+from hossctl.views.objects import worker_document, written_labels
 from hossctl.views.policy import policy_document, written_policy
 
 _EVENTS_SHOWN = 5

@@ -300,9 +300,7 @@ def _overcommit(summary: Summary) -> Plot | None:
         "Bars are medians, dots single runs."
     )
     return (
-        None
-        if canvas is None
-        else Plot("overcommit-by-mode", "Overcommitted nodes by mode", caption, canvas)
+        None if canvas is None else Plot("overcommit-by-mode", "Overcommitted nodes by mode", caption, canvas)
     )
 
 

@@ -145,18 +145,20 @@ def test_what_a_worker_knew_of_classes_ends_with_its_stream(bench):
     assert bench.machine.table_sizes()["worker_classes"] == 0
 
 
-@pytest.mark.thorough  # that numbers are used again, the test of workers that are gone for a day shows
-def test_more_names_than_numbers_may_come_one_after_the_other(bench):
-    for number in range(70_000):
+@pytest.mark.parametrize(
+    "workers", [3500, pytest.param(70_000, marks=pytest.mark.thorough, id="than numbers")]
+)
+def test_more_names_than_are_remembered_may_come_one_after_the_other(bench, workers):
+    for number in range(workers):
         link = next(bench._links)
         bench.machine.members.join(f"w-{number}", {}, incarnation=1, window=1, link=link, now=bench.now)
         worker = bench.machine.members.get(f"w-{number}")
         bench.machine.members.lose(worker, bench.now, "of the test")
-        if number % 10_000 == 0:
+        if number % (workers // 7) == 0:
             bench.pass_time(60.0)
     bench.pass_time(60.0)
     assert bench.machine.table_sizes()["workers"] == MOST_GONE
-    assert bench.machine.table_sizes()["worker_numbers"] <= MOST_GONE + 10_001
+    assert bench.machine.table_sizes()["worker_numbers"] <= MOST_GONE + workers // 7 + 1
 
 
 def test_a_worker_for_which_there_is_no_number_is_refused_and_the_others_go_on(bench):

@@ -19,13 +19,17 @@ ANY_WORK = (
 )  # fmt: skip
 UNUSED_BY_HELP = (*ANY_WORK, "importlib.metadata", "psutil", "pydantic", "rich.markdown", "rich.traceback")
 UNUSED_BY_COMPLETION = (*ANY_WORK, "importlib.metadata", "pydantic", "rich")
-UNUSED_WITHOUT_A_PLATFORM = (*ANY_WORK, "rich")  # typer has pydantic check what was given
+UNUSED_WITHOUT_A_PLATFORM = (*ANY_WORK, "pydantic", "rich")
 # What a platform answers to `hoss get pods` is messages and a table.
 UNUSED_BY_LISTS = (
     "cryptography.x509",
+    "hoss.manifests",
+    "hoss.model.cluster",
+    "hoss.model.pod",
     "jinja2",
     "numpy",
     "opentelemetry",
+    "pydantic",
     "redis",
     "rich",
     "structlog",

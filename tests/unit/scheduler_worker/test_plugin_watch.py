@@ -16,8 +16,8 @@ from scheduler_worker.core.messages import Outcome
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.plugin_watch import PluginOff, PluginWatch
 
-LIMIT = 0.2
-REASON = "plugin Outside failed: TimeoutError: has not answered for 0.2 s"
+LIMIT = 1.0  # a machine may hold up a call that does not take long
+REASON = "plugin Outside failed: TimeoutError: has not answered for 1 s"
 
 
 class Sleeps(ScorePlugin):
@@ -67,7 +67,7 @@ def test_a_call_without_an_end_is_interrupted_and_its_pods_go_elsewhere(plugin, 
         assert harness.place() == []
         assert plugin.calls == asked + 1  # it is off: nothing else waits for it
         assert [(code, reason) for code, _, reason in harness.outcomes()] == [(Outcome.CONFLICT, REASON)] * 5
-        with pytest.raises(PluginOff, match=r"plugin Outside has not answered for 0\.2 s: let each call end"):
+        with pytest.raises(PluginOff, match=r"plugin Outside has not answered for 1 s: let each call end"):
             watch.check()
     assert int(harness.cache.requested[0].sum()) == 200
 
@@ -81,10 +81,10 @@ def test_calls_that_take_long_together_are_not_interrupted(worker_with, make_pod
     harness, calls = worker_with(Slow)
     with PluginWatch("w1", calls, limit_seconds=LIMIT).watching() as watch:
         began = time.monotonic()
-        for cpu in range(100, 600, 50):
+        for cpu in range(100, 350, 50):
             harness.submit((make_pod(cpu=cpu), 1))
             assert len(harness.place()) == 1
-        assert time.monotonic() - began > 2 * LIMIT
+        assert time.monotonic() - began > LIMIT
         watch.check()
 
 
