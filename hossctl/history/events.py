@@ -6,6 +6,7 @@ refused. This module uses the standard library alone: the checker reads historie
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any
 
@@ -29,21 +30,27 @@ BOUND, FAILED, DELETED, UNSCHEDULABLE, SCHEDULING = (
 )
 STATES = ("Queued", SCHEDULING, BOUND, UNSCHEDULABLE, "Backoff", FAILED, DELETED)
 
+
+class _Count(int):
+    """Of shapes: a whole number from 0 on."""
+
+
 # A shape is a type; [shape], a list; {"*": shape}, an object with any keys; {"#": shape}, one whose keys are
 # whole numbers; or an object with these keys, of which those with a question mark may be missing. A tuple is
 # a choice of words.
-_AMOUNTS = {"*": int}
-_PORTS = [{"port": int, "protocol?": str, "ip?": str}]
-_CARDS = {"count": int, "milli": int}
+_AMOUNTS = {"*": _Count}
+_SAID = {"*": int}  # by the ledger or a cache, which may be wrong: below 0 is a broken promise
+_PORTS = [{"port": _Count, "protocol?": str, "ip?": str}]
+_CARDS = {"count": _Count, "milli": _Count}
 _POD_SETS = [
     {
         "uids?": [str],
-        "count?": int,
+        "count?": _Count,
         "name?": str,
         "requests": _AMOUNTS,
         "priority?": int,
         "gang?": str,
-        "minimum?": int,
+        "minimum?": _Count,
         "ports?": _PORTS,
         "cards?": _CARDS,
         "selector?": {"*": str},
@@ -59,14 +66,14 @@ _RESERVED = {
     "state?": ("prepared", "assumed", "confirmed", "terminating"),
     "requests?": _AMOUNTS,
     "ports?": _PORTS,
-    "cards?": {"#": int},
-    "shard?": int,
-    "seq?": int,
-    "epoch?": int,
+    "cards?": {"#": _Count},
+    "shard?": _Count,
+    "seq?": _Count,
+    "epoch?": _Count,
     "target_of?": str,
 }
 _ROWS = [{"uid": str, "state": STATES, "node?": str, "reason?": str, "gates?": [str]}]
-_CHANGE = {"shard?": int, "seq?": int, "previous?": int}
+_CHANGE = {"shard?": _Count, "seq?": _Count, "previous?": _Count}
 
 SHAPES: dict[str, dict[str, Any]] = {
     "begin": {"version": int, "source": str, "sees": [SIGHTS], "blind?": {"*": str}, "unix?": float},
@@ -85,14 +92,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "accepted": {"pods": _POD_SETS},
     "foreign": {"uids": [str], "gone?": bool},
     # Watchers.
-    "watch": {"revision?": int},
-    "told": {"pods": _ROWS, "revision?": int, "listing?": bool},
+    "watch": {"revision?": _Count},
+    "told": {"pods": _ROWS, "revision?": _Count, "listing?": bool},
     "unwatch": {"text?": str},
     # The ledger.
     "node": {
         "name": str,
         "allocatable": _AMOUNTS,
-        "cards?": int,
+        "cards?": _Count,
         "labels?": {"*": str},
         "taints?": [{"key": str, "value?": str, "effect": str}],
         "closed?": bool,
@@ -100,13 +107,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "node-removed": {"name": str, **_CHANGE},
     "ledger": {
-        "shard": int,
-        "seq": int,
-        "previous?": int,
+        "shard": _Count,
+        "seq": _Count,
+        "previous?": _Count,
         "ledger?": str,
-        "epoch?": int,
+        "epoch?": _Count,
         "worker?": str,
-        "term?": int,
+        "term?": _Count,
         "reserved?": [_RESERVED],
         "committed?": [str],
         "confirmed?": [str],
@@ -116,7 +123,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "resized?": [{"uid": str, "requests": _AMOUNTS}],
         "shared?": [{"uid": str, "requests": _AMOUNTS}],
         "accounts?": [
-            {"node": str, "requested": _AMOUNTS, "allocatable?": _AMOUNTS, "excused?": bool},
+            {"node": str, "requested": _SAID, "allocatable?": _SAID, "excused?": bool},
         ],
         "snapshot?": bool,
         "lost?": bool,
@@ -124,24 +131,24 @@ SHAPES: dict[str, dict[str, Any]] = {
         "unchecked?": bool,
         "why?": str,
     },
-    "granted": {"worker": str, "epoch": int, "shard?": int, "exact?": bool},
-    "fenced": {"worker": str, "epoch": int, "shard?": int},
-    "term": {"term": int, "shard?": int},
+    "granted": {"worker": str, "epoch": _Count, "shard?": _Count, "exact?": bool},
+    "fenced": {"worker": str, "epoch": _Count, "shard?": _Count},
+    "term": {"term": _Count, "shard?": _Count},
     # Observations. `final`: of the end, after which nothing happens.
-    "reservations": {"rows": [_RESERVED], "seqs": {"#": int}, "final?": bool},
+    "reservations": {"rows": [_RESERVED], "seqs": {"#": _Count}, "final?": bool},
     "table": {"pods": _ROWS, "final?": bool},
     "journal": {"uids": [str], "final?": bool},
     "workers": {"ready": [str], "final?": bool},
     "cache": {
-        "shard": int,
-        "seq": int,
+        "shard": _Count,
+        "seq": _Count,
         "digest?": str,
-        "accounts?": [{"node": str, "requested": _AMOUNTS}],
+        "accounts?": [{"node": str, "requested": _SAID}],
         "idle?": bool,
         "follows?": bool,
         "final?": bool,
     },
-    "digest": {"shard": int, "seq": int, "digest": str, "final?": bool},
+    "digest": {"shard": _Count, "seq": _Count, "digest": str, "final?": bool},
 }
 _COMMON = {"at": float, "by": str, "event": str}
 
@@ -209,7 +216,8 @@ def read(file: IO[bytes]) -> Iterator[Event]:
 
 def verified(events: Iterable[Event]) -> Iterator[tuple[int, Event]]:
     """The events with their line numbers. Raises BadHistory for an unknown event, a missing, unknown or
-    ill-typed field, and a time that goes back."""
+    ill-typed field, a number below 0 that counts something, a UID that one record has twice, and a time that
+    goes back."""
     last = -math.inf
     number = 0
     for number, event in enumerate(events, 1):
@@ -242,7 +250,28 @@ def _problem_of(event: Event, last: float) -> str:
     if name == "begin" and event.get("version") != VERSION:
         return f"version {event.get('version')!r:.60} is not {VERSION}; check it with the hoss that wrote it"
     fields = {key: value for key, value in event.items() if key not in _COMMON}
-    return _mismatch(fields, SHAPES[name], name)
+    return _mismatch(fields, SHAPES[name], name) or _doubled(event)
+
+
+# Lists of a change of the ledger, in each of which a pod is once.
+_ONCE = ("reserved", "committed", "confirmed", "terminating", "released", "moved", "resized", "shared")
+
+
+def _doubled(event: Event) -> str:
+    """Which UID the event has twice where one pod can be once; empty: none. Only a pod's own record is meant:
+    a list of reservations may show that a pod has two."""
+    found: dict[str, list[str]] = {}
+    if event["event"] == "submit":
+        found["pods"] = [uid for pods in event["pods"] for uid in pods.get("uids", ())]
+    elif event["event"] == "ledger":
+        rows = ((name, event.get(name, ())) for name in _ONCE)
+        found = {
+            name: [row if isinstance(row, str) else row["uid"] for row in of_name] for name, of_name in rows
+        }
+    for name, uids in found.items():
+        if twice := next((uid for uid, count in Counter(uids).items() if count > 1), ""):
+            return f"{event['event']}.{name} has the UID {twice!r:.60} twice; a pod is there once"
+    return ""
 
 
 def _mismatch(value: Any, shape: Any, path: str) -> str:
@@ -267,6 +296,8 @@ def _mismatches(value: Any, shape: Any, path: str) -> Iterator[str]:
 def _is_of(value: Any, kind: type) -> bool:
     if isinstance(value, bool):  # Python's are numbers, too
         return kind is bool
+    if kind is _Count:
+        return isinstance(value, int) and value >= 0
     return isinstance(value, (int, float) if kind is float else kind)
 
 
@@ -289,6 +320,7 @@ def _mismatches_of(value: Event, shape: dict[str, Any], path: str) -> Iterator[s
 _NAMES = {
     str: "a text",
     int: "a whole number",
+    _Count: "a whole number from 0 on",
     float: "a number",
     bool: "true or false",
     list: "a list",

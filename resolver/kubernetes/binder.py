@@ -22,7 +22,7 @@ from resolver.core.kubernetes.binding_review import (
     read_bound_pod,
 )
 from resolver.core.kubernetes.claim_allocations import ClaimUser
-from resolver.kubernetes.device_binder import ClaimsRequest, DeviceBinder
+from resolver.kubernetes.device_binder import ClaimsRequest, DeviceBinder, always
 from resolver.kubernetes.volume_binder import VolumeBinder, VolumeRequest
 
 # The caller tries again after this, so that a call ends. The API server gives a request up after a minute,
@@ -46,6 +46,7 @@ class BindingRequest(NamedTuple):
     written: bool = False  # all was done for the volumes before
     claims: tuple[str, ...] = ()  # resource claims, which get their devices first
     chosen: Mapping[str, HeldClaim] = MappingProxyType({})  # devices by claim; none: it had them before
+    is_current: Callable[[], bool] = always  # whether the ledger that chose the devices is still the ledger
 
 
 class Binder:
@@ -87,7 +88,8 @@ class Binder:
                 return not_yet
         if not request.claims:
             return await self._bind_pod(request)
-        devices = ClaimsRequest(namespace, ClaimUser(name, request.uid), request.claims, request.chosen)
+        user = ClaimUser(name, request.uid)
+        devices = ClaimsRequest(namespace, user, request.claims, request.chosen, request.is_current)
         refused = await self._devices.bind(devices)
         if refused is not None:
             return refused

@@ -416,8 +416,9 @@ class BindingWebhook:
         """The node in the ledger; None: the ledger does not have it. Everything cached belongs to one ledger
         epoch."""
         if self._ledger_epoch != self._ledger.epoch:
-            self._nodes, self._complete_nodes, self._ledger_epoch = {}, {}, self._ledger.epoch
-            self._schema = await self._ledger.schema()
+            epoch = self._ledger.epoch
+            self._schema = await self._ledger.schema()  # first: if it fails, the next review reads it
+            self._nodes, self._complete_nodes, self._ledger_epoch = {}, {}, epoch
         known = self._nodes.get(name)
         if known is None:
             shard = shard_of(name, self._ledger.shards)

@@ -2,11 +2,11 @@
 where a pod cannot be bound."""
 
 import contextlib
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from hoss.errors import TransportError
-from hoss.kube.api import KubeApi
+from hoss.kube.api import KubeApi, Object
 from hoss.model.devices import HeldClaim, extended_claim_name
 from resolver.core.kubernetes.binding_review import BindResult, Bound
 from resolver.core.kubernetes.claim_allocations import (
@@ -26,13 +26,21 @@ from resolver.kubernetes.object_writer import ObjectWriter
 _GROUP = "/apis/resource.k8s.io/v1"
 
 
+def always() -> bool:
+    """Of a choice that nothing takes back."""
+    return True
+
+
 class ClaimsRequest(NamedTuple):
-    """The claims of a pod by name, and what was chosen for those that had no devices when it was placed."""
+    """The claims of a pod by name, and what was chosen for those that had no devices when it was placed.
+    `is_current`: whether the ledger that has the choice is still the ledger. One that was rebuilt since may
+    have given the devices to others."""
 
     namespace: str
     user: ClaimUser
     claims: tuple[str, ...]
     chosen: Mapping[str, HeldClaim]
+    is_current: Callable[[], bool] = always
 
 
 class DeviceBinder:
@@ -76,9 +84,13 @@ class DeviceBinder:
         classes = {
             of: await self._objects.read(f"{_GROUP}/deviceclasses/{of}") for of in classes_of(claim, chosen)
         }
-        await self._objects.write(
-            path, lambda found: reserving_patch(found, chosen, request.user, classes), part="/status"
-        )
+
+        def reserving(found: Object) -> dict[str, Any] | None:
+            if not request.is_current():
+                raise TransportError("the ledger was lost since the devices were chosen; ask again")
+            return reserving_patch(found, chosen, request.user, classes)
+
+        await self._objects.write(path, reserving, part="/status")
         if held is not None and held.mappings:
             pod = f"/api/v1/namespaces/{request.namespace}/pods/{request.user.name}"
             await self._objects.write(

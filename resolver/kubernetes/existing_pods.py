@@ -173,12 +173,17 @@ class ExistingPodReservations:
             raise InvalidInput(f"is not of {len(uids)} pods", where="resource_claims")
         names = [tuple(of_pod.names) for of_pod in request.resource_claims]
         claiming = np.array([bool(of_pod) for of_pod in names], np.bool_)
+        epoch = self._ledger.epoch
         groups = await self._groups(uids, nodes, reserved & claiming)
-        found = {}
+        found: dict[int, dict[str, Any]] = {}
         for row, group in groups.items():
             chosen = {} if group is None else {held.name: held for held in group.held_claims}
             made = (held.name for held in chosen.values() if held.mappings)
-            found[row] = {"claims": tuple(dict.fromkeys((*names[row], *made))), "chosen": chosen}
+            found[row] = {
+                "claims": tuple(dict.fromkeys((*names[row], *made))),
+                "chosen": chosen,
+                "is_current": lambda: self._ledger.epoch == epoch,
+            }
         return found
 
     async def _groups(

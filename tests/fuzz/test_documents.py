@@ -1,10 +1,12 @@
 """Whatever a document holds, it is read, or refused by an error that says where and what, within a second."""
 
 import contextlib
+import copy
 import io
 from pathlib import Path
 from random import Random
 
+import pytest
 from fuzz.inputs import LONGEST_ERROR, SEEDS, damaged, damaged_bytes, inputs, within_a_second
 from histories import play
 from hypothesis import given
@@ -223,3 +225,45 @@ def test_any_history_is_judged_or_refused(seed):
             assert len(str(exc)) <= LONGEST_ERROR  # noqa: PT017
         else:
             judgement.as_json()
+
+
+_COUNTS = ("seq", "shard", "previous", "epoch", "term", "revision", "minimum", "count", "port", "cpu", "pods")
+_ONCE = ("reserved", "committed", "confirmed", "released")
+_EVENTS = list(events.read(io.BytesIO(HISTORY.encode())))
+
+
+def _numbers(item):
+    """The places of numbers from 0 on in an event: (object, key)."""
+    if isinstance(item, list):
+        return [place for each in item for place in _numbers(each)]
+    if not isinstance(item, dict):
+        return []
+    here = [(item, key) for key, value in item.items() if key in _COUNTS and isinstance(value, int)]
+    return here + [
+        place for key, value in item.items() if key not in ("accounts", "at") for place in _numbers(value)
+    ]
+
+
+@inputs(quick=60)
+@given(SEEDS)
+def test_an_impossible_record_is_refused_with_its_number(seed):
+    """A number below 0, or one pod twice in a change."""
+    rng = Random(seed)
+    lines = [
+        line for line, event in enumerate(_EVENTS) if _numbers(event) or any(event.get(n) for n in _ONCE)
+    ]
+    at = rng.choice(lines)
+    event = copy.deepcopy(_EVENTS[at])
+    numbers, doubled = _numbers(event), [name for name in _ONCE if event.get(name)]
+    if doubled and (not numbers or rng.random() < 0.5):
+        name = rng.choice(doubled)
+        event[name] = [*event[name], rng.choice(event[name])]
+        what = f"{event['event']}.{name} has the UID"
+    else:
+        where, key = rng.choice(numbers)
+        where[key] = -rng.choice((1, 2**40, 2**70))
+        what = f"{key} is -"
+    with pytest.raises(events.BadHistory) as refused:
+        check([*_EVENTS[:at], event, *_EVENTS[at + 1 :]])
+    assert refused.value.line == at + 1
+    assert what in str(refused.value)

@@ -65,7 +65,8 @@ def test_plans_have_every_kind_of_fault_of_clusters():
     drawn = {act.what for act in acts}
     assert {*p.OF_CLUSTERS, *p.LOSSES} <= drawn
     assert {p.RESIZE, p.EVICT, p.END_PODS, p.DELETE_GROUP} <= drawn
-    assert {"priority", "gang", "group", "budget"} <= {option for act in acts for option in act.options}
+    options = {option for act in acts for option in act.options}
+    assert {"priority", "gang", "group", "budget", "volume", "devices", "shared"} <= options
 
 
 def test_a_watch_names_the_node_of_a_static_pod_whose_node_has_come_back(server):
@@ -99,6 +100,17 @@ def test_a_pod_that_was_placed_anew_after_a_loss_is_deleted_when_it_is_evicted_l
     result = run(plan, server)
     assert result.problems() == []
     assert result.reached[p.REDIS_ROLLS_BACK] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "struck"),
+    [("devices-of-a-lost-ledger", p.REDIS_EMPTIED), ("preemption-for-pods-with-devices", p.WATCHES_CUT)],
+)
+def test_devices_are_given_once_and_pods_that_ask_for_them_say_why_they_wait(server, name, struck):
+    plan = Plan.from_json(json.loads((PLANS / f"{name}.json").read_text()))
+    result = run(plan, server)
+    assert result.problems() == []
+    assert result.reached[struck] == 1
 
 
 # -- moves through takeovers

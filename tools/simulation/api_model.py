@@ -228,7 +228,9 @@ class ApiModel:
     def _patched(self, target: Target, body: Object, subresource: str = "") -> Reply:
         before = self._existing(target)
         wanted = body.get("metadata", {})
-        if wanted.get("uid", before["metadata"]["uid"]) != before["metadata"]["uid"]:
+        # In patches of the status of a custom resource the UID means nothing.
+        is_named = target.kind != POD_GROUP or subresource != "status"
+        if is_named and wanted.get("uid", before["metadata"]["uid"]) != before["metadata"]["uid"]:
             raise Refusal(422, f'{target.kind} "{target.name}" is invalid: metadata.uid: field is immutable')
         _check_preconditions(target, before, {"resourceVersion": wanted.get("resourceVersion")})
         writable = {"status": ("metadata", "status"), "resize": ("spec",)}.get(

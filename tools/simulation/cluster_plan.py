@@ -159,9 +159,7 @@ def _losses(rng: random.Random, plan: Plan, acts: list[Act], seconds: float) -> 
     return lost
 
 
-def _with_storage(
-    rng: random.Random, plan: Plan, acts: list[Act], seconds: float
-) -> tuple[Plan, list[Act]]:
+def _with_storage(rng: random.Random, plan: Plan, acts: list[Act], seconds: float) -> tuple[Plan, list[Act]]:
     """In two fifths of the plans nodes have volumes and devices, for which the pods of some more jobs ask:
     each for its own, or all of a job for the same. Some are deleted, and made again on what they had."""
     if rng.random() > 0.4:
@@ -184,7 +182,9 @@ def _with_storage(
             gone = at + rng.choice((0.05, 0.5, 2.0)) * rng.random()
             more.append(Act(gone, rng.choice((p.DELETE, p.DELETE, p.EVICT, p.END_PODS)), name))
             if rng.random() < 0.7:
-                more.append(Act(gone + rng.choice((0.1, 2.0)) * rng.random(), p.SUBMIT, name, options=options))
+                more.append(
+                    Act(gone + rng.choice((0.1, 2.0)) * rng.random(), p.SUBMIT, name, options=options)
+                )
     return replace(plan, cluster=replace(plan.cluster or ClusterPlan(), storage=True)), acts + more
 
 

@@ -299,12 +299,16 @@ def _firsts(arbiter: Arbiter, args: Args, slots: int) -> tuple[bool, ...]:
 def _constraints(arbiter: Arbiter, values: Sequence[Any]) -> tuple[PlacementConstraint, ...]:
     """What rules mean for the pods of a slot, from the values of packing._constraint_values."""
     found = []
-    for key, born, _, recorded, relies_on, _ in zip(*(iter(values),) * _CONSTRAINT_VALUES, strict=True):
+    for key, born, topology, recorded, relies_on, _ in zip(
+        *(iter(values),) * _CONSTRAINT_VALUES, strict=True
+    ):
         number = int.from_bytes(key, "little")
         rule = arbiter.constraints.book.rules[number].rule
         first = rule.self_affinity and b"m" in relies_on
         registered = RegisteredRule(rule, born)
-        found.append(PlacementConstraint(number, registered, b"u" in recorded, b"m" in recorded, first))
+        # A domain that the pod brings: the name of a volume or device that it takes.
+        name = topology[1:].decode() if topology.startswith(b"=") else ""
+        found.append(PlacementConstraint(number, registered, b"u" in recorded, b"m" in recorded, first, name))
     return tuple(found)
 
 

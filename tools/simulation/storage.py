@@ -41,7 +41,10 @@ class Storage:
 
     def create_classes(self) -> None:
         """Storage classes whose volumes wait for their first consumer, and a class of devices."""
-        for name, provisioner in ((PROVISIONED, "disks.example.com"), (LOCAL, "kubernetes.io/no-provisioner")):
+        for name, provisioner in (
+            (PROVISIONED, "disks.example.com"),
+            (LOCAL, "kubernetes.io/no-provisioner"),
+        ):
             body = {"metadata": {"name": name}, "provisioner": provisioner}
             waits = {"volumeBindingMode": "WaitForFirstConsumer"}
             self._do("POST", "/apis/storage.k8s.io/v1/storageclasses", {**body, **waits})

@@ -50,7 +50,9 @@ class StorageJudge:
             self.problems.append(f"claim {_name(claim)} had volume {before} and has {volume}")
         others = [other for other, theirs in self._volumes.items() if theirs == volume and other != uid]
         if others:
-            self.problems.append(f"volume given twice: {volume} is of {_name(claim)} and of claim {others[0]}")
+            self.problems.append(
+                f"volume given twice: {volume} is of {_name(claim)} and of claim {others[0]}"
+            )
 
     def _see_device_claim(self, name: str, before: Object | None, after: Object | None) -> None:
         here = frozenset() if after is None else devices_of(after)
@@ -78,7 +80,9 @@ class StorageJudge:
                 users.setdefault(name, set()).add(pod["metadata"]["uid"])
                 if objects.node_of_devices(name) != node:
                     where = objects.node_of_devices(name) or "nowhere"
-                    found.append(f"pod {_name(pod)} is on {node}, and the devices of its claim {name} {where}")
+                    found.append(
+                        f"pod {_name(pod)} is on {node}, and the devices of its claim {name} {where}"
+                    )
         for name, claim in objects.device_claims.items():
             listed = users_of(claim)
             if listed != users.get(name, set()):
@@ -103,7 +107,9 @@ class StorageObjects:
         self._claims = {_name(claim): claim for claim in claims}
         self._volumes = {_name(volume): volume for volume in volumes}
         self._offered = {
-            part["spec"]["nodeName"]: {f"{_name(part)}/{device['name']}" for device in part["spec"]["devices"]}
+            part["spec"]["nodeName"]: {
+                f"{_name(part)}/{device['name']}" for device in part["spec"]["devices"]
+            }
             for part in slices
         }
 

@@ -51,7 +51,9 @@ _ABOUT_PORTS = "NodePorts"
 _IN_CONTENTION = 4  # times as many alternates
 
 # The ledger evicts nobody for them (docs/adr/0012-guards-across-shards.md): to ask would never end.
-_ON_SEVERAL_SHARDS = "not eligible: the pod has rules about other pods, and the ledger has several shards."
+_ON_SEVERAL_SHARDS = (
+    "not eligible: the pod has rules about other pods, volumes or devices, and the ledger has several shards."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -526,8 +528,9 @@ class Cycle:
 
 
 def _has_rules(spec: PodSpec) -> bool:
-    """Whether the ledger validates rules of the pod itself."""
-    return depends_on_pods(spec) or bool(spec.pod_affinity and spec.pod_affinity.anti_required)
+    """Whether the ledger may validate rules of the pod itself. The names of volumes and devices are some."""
+    apart = bool(spec.pod_affinity and spec.pod_affinity.anti_required)
+    return depends_on_pods(spec) or apart or takes_by_name(spec)
 
 
 def _is_first_of_its_kind(pod_class: PodClass, cache: NodeInfoCache) -> bool:

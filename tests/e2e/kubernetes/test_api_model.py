@@ -8,9 +8,10 @@ from typing import Any
 import orjson
 import pytest
 from e2e.kubernetes.api import Api
+from e2e.kubernetes.pod_groups import COSCHEDULING, Groups
 
 from hoss.kube.access import load_access
-from hoss.kube.api import STRATEGIC_PATCH, KubeApi, Reply
+from hoss.kube.api import MERGE_PATCH, STRATEGIC_PATCH, KubeApi, Reply
 from hossctl.local.control_plane import ControlPlane
 from tools.simulation.api_connection import SimulatedApiServer
 from tools.simulation.api_model import ApiModel
@@ -18,6 +19,8 @@ from tools.simulation.loop import SimulationLoop
 
 PODS = "/api/v1/namespaces/default/pods"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
+DEVICE_CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 SILENCE_SECONDS = 60.0
 
 Case = Callable[[KubeApi], Awaitable[None]]
@@ -30,6 +33,8 @@ def hold(request: pytest.FixtureRequest) -> Callable[[Case], None]:
         plane: ControlPlane = request.getfixturevalue("control_plane")
         administrator: Api = request.getfixturevalue("api")
         administrator.request("DELETE", f"{LEASES}/contract")
+        if "pod_group" in request.node.name:
+            Groups(administrator, COSCHEDULING).install()
         return lambda case: asyncio.run(_with_real(plane, case))
     return _with_model
 
@@ -320,11 +325,107 @@ def test_a_selection_by_fields_has_what_they_say(hold):
     hold(case)
 
 
-async def watched(api: KubeApi, params: dict[str, str], events: int) -> list[tuple[str, str, int]]:
+async def merge(api: KubeApi, path: str, body: dict[str, Any]) -> Reply:
+    return await api.send("PATCH", path, body, content_type=MERGE_PATCH)
+
+
+async def create_group(api: KubeApi, name: str, minimum: int) -> dict[str, Any]:
+    group = {"apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": name}}
+    reply = await api.send("POST", GROUPS, {**group, "spec": {"minMember": minimum}})
+    assert reply.status == 201, reply.body
+    made: dict[str, Any] = reply.json()
+    return made
+
+
+def test_a_pod_group_is_there_once_and_goes_when_it_is_deleted(hold):
+    async def case(api: KubeApi) -> None:
+        made = await create_group(api, "train", 3)
+        assert made["metadata"]["uid"]
+        found = (await api.send("GET", f"{GROUPS}/train")).json()
+        assert (found["spec"], found["metadata"]["uid"]) == ({"minMember": 3}, made["metadata"]["uid"])
+        again = await api.send("POST", GROUPS, {**made, "metadata": {"name": "train"}})
+        assert (again.status, again.reason) == (409, "AlreadyExists")
+        listed = (await api.send("GET", "/apis/scheduling.x-k8s.io/v1alpha1/podgroups")).json()
+        assert [item["metadata"]["name"] for item in listed["items"]] == ["train"]
+        assert (await api.send("DELETE", f"{GROUPS}/train")).done
+        gone = await api.send("GET", f"{GROUPS}/train")
+        assert (gone.status, gone.reason) == (404, "NotFound")
+        another = await create_group(api, "train", 2)
+        assert another["metadata"]["uid"] != made["metadata"]["uid"]
+
+    hold(case)
+
+
+def test_the_status_of_a_pod_group_is_patched_apart_and_its_lists_are_replaced(hold):
+    async def case(api: KubeApi) -> None:
+        made = await create_group(api, "train", 3)
+        path, uid = f"{GROUPS}/train", made["metadata"]["uid"]
+        for kind in ("One", "Other"):
+            condition = {"type": kind, "status": "True"}
+            body = {"metadata": {"uid": uid}, "spec": {"minMember": 9}, "status": {"conditions": [condition]}}
+            done = await merge(api, f"{path}/status", body)
+            assert done.done, done.body
+        found = (await api.send("GET", path)).json()
+        assert (found["spec"], found["status"]) == ({"minMember": 3}, {"conditions": [condition]})
+        done = await merge(api, path, {"spec": {"minMember": 2}, "status": {"phase": "Running"}})
+        assert (done.json()["spec"], done.json()["status"]) == ({"minMember": 2}, found["status"])
+        old = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "spec": {"minMember": 1}}
+        assert (await merge(api, path, old)).status == 409
+        assert (await merge(api, f"{path}/status", {**old, "status": {}})).status == 409
+        # Of a custom resource the UID in a patch of the status is no condition. So HOSS names the version.
+        other = {"metadata": {"uid": "00000000-0000-4000-8000-000000000000"}, "status": {"phase": "Pending"}}
+        assert (await merge(api, f"{path}/status", other)).status == 200
+        assert (await merge(api, path, {**other, "spec": {"minMember": 1}})).status in (409, 422)
+
+    hold(case)
+
+
+def test_a_watch_of_pod_groups_tells_what_becomes_of_them(hold):
+    async def case(api: KubeApi) -> None:
+        path = "/apis/scheduling.x-k8s.io/v1alpha1/podgroups"
+        version = (await api.send("GET", path)).json()["metadata"]["resourceVersion"]
+        await create_group(api, "train", 3)
+        await merge(api, f"{GROUPS}/train", {"spec": {"minMember": 2}})
+        await api.send("DELETE", f"{GROUPS}/train")
+        found = await watched(api, {"resourceVersion": version}, 3, path=path)
+        assert [kind for kind, _, _ in found] == ["ADDED", "MODIFIED", "DELETED"]
+
+    hold(case)
+
+
+def test_a_claim_with_a_finalizer_goes_when_that_is_gone_and_is_patched_in_one_state_alone(hold):
+    async def case(api: KubeApi) -> None:
+        exactly = {"deviceClassName": "gpu"}
+        spec = {"devices": {"requests": [{"name": "one", "exactly": exactly}]}}
+        claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "mine"}}
+        made = (await api.send("POST", DEVICE_CLAIMS, {**claim, "spec": spec})).json()
+        path, same = f"{DEVICE_CLAIMS}/mine", {"resourceVersion": made["metadata"]["resourceVersion"]}
+        kept = {"metadata": {**same, "finalizers": ["resource.kubernetes.io/delete-protection"]}}
+        assert (await merge(api, path, kept)).done
+        result = {"request": "one", "driver": "gpu.example.com", "pool": "n1", "device": "gpu-0"}
+        given = {"allocation": {"devices": {"results": [result]}}}
+        late = await merge(api, f"{path}/status", {"metadata": same, "status": given})
+        assert (late.status, late.reason) == (409, "Conflict")
+        done = await merge(api, f"{path}/status", {"status": given})
+        assert done.done, done.body
+        freed = await merge(api, f"{path}/status", {"status": {"allocation": None}})
+        assert not freed.json().get("status", {}).get("allocation")
+        assert (await api.send("DELETE", path)).done
+        leaving = (await api.send("GET", path)).json()
+        assert leaving["metadata"]["deletionTimestamp"]
+        assert (await merge(api, path, {"metadata": {"finalizers": None}})).done
+        assert (await api.send("GET", path)).status == 404
+
+    hold(case)
+
+
+async def watched(
+    api: KubeApi, params: dict[str, str], events: int, path: str = "/api/v1/pods"
+) -> list[tuple[str, str, int]]:
     """The first events but bookmarks: kind, name, version."""
     params = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": "60", **params}
     found: list[tuple[str, str, int]] = []
-    async with api.stream("/api/v1/pods", params, silence_seconds=SILENCE_SECONDS) as lines:
+    async with api.stream(path, params, silence_seconds=SILENCE_SECONDS) as lines:
         async for line in lines:
             event = orjson.loads(line)
             if event["type"] != "BOOKMARK":

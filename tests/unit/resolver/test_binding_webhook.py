@@ -187,6 +187,23 @@ async def test_while_the_ledger_is_away_there_is_no_answer(cluster: WebhookClust
         await cluster.guard.review(review_of(cluster.pod("p"), "n1"))
 
 
+async def test_a_guard_whose_first_look_at_the_ledger_failed_answers_the_next_review(
+    cluster: WebhookCluster, make_node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.add_nodes(make_node("n1"))
+    schema, lost = cluster.ledger.schema, iter([LedgerUnavailable("the answer was lost")])
+
+    async def answer(*names: Any, **options: Any) -> list[str]:
+        for error in lost:
+            raise error
+        return await schema(*names, **options)
+
+    monkeypatch.setattr(cluster.ledger, "schema", answer)
+    with pytest.raises(LedgerUnavailable, match="the answer was lost"):
+        await cluster.guard.review(review_of(cluster.pod("p"), "n1"))
+    assert (await cluster.guard.review(review_of(cluster.pod("p"), "n1"))).verdict == "reserved"
+
+
 async def test_a_guard_that_was_fenced_registers_again_and_answers(
     cluster: WebhookCluster, make_node: Any
 ) -> None:

@@ -114,3 +114,18 @@ async def test_what_an_attempt_has_made_of_which_the_ledger_knows_nothing_any_mo
     assert await server.bind() is BindResult.DONE
     assert await server.bind(WISH._replace(chosen={})) is BindResult.REFUSED
     assert f"{CLAIMS}/{NAME}" not in server.objects
+
+
+async def test_devices_that_a_lost_ledger_had_chosen_are_not_written_and_whoever_asks_asks_again():
+    """A rebuilt ledger may have given them to another pod meanwhile."""
+    server = Objects(binding_status=201)
+    asked = []
+
+    def is_current():
+        asked.append(list(server.asked))
+        return False
+
+    assert await server.bind(WISH._replace(is_current=is_current)) is BindResult.UNKNOWN
+    assert "status" not in server.objects[f"{CLAIMS}/{NAME}"]
+    assert "POST binding" not in server.asked
+    assert asked == [server.asked]  # right before the devices would be written

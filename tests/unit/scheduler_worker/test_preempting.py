@@ -7,6 +7,7 @@ import pytest
 
 from hoss.model.pod import DeviceRequest, PodAffinity, PodAffinityTerm, group_of
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.model.volumes import InlineDisk, PodVolumes
 from hoss.wire.columns import numbered_uids
 from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.framework.extension_points import Permission, PermitPlugin
@@ -212,14 +213,23 @@ def test_nobody_is_asked_for_pods_that_may_not_preempt(full, make_pod, fields):
     assert answered.reason_texts[0].endswith(never) == ("may_preempt" in fields)
 
 
+_WEB = LabelSelector((Requirement("app", "In", ("web",)),))
+_APART = PodAffinityTerm("kubernetes.io/hostname", _WEB, ("default",))
+
+
 @pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"pod_affinity": PodAffinity(anti_required=(_APART,))}, id="anti-affinity"),
+        pytest.param({"volumes": PodVolumes(disks=(InlineDisk("gcePersistentDisk", ("a",)),))}, id="volume"),
+    ],
+)
 def test_on_several_shards_nobody_is_asked_for_a_pod_with_rules_for_which_the_ledger_evicts_nobody(
-    full, make_pod, shards
+    full, make_pod, shards, fields
 ):
     full.cache.shards = shards
-    selector = LabelSelector((Requirement("app", "In", ("web",)),))
-    term = PodAffinityTerm("kubernetes.io/hostname", selector, ("default",))
-    submit(full, make_pod(cpu=2000, priority=10, pod_affinity=PodAffinity(anti_required=(term,))))
+    submit(full, make_pod(cpu=2000, priority=10, **fields))
     assert len(full.scheduler.take_questions()) == (1 if shards == 1 else 0)
     answered = full.scheduler.take_outcomes()
     assert [o.codes.tolist() for o in answered] == ([] if shards == 1 else [[Outcome.UNSCHEDULABLE]])

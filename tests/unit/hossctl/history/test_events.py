@@ -55,8 +55,28 @@ def judge(*lines: bytes) -> None:
         ),
         (
             line(event="submit", request="r", pods=[{"requests": {"cpu": "1"}}]),
-            "line 2: submit.pods[0].requests.cpu is '1' where a whole number is expected",
+            "line 2: submit.pods[0].requests.cpu is '1' where a whole number from 0 on is expected",
         ),
+        (
+            line(event="submit", request="r", pods=[{"requests": {"cpu": -1}}]),
+            "line 2: submit.pods[0].requests.cpu is -1 where a whole number from 0 on is expected",
+        ),
+        (line(event="ledger", shard=-1, seq=1), "line 2: ledger.shard is -1 where a whole number from 0 on"),
+        (line(event="ledger", shard=0, seq=-1), "line 2: ledger.seq is -1 where a whole number from 0 on"),
+        (line(event="reservations", rows=[], seqs={"-1": 1}), "line 2: reservations.seqs has the key '-1' where"),
+        (
+            line(event="node", name="n", allocatable={"cpu": -5}),
+            "line 2: node.allocatable.cpu is -5 where a whole number from 0 on is expected",
+        ),
+        (
+            line(event="submit", request="r", pods=[{"requests": {}, "uids": ["p"]}, {"requests": {}, "uids": ["p"]}]),
+            "line 2: submit.pods has the UID 'p' twice; a pod is there once",
+        ),
+        (
+            line(event="ledger", shard=0, seq=1, reserved=[{"uid": "p", "node": n} for n in ("a", "b")]),
+            "line 2: ledger.reserved has the UID 'p' twice; a pod is there once",
+        ),
+        (line(event="ledger", shard=0, seq=1, released=["p", "p"]), "line 2: ledger.released has the UID 'p' twice"),
         (line(**{**BEGIN, "at": 1}), "line 2: begins another history; put each history into a file of its own"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
@@ -65,6 +85,11 @@ def test_a_line_that_is_no_event_is_refused_with_its_number(second: bytes, text:
     with pytest.raises(BadHistory) as refused:
         judge(second)
     assert str(refused.value).startswith(text)
+
+
+def test_what_the_ledger_says_of_itself_may_be_below_0_and_is_judged() -> None:
+    accounts = [{"node": "n", "requested": {"cpu": -1}}]
+    judge(line(event="ledger", shard=0, seq=1, accounts=accounts))
 
 
 def test_a_history_begins_with_its_beginning() -> None:
