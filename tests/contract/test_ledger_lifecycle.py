@@ -1,11 +1,14 @@
 """What becomes of reservations and nodes in any ledger. Shard 0 of two, so node indexes are even."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hoss.model.pod import HostPort
 from hoss.wire.columns import CARDS, FLAG_SHRUNK, NONE_U32, account_dtype
 from resolver.core.values import Verdict
+from resolver.ledger.memory import MemoryLedger
 
 
 async def account_of(ledger, node):
@@ -174,6 +177,34 @@ async def test_a_removal_that_broke_off_is_completed_by_naming_the_node_again(pl
     again = await ledger.remove_nodes(0, ["a"])
     assert (len(again.uids), again.missing) == (2, [0])
     assert (await ledger.lookup(0, proposal.uids))["node"].tolist() == [NONE_U32, NONE_U32, 2]
+
+
+def existing(proposal):
+    return replace(proposal, unchecked=True, existing=True)
+
+
+async def test_an_existing_pod_that_is_listed_twice_is_resized_once(placed, make_proposal):
+    ledger, _, _ = placed
+    [decision] = await ledger.commit(0, [existing(make_proposal([1, 1], [[0], [0]], cpu=[100, 200]))])
+    assert decision.verdicts.tolist() == [Verdict.COMMITTED, Verdict.DUPLICATE]
+    assert (await account_of(ledger, 0))["amounts"][0, 1] == 100 + 300
+
+
+async def test_an_existing_pod_that_is_reserved_on_another_node_stays_there(placed, make_proposal):
+    ledger, _, _ = placed
+    [decision] = await ledger.commit(0, [existing(make_proposal([1], [[2]], cpu=100))])
+    assert (decision.verdicts.tolist(), decision.nodes.tolist()) == ([Verdict.DUPLICATE], [0])
+    assert [(await account_of(ledger, node))["amounts"][0, 1] for node in (0, 2)] == [600, 300]
+
+
+async def test_a_node_that_is_being_removed_gets_nothing(placed, make_proposal):
+    ledger, _, _ = placed
+    if isinstance(ledger, MemoryLedger):
+        ledger.arbiters[0].remove(["a"])
+    else:
+        await ledger.run("remove_nodes", 0, names=["a"])
+    [decision] = await ledger.commit(0, [make_proposal([9], [[0]])])
+    assert decision.verdicts.tolist() == [Verdict.NODE_GONE]
 
 
 async def test_what_a_node_that_came_back_holds_is_not_taken_for_what_it_held_before(
