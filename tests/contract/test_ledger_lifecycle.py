@@ -197,6 +197,40 @@ async def test_an_existing_pod_that_is_reserved_on_another_node_stays_there(plac
     assert [(await account_of(ledger, node))["amounts"][0, 1] for node in (0, 2)] == [600, 300]
 
 
+async def test_an_existing_pod_that_is_only_prepared_is_not_resized(ledger, make_node, make_proposal):
+    await ledger.upsert_nodes(0, [make_node("a")])
+    await ledger.grant("w1")
+    await ledger.commit(0, [replace(make_proposal([1], [[0]], cpu=300), prepared=True)])
+    [decision] = await ledger.commit(0, [existing(make_proposal([1], [[0]], cpu=100))])
+    assert decision.verdicts.tolist() == [Verdict.DUPLICATE]
+    assert (await account_of(ledger, 0))["amounts"][0, 1] == 300
+
+
+async def test_an_existing_pod_that_takes_another_share_of_a_card_is_resized(
+    ledger, make_node, make_proposal
+):
+    await ledger.upsert_nodes(0, [make_node("a", cards=1)])
+    await ledger.grant("w1")
+    for milli in (300, 200):
+        await ledger.commit(0, [existing(make_proposal([1], [[0]], devices=[(1, milli)]))])
+        assert (await cards_of(ledger))[0] == milli
+
+
+async def test_a_node_stays_shrunk_while_a_pod_holds_a_card_that_is_gone(ledger, make_node, make_proposal):
+    await ledger.upsert_nodes(0, [make_node("a", cards=2)])
+    await ledger.grant("w1")
+    proposal = make_proposal([1, 2, 3], [[0]] * 3, devices=[(1, 1000), (1, 1000), (0, 0)])
+    await ledger.commit(0, [proposal])
+    await ledger.upsert_nodes(0, [make_node("a", cards=1)])
+    on_gone = (await ledger.state(0)).reservations
+    order = [bytes(on_gone.uids[row]) for row in np.argsort(on_gone.records["card_mask"])]  # none, kept, gone
+    shrunk = []
+    for uid in order:
+        await ledger.release(0, np.frombuffer(uid, np.uint8).reshape(1, -1))
+        shrunk.append(bool((await account_of(ledger, 0))["flags"] & FLAG_SHRUNK))
+    assert shrunk == [True, True, False]
+
+
 async def test_a_node_that_is_being_removed_gets_nothing(placed, make_proposal):
     ledger, _, _ = placed
     if isinstance(ledger, MemoryLedger):
