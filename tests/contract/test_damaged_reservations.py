@@ -164,6 +164,24 @@ async def test_amounts_that_its_node_never_counted_are_not_given_back(placed):
 
 
 @redis_alone
+@pytest.mark.parametrize("damage", ["lost", "cut short"])
+async def test_a_pod_is_released_though_the_cards_of_its_node_are_not_known(
+    ledger, make_node, make_proposal, damage
+):
+    await ledger.upsert_nodes(0, [make_node("a", cards=2)])
+    await ledger.grant("w1")
+    proposal = make_proposal([1], [[0]], devices=[(1, 1000)])
+    await ledger.commit(0, [proposal])
+    key, redis = await stored(ledger, "cards")
+    await (redis.delete(key) if damage == "lost" else redis.hset(key, bytes(4), b"short"))
+    assert await ledger.release(0, proposal.uids) == 1
+    if damage == "cut short":  # nobody gets a card, also when the node is changed
+        await ledger.upsert_nodes(0, [make_node("a", cards=2, cpu=5000)])
+        [decision] = await ledger.commit(0, [make_proposal([2], [[0]], devices=[(1, 1000)])])
+        assert decision.verdicts.tolist() == [Verdict.CONFLICT_DEVICE]
+
+
+@redis_alone
 async def test_a_reservation_under_a_name_that_is_no_uid_is_set_aside(placed):
     ledger, uids, _ = placed
     key, redis = await stored(ledger, "reservations")
