@@ -101,7 +101,9 @@ async def test_what_was_confirmed_stays(placed):
     seqs = np.array([decision.seq], np.uint64)
     assert (await ledger.state(0)).reservations.assumed.all()
     assert await ledger.confirm(0, seqs) == 1
+    confirmed_at = await ledger.seq(0)
     assert await ledger.confirm(0, seqs) == 0
+    assert await ledger.seq(0) == confirmed_at  # nothing has changed
     assert await ledger.reap(0) == 0
     state = await ledger.state(0)
     assert len(state.reservations.uids) == 3
