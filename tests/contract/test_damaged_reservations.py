@@ -142,3 +142,72 @@ async def test_a_damaged_target_of_a_move_is_no_target(placed):
     moves = Moves(uids[1:2], np.array([2], np.uint32), seqs, np.array([0], np.uint32), seqs)
     assert (await ledger.confirm_moves(0, moves, WORKER)).tolist() == [MoveResult.TARGET_GONE]
     assert (await ledger.table_sizes())["damaged"] == 1
+
+
+redis_alone = pytest.mark.parametrize("ledger_url", ["server"], indirect=True)  # the model has no bytes
+
+
+async def stored(ledger, name):
+    """The key of that name, and a client of its server."""
+    key = ledger.keys_of(0)[SHARD_KEYS.index(name)]
+    return key, await ledger.scripts.access.at(key)
+
+
+@redis_alone
+async def test_amounts_that_its_node_never_counted_are_not_given_back(placed):
+    ledger, uids, _ = placed
+    key, redis = await stored(ledger, "reservations")
+    record = await redis.hget(key, uids[1].tobytes())
+    await redis.hset(key, uids[1].tobytes(), record[:-7] + bytes([1] * 8) + record[-7:])
+    assert await ledger.release(0, uids) == 3
+    assert await requested_cpu(ledger) == [0, 0]
+
+
+@redis_alone
+@pytest.mark.parametrize("damage", ["lost", "cut short"])
+async def test_a_pod_is_released_though_the_cards_of_its_node_are_not_known(
+    ledger, make_node, make_proposal, damage
+):
+    await ledger.upsert_nodes(0, [make_node("a", cards=2)])
+    await ledger.grant("w1")
+    proposal = make_proposal([1], [[0]], devices=[(1, 1000)])
+    await ledger.commit(0, [proposal])
+    key, redis = await stored(ledger, "cards")
+    await (redis.delete(key) if damage == "lost" else redis.hset(key, bytes(4), b"short"))
+    assert await ledger.release(0, proposal.uids) == 1
+    if damage == "cut short":  # nobody gets a card, also when the node is changed
+        await ledger.upsert_nodes(0, [make_node("a", cards=2, cpu=5000)])
+        [decision] = await ledger.commit(0, [make_proposal([2], [[0]], devices=[(1, 1000)])])
+        assert decision.verdicts.tolist() == [Verdict.CONFLICT_DEVICE]
+
+
+@redis_alone
+async def test_a_reservation_under_a_name_that_is_no_uid_is_set_aside(placed):
+    ledger, uids, _ = placed
+    key, redis = await stored(ledger, "reservations")
+    await redis.hset(key, b"short", await redis.hget(key, uids[1].tobytes()))
+    state = await ledger.state(0)
+    assert (len(state.reservations.uids), list(state.damaged)) == (3, [b"short"])
+    assert (await ledger.table_sizes())["damaged"] == 1
+
+
+@redis_alone
+@pytest.mark.parametrize("damage", ["lost", "cut short"])
+async def test_a_preemptor_is_released_whole_though_what_it_took_from_a_victim_is_not_known(
+    placed, make_proposal, damage
+):
+    ledger, uids, _ = placed
+    proposal = make_proposal([7], [[0]], cpu=9600, priorities=[9])
+    proposal = replace(proposal, victims={0: (uids[0].tobytes(),)}, victims_terminate=True)
+    [decision] = await ledger.commit(0, [proposal])
+    assert decision.verdicts.tolist() == [Verdict.COMMITTED]
+    key, redis = await stored(ledger, "terminating")
+    taken = await redis.hget(key, uids[0].tobytes())
+    await (
+        redis.hdel(key, uids[0].tobytes())
+        if damage == "lost"
+        else redis.hset(key, uids[0].tobytes(), taken[:20])
+    )
+    assert await ledger.release(0, proposal.uids) == 1
+    assert not (await ledger.nominated(0, proposal.uids)).any()
+    assert await ledger.release(0, uids) == 3

@@ -401,9 +401,10 @@ async def test_where_the_topology_key_is_missing_no_rule_applies(racks, by):
 
 
 async def test_a_pod_that_rules_look_at_is_placed_where_its_worker_reckons_with_it_or_nowhere(
-    racks, make_proposal
+    racks, make_proposal, make_node
 ):
     group = web(spread="web")
+    await racks.upsert_nodes(0, [make_node("n4", cpu=50_000, labels=(("rack", "r1"),))])
     await racks.commit(0, [make_proposal([9], [[0]], groups=[group])])
     seen = await racks.seq(0)
     # The first is too large for its node. Its alternate would do, and the second was placed as if the first

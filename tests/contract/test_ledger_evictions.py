@@ -95,6 +95,21 @@ async def test_a_victim_on_another_node_stays(full, make_proposal):
     assert await held(full) == [1, 2, 4]
 
 
+async def test_a_pod_that_is_only_prepared_is_no_victim(full, make_proposal):
+    await full.commit(0, [replace(make_proposal([8], [[2]], cpu=100), prepared=True)])
+    [decision] = await full.commit(0, [evicting(make_proposal([3], [[2]], cpu=100, priorities=[9]), [8])])
+    assert decision.verdicts.tolist() == [Verdict.CONFLICT_RESOURCE]
+    assert await held(full) == [1, 2, 8]
+
+
+async def test_a_pod_that_went_for_another_of_its_batch_is_placed_anew_and_no_duplicate(full, make_proposal):
+    proposal = make_proposal([3, 1], [[0], [2]], cpu=[500, 50], priorities=[9, 0])
+    [decision] = await full.commit(0, [evicting(proposal, [1])])
+    assert decision.verdicts.tolist() == [C, C]
+    assert (await full.lookup(0, proposal.uids))["node"].tolist() == [0, 2]
+    assert await free_cpu(full, 2) == 50
+
+
 async def test_a_pod_with_victims_goes_to_no_alternate(full, make_proposal):
     [decision] = await full.commit(0, [evicting(make_proposal([3], [[0, 2]], cpu=100, priorities=[9]), [7])])
     assert decision.verdicts.tolist() == [Verdict.CONFLICT_RESOURCE]

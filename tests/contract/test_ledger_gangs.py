@@ -105,6 +105,17 @@ async def test_a_prepared_commit_that_is_committed_has_the_lease_of_a_commit(nod
     assert await pods_held(nodes) == 2
 
 
+async def test_a_commit_that_is_confirmed_gets_no_lease_when_its_gang_is_committed_again(
+    nodes, make_proposal
+):
+    prepared = replace(make_proposal([1], [[0]]), prepared=True)
+    [decision] = await nodes.commit(0, [prepared])
+    seqs = await nodes.commit_prepared(0, prepared.uids, seqs_of(decision), prepared.writer)
+    await nodes.confirm(0, seqs)
+    assert (await nodes.commit_prepared(0, prepared.uids, seqs, prepared.writer)).tolist() == seqs.tolist()
+    assert (await nodes.leases(0, seqs)).tolist() == [[0, 0]]
+
+
 def seqs_of(decision):
     return np.array([decision.seq], np.uint64)
 

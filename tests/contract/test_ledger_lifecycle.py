@@ -1,11 +1,14 @@
 """What becomes of reservations and nodes in any ledger. Shard 0 of two, so node indexes are even."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hoss.model.pod import HostPort
 from hoss.wire.columns import CARDS, FLAG_SHRUNK, NONE_U32, account_dtype
 from resolver.core.values import Verdict
+from resolver.ledger.memory import MemoryLedger
 
 
 async def account_of(ledger, node):
@@ -98,7 +101,9 @@ async def test_what_was_confirmed_stays(placed):
     seqs = np.array([decision.seq], np.uint64)
     assert (await ledger.state(0)).reservations.assumed.all()
     assert await ledger.confirm(0, seqs) == 1
+    confirmed_at = await ledger.seq(0)
     assert await ledger.confirm(0, seqs) == 0
+    assert await ledger.seq(0) == confirmed_at  # nothing has changed
     assert await ledger.reap(0) == 0
     state = await ledger.state(0)
     assert len(state.reservations.uids) == 3
@@ -174,6 +179,68 @@ async def test_a_removal_that_broke_off_is_completed_by_naming_the_node_again(pl
     again = await ledger.remove_nodes(0, ["a"])
     assert (len(again.uids), again.missing) == (2, [0])
     assert (await ledger.lookup(0, proposal.uids))["node"].tolist() == [NONE_U32, NONE_U32, 2]
+
+
+def existing(proposal):
+    return replace(proposal, unchecked=True, existing=True)
+
+
+async def test_an_existing_pod_that_is_listed_twice_is_resized_once(placed, make_proposal):
+    ledger, _, _ = placed
+    [decision] = await ledger.commit(0, [existing(make_proposal([1, 1], [[0], [0]], cpu=[100, 200]))])
+    assert decision.verdicts.tolist() == [Verdict.COMMITTED, Verdict.DUPLICATE]
+    assert (await account_of(ledger, 0))["amounts"][0, 1] == 100 + 300
+
+
+async def test_an_existing_pod_that_is_reserved_on_another_node_stays_there(placed, make_proposal):
+    ledger, _, _ = placed
+    [decision] = await ledger.commit(0, [existing(make_proposal([1], [[2]], cpu=100))])
+    assert (decision.verdicts.tolist(), decision.nodes.tolist()) == ([Verdict.DUPLICATE], [0])
+    assert [(await account_of(ledger, node))["amounts"][0, 1] for node in (0, 2)] == [600, 300]
+
+
+async def test_an_existing_pod_that_is_only_prepared_is_not_resized(ledger, make_node, make_proposal):
+    await ledger.upsert_nodes(0, [make_node("a")])
+    await ledger.grant("w1")
+    await ledger.commit(0, [replace(make_proposal([1], [[0]], cpu=300), prepared=True)])
+    [decision] = await ledger.commit(0, [existing(make_proposal([1], [[0]], cpu=100))])
+    assert decision.verdicts.tolist() == [Verdict.DUPLICATE]
+    assert (await account_of(ledger, 0))["amounts"][0, 1] == 300
+
+
+async def test_an_existing_pod_that_takes_another_share_of_a_card_is_resized(
+    ledger, make_node, make_proposal
+):
+    await ledger.upsert_nodes(0, [make_node("a", cards=1)])
+    await ledger.grant("w1")
+    for milli in (300, 200):
+        await ledger.commit(0, [existing(make_proposal([1], [[0]], devices=[(1, milli)]))])
+        assert (await cards_of(ledger))[0] == milli
+
+
+async def test_a_node_stays_shrunk_while_a_pod_holds_a_card_that_is_gone(ledger, make_node, make_proposal):
+    await ledger.upsert_nodes(0, [make_node("a", cards=2)])
+    await ledger.grant("w1")
+    proposal = make_proposal([1, 2, 3], [[0]] * 3, devices=[(1, 1000), (1, 1000), (0, 0)])
+    await ledger.commit(0, [proposal])
+    await ledger.upsert_nodes(0, [make_node("a", cards=1)])
+    on_gone = (await ledger.state(0)).reservations
+    order = [bytes(on_gone.uids[row]) for row in np.argsort(on_gone.records["card_mask"])]  # none, kept, gone
+    shrunk = []
+    for uid in order:
+        await ledger.release(0, np.frombuffer(uid, np.uint8).reshape(1, -1))
+        shrunk.append(bool((await account_of(ledger, 0))["flags"] & FLAG_SHRUNK))
+    assert shrunk == [True, True, False]
+
+
+async def test_a_node_that_is_being_removed_gets_nothing(placed, make_proposal):
+    ledger, _, _ = placed
+    if isinstance(ledger, MemoryLedger):
+        ledger.arbiters[0].remove(["a"])
+    else:
+        await ledger.run("remove_nodes", 0, names=["a"])
+    [decision] = await ledger.commit(0, [make_proposal([9], [[0]])])
+    assert decision.verdicts.tolist() == [Verdict.NODE_GONE]
 
 
 async def test_what_a_node_that_came_back_holds_is_not_taken_for_what_it_held_before(

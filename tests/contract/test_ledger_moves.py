@@ -237,6 +237,46 @@ async def test_a_target_that_is_only_prepared_is_not_taken(nodes, place):
     assert await confirm(nodes, move) is MoveResult.MOVED
 
 
+async def test_what_is_no_target_is_not_taken_for_one(nodes, place):
+    await place([1], 0, cpu=600)
+    _, move = await reserve(nodes, 1, 1, moves=False)
+    assert await confirm(nodes, move) is MoveResult.TARGET_GONE
+    assert await held(nodes, 1) == {0: ReservationState.CONFIRMED}
+
+
+async def test_a_pod_that_is_only_prepared_on_the_target_was_not_moved(nodes, place, make_proposal):
+    await place([1], 0, cpu=600)
+    _, move = await reserve(nodes, 1, 1)
+    await nodes.abort(1, target_uids(move.uids), move.seqs, nodes.mover)
+    await nodes.commit(1, [replace(make_proposal([1], [[1]], cpu=600), prepared=True)])
+    assert await confirm(nodes, move) is MoveResult.TARGET_GONE
+
+
+async def test_a_pod_that_terminates_is_not_moved(nodes, place, make_proposal):
+    await place([1], 0, cpu=600)
+    _, move = await reserve(nodes, 1, 2)
+    preemptor = make_proposal([9], [[0]], cpu=900, priorities=[9])
+    preemptor = replace(preemptor, victims={0: (pods(1)[0].tobytes(),)}, victims_terminate=True)
+    [decision] = await nodes.commit(0, [preemptor])
+    assert decision.verdicts.tolist() == [Verdict.COMMITTED]
+    assert await confirm(nodes, move) is MoveResult.SOURCE_CHANGED
+
+
+async def test_the_other_targets_of_a_commit_keep_their_lease(nodes, place):
+    await place([1, 2], 0, cpu=300)
+    nodes._leases = Leases(commit_ms=0, prepare_ms=0)
+    sources = await nodes.reservations_of(0, pods(1, 2))
+    seen = tuple([await nodes.seq(shard) for shard in SHARDS])
+    targets = np.full(2, 2, np.uint32)
+    proposal = target_proposal(sources, [None, None], targets, writer=nodes.mover, seen=seen)
+    [decision] = await nodes.commit(0, [proposal])
+    seqs, records = np.full(2, decision.seq, np.uint64), sources.records
+    moves = Moves(sources.uids, targets, seqs, records["node"], records["seq"])
+    assert await confirm(nodes, moves.of(slice(1))) is MoveResult.MOVED
+    assert await nodes.reap(0) == 1  # the other target
+    assert await used_cpu(nodes) == {0: 300, 2: 300}
+
+
 async def test_moves_of_one_call_end_each_on_its_own(nodes, place):
     await place([1, 2], 0, cpu=300)
     _, first = await reserve(nodes, 1, 2)

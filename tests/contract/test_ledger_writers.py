@@ -218,6 +218,14 @@ async def test_thousands_of_commits_expire_together(nodes, make_proposal, make_n
 
 
 @pytest.mark.topologies
+@pytest.mark.parametrize("ledger_url", ["server"], indirect=True)  # the model takes no limit
+async def test_no_step_of_a_reaping_takes_more_pods_than_it_may_but_for_the_last_commit(nodes, make_proposal):
+    nodes._leases = Leases(commit_ms=0, prepare_ms=0)
+    await nodes.commit(0, [make_proposal([pod, pod + 10], [[0], [0]]) for pod in (1, 2, 3)])
+    steps = [(await nodes.run("reap", 0, most=most))[:2] for most in (3, 3, 3)]
+    assert steps == [[4, 1], [2, 0], [0, 0]]
+
+
 async def test_the_ledger_keeps_the_highest_term_and_the_newest_write_to_the_journal_that_it_was_told_of(
     ledger,
 ):

@@ -393,6 +393,24 @@ async def test_of_two_pods_prepared_at_once_with_one_name_one_is_committed(racks
     assert verdicts == [C, T]
 
 
+@two_shards
+async def test_a_prepared_pod_that_is_sent_again_is_held_to_its_rules_as_well(racks, decide, proposed):
+    seen = await known(racks, decide, proposed, APART)
+    shard, proposal = proposed(1, 1, 0, web(APART), seen)
+    await Committer(racks, shard).decide(proposal)  # and its resolver dies
+    assert await decide(proposed(2, 2, 0, web(APART), seen, on=1)) == [C]
+    assert await decide(proposed(1, 1, 0, web(APART), seen, sending=1)) == [T]
+
+
+async def test_a_pod_that_no_rule_can_be_about_may_be_older_than_what_was_forgotten(racks, make_proposal):
+    seen = await seqs(racks)
+    await racks.register_rules([web(APART)])
+    await racks.forget_rules(await seqs(racks))
+    mixed = make_proposal([1, 2], [[0], [0]], groups=[web(), ""], snapshot_seq=seen[0])
+    decision = await Committer(racks, 0).decide(replace(mixed, seen=tuple(seen)))
+    assert decision.verdicts.tolist() == [T, C]
+
+
 async def test_names_that_every_worker_has_seen_are_forgotten(racks, decide, proposed):
     seen = await racks.register_rules([taking("a")])
     assert await decide(proposed(1, 1, 0, taking("a"), seen)) == [C]

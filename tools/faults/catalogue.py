@@ -387,6 +387,27 @@ def _clock(choose: Callable[[Strike], list[str]]) -> Happen:
     return happen
 
 
+# -- several at once
+
+
+def _together(*several: Happen) -> Happen:
+    """Each strikes up to half a second after the one before. What ends the last one ends them all, so those that
+    look at their victims in the end come last."""
+
+    @contextlib.asynccontextmanager
+    async def happen(strike: Strike) -> AsyncIterator[None]:
+        texts = []
+        async with contextlib.AsyncExitStack() as striking:
+            for one in several:
+                await striking.enter_async_context(one(strike))
+                texts.append(strike.text)
+                await asyncio.sleep(strike.rng.uniform(0.0, 0.5))
+            strike.text = "; ".join(texts)
+            yield
+
+    return happen
+
+
 _NETWORK = Needs(network=True)
 _SENTINEL = Needs(sentinel=True)
 _CLOCKS = Needs(clocks=True)
@@ -425,5 +446,9 @@ FAULTS = (
     Fault("clock-resolver", _clock(_one_of(RESOLVERS)), (2.0, 6.0), needs=_CLOCKS),
     Fault("clock-worker", _clock(_one_of(WORKERS)), (2.0, 6.0), needs=_CLOCKS),
     Fault("clock-redis", _clock(_all_of("redis-1")), (2.0, 6.0), needs=_CLOCKS),
+    Fault("failover-kill-worker-resolver", _together(_killed(_one_of(WORKERS)), _killed(_one_of(RESOLVERS)), _failover(freeze=False)), (1.0, 3.0), needs=_SENTINEL),
+    Fault("failover-freeze-resolver", _together(_failover(freeze=False), _frozen(_one_of(RESOLVERS))), (3.0, 6.0), needs=_SENTINEL),
+    Fault("clock-redis-freeze-worker", _together(_clock(_all_of("redis-1")), _frozen(_one_of(WORKERS))), (2.0, 8.0), needs=_CLOCKS),
+    Fault("takeover-freeze-resolver", _together(_killed(_active), _frozen(_one_of(RESOLVERS))), (1.0, 6.0)),
 )  # fmt: skip
 BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -146,8 +146,10 @@ class UnschedulablePods:
         entries: list[_Entry] = []
         left = most_pods
         for _ in range(min(most_groups, len(waking.groups))):
-            group = waking.groups[0]
-            waiting, number = self._groups.get(group, []) if helped(group) else [], 0
+            group, number = waking.groups[0], 0
+            waiting = self._groups.get(group, [])  # a group that has ended since may be of a class that has
+            if waiting and not helped(group):
+                waiting = []
             while number < len(waiting) and waiting[number].order < waking.before and left > 0:
                 entries += (there := _still_waiting(waiting[number : number + 1], phase))
                 left -= sum(len(entry.rows) for entry in there)

@@ -50,7 +50,7 @@ if args.cards then
   local records = read_fields(CARDS, first)
   for i = 1, count do
     if cards[first[i]] == nil then
-      cards[first[i]] = records[i] and {unpack_values(CARDS_FORMAT, records[i])}
+      cards[first[i]] = records[i] and read_cards(first[i], records[i])
     end
   end
 end

@@ -197,9 +197,10 @@ local function publish(seq, fields)
   call('XADD', FEED, 'MAXLEN', '~', args.window, text .. '-0', unpack(fields))
 end
 
-local function read_cards(node)
-  local record = call('HGET', CARDS, node)
-  return record and {unpack_values(CARDS_FORMAT, record)} or false
+-- The cards of a node, by its record if the caller has that; false: it has none, or the record is damaged.
+local function read_cards(node, record)
+  record = record or call('HGET', CARDS, node)
+  return record and #record == 32 and {unpack_values(CARDS_FORMAT, record)} or false
 end
 
 -- Whether pods still hold a card that the node no longer has: CLOSED_CARD plus what they hold of it.

@@ -32,21 +32,18 @@ local function settle_evictions(released, accounts)
   end
   for i = 1, #released do
     local preemptor = shares[i] and shares[i]:sub(1, UID_BYTES)
-    if preemptor and not over[preemptor] then
+    if preemptor then
       left[preemptor] = true
     end
     for at = 1, victims[i] and #victims[i] or 0, UID_BYTES do
-      local victim = victims[i]:sub(at, at + UID_BYTES - 1)
-      if not over[victim] then
-        restored[#restored + 1] = victim
-      end
+      restored[#restored + 1] = victims[i]:sub(at, at + UID_BYTES - 1)
     end
   end
   local records, taken, changes = read_reservations(restored), read_fields(TERMINATING, restored), {}
   for i = #restored, 1, -1 do
     local share_bytes = records[i] and #records[i] - RESERVATION_BYTES - SPREAD_BYTES
     if not records[i] or not taken[i] or #taken[i] < UID_BYTES + share_bytes then
-      -- Damaged: what is released must be released whole.
+      -- It is released as well; or it is damaged, and what is released must be released whole.
       table.remove(restored, i)
       table.remove(records, i)
       table.remove(taken, i)
@@ -149,7 +146,7 @@ local function release_pods(uids, seqs, as_of, unconfirmed, rewritten, over)
   for from = 1, rewritten and 0 or #released, STEP do
     call('HDEL', RESERVATIONS, unpack(released, from, math.min(from + STEP - 1, #released)))
   end
-  if call('HLEN', TERMINATING) > 0 then
+  if call('EXISTS', TERMINATING, NOMINATED) > 0 then
     settle_evictions(released, accounts)
   end
   local seq, changes, joined = last_seq + 1, {}, {}

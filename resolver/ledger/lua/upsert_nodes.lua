@@ -93,7 +93,9 @@ local function upsert(position)
     account[3 + 2 * r] = allocatable[(position - 1) * resources + r]
   end
   local used = read_cards(node)
-  if used or card_counts[position] > 0 then
+  -- A damaged record stays: nobody knows what pods hold of the cards, and nobody gets one.
+  local is_damaged = not used and call('HEXISTS', CARDS, node) == 1
+  if used or card_counts[position] > 0 and not is_damaged then
     cards[node], touched_cards[node] = resize_cards(used, card_counts[position]), true
   end
   local exceeds = overcommitted(account) or has_closed_card(cards[node])

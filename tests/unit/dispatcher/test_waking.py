@@ -194,3 +194,18 @@ def test_pods_that_waited_for_five_minutes_are_tried_again_in_parts(bench, monke
         bench.pass_time(0.01)
         waiting.append(bench.phases(rows).count(Phase.UNSCHEDULABLE))
     assert waiting == [30, 10, 0, 0]
+
+
+def test_a_class_that_ends_before_it_was_looked_at_is_passed_over(bench, monkeypatch):
+    monkeypatch.setattr("dispatcher.core.queue.queues._LOOKED_AT_AT_ONCE", 4)
+    bench.join("w1", window=20)
+    rows = [bench.pods(f"p{i}", spec=PodSpec(requests=(("cpu", 100 + i),)))[0] for i in range(10)]
+    all_refused(bench)
+    bench.now += 20
+    bench.handle(freed(1, 1))
+    bench.handle(m.Deleted(np.array(rows[4:], np.uint32)))
+    bench.machine.queues.sweep()
+    for _ in range(5):
+        bench.pass_time(3.0)
+    assert len(bench.machine.registry.templates.live_ids()) == 4  # the others are forgotten
+    assert bench.phases(rows[:4]) == [Phase.UNSCHEDULABLE] * 4
