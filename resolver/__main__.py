@@ -22,7 +22,7 @@ from hoss.security.identity import CallerKind
 from hoss.security.options import (
     add_authentication_flag,
     add_security_flags,
-    door_tables,
+    door_source,
     host_of,
     metrics_door,
 )
@@ -200,8 +200,6 @@ async def serve(
             **ledger.own_tables(),
             **(kubernetes.table_sizes() if kubernetes else {}),
             **service.table_sizes(),
-            **limits.table_sizes(),
-            **door_tables(host),
         }
 
     service = ResolverService(
@@ -230,6 +228,7 @@ async def serve(
         loop_delay,
         limits,
         ResolverSource(committers, availability, counters, own_tables),
+        door_source("resolver", host, limits.table_sizes),
     )
     jobs = [
         loop_delay.run(),
