@@ -80,7 +80,13 @@ def main() -> int:
     try:
         config = read_config(flags)
         with options.tracing("dispatcher", config.trace_file, ratio=config.trace_ratio) as tracer:
-            host = host_of(config, config.listen, config.authentication, kind=CallerKind.DISPATCHER)
+            host = host_of(
+                config,
+                config.listen,
+                config.authentication,
+                kind=CallerKind.DISPATCHER,
+                metrics_listen=config.metrics_listen,
+            )
             serving.run(lambda: serve(config, flags.ready_file, tracer, host=host))
     except HossError as exc:
         print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201 - for a user who started it in a terminal

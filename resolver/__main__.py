@@ -280,7 +280,13 @@ def main() -> None:
     try:
         config = _configuration(arguments)
         with options.tracing("resolver", config.trace_file) as tracer:
-            host = host_of(config, config.listen, config.authentication, kind=CallerKind.RESOLVER)
+            host = host_of(
+                config,
+                config.listen,
+                config.authentication,
+                kind=CallerKind.RESOLVER,
+                metrics_listen=config.metrics_listen,
+            )
             serving.run(lambda: serve(config, arguments.ready_file, tracer, host=host))
     except HossError as exc:
         sys.stderr.write(f"resolver: {exc}\n")

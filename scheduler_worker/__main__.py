@@ -77,7 +77,9 @@ def main(argv: list[str] | None = None) -> int:
             options.tracing("worker", config.trace_file, instance=config.name) as tracer,
             PluginWatch(config.name, calls).watching() as plugins,
         ):
-            host = host_of(config, config.listen, kind=CallerKind.WORKER)
+            host = host_of(
+                config, config.listen, kind=CallerKind.WORKER, metrics_listen=config.metrics_listen
+            )
             serving.run(
                 lambda: serve(config, name, profile, arguments.ready_file, tracer, host=host, plugins=plugins)
             )

@@ -180,8 +180,10 @@ def host_of(
     authentication: Path | None = None,
     *,
     kind: CallerKind | None = None,
+    metrics_listen: str = "",
 ) -> Host:
-    """The host of a service of this kind (None: of a client) that listens there. `authentication`: an AuthenticationConfig document, of a
+    """The host of a service of this kind (None: of a client) that listens there, and for Prometheus at
+    `metrics_listen`. `authentication`: an AuthenticationConfig document, of a
     service that people and programs call. Raises ConfigError where it would listen beyond loopback without
     TLS and nobody said that it may."""
     if config.tls_dir is not None:
@@ -192,6 +194,7 @@ def host_of(
             "is about tokens, which travel over TLS alone: give --tls-dir too", where="authentication"
         )
     check_insecure(config, listen, "listen")
+    check_insecure(config, metrics_listen, "metrics_listen")
     return THIS_HOST
 
 
@@ -236,14 +239,12 @@ def check_insecure(config: SecurityConfig, listen: str, where: str) -> None:
 
 def metrics_door(listen: str, metrics_tls: bool, config: SecurityConfig, host: Host) -> "MetricsDoor | None":
     """What the endpoint of metrics at `listen` is behind; None: nothing, which is for loopback alone, unless the
-    service is told `insecure`. Raises ConfigError where that is not said, and where there are no files for
-    `metrics_tls`."""
+    service is told `insecure` (check_insecure). Raises ConfigError where there are no files for `metrics_tls`."""
     if not listen:
         return None
     if config.tls_dir is None:
         if metrics_tls:
             raise ConfigError("takes a certificate: give --tls-dir too", where="metrics_tls")
-        check_insecure(config, listen, "metrics_listen")
         return None
     if not metrics_tls and of_loopback(listen):
         return None

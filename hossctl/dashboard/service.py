@@ -56,7 +56,7 @@ async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
     # started the dashboard.
     tls_dir = options.endpoints.certificate_directory()
     config = SecurityConfig(tls_dir=tls_dir, insecure=options.insecure)
-    host = host_of(config, options.listen, options.authentication)
+    host = host_of(config, options.listen, options.authentication, metrics_listen=options.metrics_listen)
     reviews = service_accounts_reviewed(options.cluster, "hoss-dashboard", host=host)
     dashboard = _dashboard(options, config, host)
     try:
