@@ -12,6 +12,10 @@ from waiting import DEADLINE_SECONDS, until
 
 from hoss import rpc, serving
 from hoss.errors import ConfigError, TransportError
+from hoss.host import THIS_HOST
+from hoss.security.authority import Authority
+from hoss.security.identity import CallerKind, Identity
+from hoss.security.transport import TlsFiles, server_credentials
 
 PINGS = 6  # a server that is not told otherwise says GOAWAY at the third within five minutes
 PING_SECONDS = 1.0  # above the least interval that servers allow
@@ -145,3 +149,18 @@ async def test_a_server_describes_its_services_by_reflection_only_where_it_is_to
                     await call.read()
                 assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
         await server.stop(0)
+
+
+async def test_who_does_not_get_through_the_handshake_is_cut(tmp_path, monkeypatch):
+    name, quick = "grpc.server_handshake_timeout_ms", 200
+    options = dict(serving._SERVER_OPTIONS)
+    assert 0 < options[name] <= 30_000
+    monkeypatch.setattr(serving, "_SERVER_OPTIONS", [*{**options, name: quick}.items()])
+    authority = Authority.create(tmp_path, now=THIS_HOST.utc_now())
+    files = authority.issue(Identity(CallerKind.DISPATCHER), now=THIS_HOST.utc_now()).directory
+    server = serving.Server(credentials=server_credentials(TlsFiles(files)))
+    port = await server.start("127.0.0.1:0", ())
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await asyncio.wait_for(reader.read(), DEADLINE_SECONDS) == b""
+    writer.close()
+    await server.stop(0)
