@@ -47,12 +47,12 @@ from hoss.interceptor import CallInterceptor
 from hoss.kube.token_review import service_accounts_reviewed
 from hoss.model.pod import PodSpec
 from hoss.security.identity import CallerKind
-from hoss.security.options import door_tables, host_of, metrics_door
+from hoss.security.options import door_source, host_of, metrics_door
 from hoss.tasks import background
 from hoss.telemetry import options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
-from hoss.telemetry.metrics import LoopDelay, Metrics, process_source, tables_source
+from hoss.telemetry.metrics import LoopDelay, Metrics, process_source
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import add_DispatcherServicer_to_server
@@ -80,7 +80,13 @@ def main() -> int:
     try:
         config = read_config(flags)
         with options.tracing("dispatcher", config.trace_file, ratio=config.trace_ratio) as tracer:
-            host = host_of(config, config.listen, config.authentication, kind=CallerKind.DISPATCHER)
+            host = host_of(
+                config,
+                config.listen,
+                config.authentication,
+                kind=CallerKind.DISPATCHER,
+                metrics_listen=config.metrics_listen,
+            )
             serving.run(lambda: serve(config, flags.ready_file, tracer, host=host))
     except HossError as exc:
         print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201 - for a user who started it in a terminal
@@ -157,7 +163,7 @@ class _Dispatcher:
             self.loop_delay,
             self._limits,
             Activity(self._router),
-            tables_source("dispatcher", self._limits.table_sizes, lambda: door_tables(host)),
+            door_source("dispatcher", host, self._limits.table_sizes),
         )
 
     async def close(self) -> None:

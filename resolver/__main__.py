@@ -22,7 +22,7 @@ from hoss.security.identity import CallerKind
 from hoss.security.options import (
     add_authentication_flag,
     add_security_flags,
-    door_tables,
+    door_source,
     host_of,
     metrics_door,
 )
@@ -200,8 +200,6 @@ async def serve(
             **ledger.own_tables(),
             **(kubernetes.table_sizes() if kubernetes else {}),
             **service.table_sizes(),
-            **limits.table_sizes(),
-            **door_tables(host),
         }
 
     service = ResolverService(
@@ -230,6 +228,7 @@ async def serve(
         loop_delay,
         limits,
         ResolverSource(committers, availability, counters, own_tables),
+        door_source("resolver", host, limits.table_sizes),
     )
     jobs = [
         loop_delay.run(),
@@ -281,7 +280,13 @@ def main() -> None:
     try:
         config = _configuration(arguments)
         with options.tracing("resolver", config.trace_file) as tracer:
-            host = host_of(config, config.listen, config.authentication, kind=CallerKind.RESOLVER)
+            host = host_of(
+                config,
+                config.listen,
+                config.authentication,
+                kind=CallerKind.RESOLVER,
+                metrics_listen=config.metrics_listen,
+            )
             serving.run(lambda: serve(config, arguments.ready_file, tracer, host=host))
     except HossError as exc:
         sys.stderr.write(f"resolver: {exc}\n")

@@ -20,12 +20,12 @@ from hoss.errors import HossError
 from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.security.identity import CallerKind
-from hoss.security.options import add_security_flags, door_tables, host_of, metrics_door, security_given
+from hoss.security.options import add_security_flags, door_source, host_of, metrics_door, security_given
 from hoss.tasks import background
 from hoss.telemetry import logger, options
 from hoss.telemetry.collector import metrics_pushed
 from hoss.telemetry.endpoint import metrics_endpoint
-from hoss.telemetry.metrics import LoopDelay, Metrics, process_source, tables_source
+from hoss.telemetry.metrics import LoopDelay, Metrics, process_source
 from hoss.v1.workerlink_pb2 import Register
 from hoss.wire.convert_selectors import labels_to_proto
 from scheduler_worker.calls_in_threads import CalledInThread, PreparedInThread
@@ -82,7 +82,9 @@ def main(argv: list[str] | None = None) -> int:
             options.tracing("worker", config.trace_file, instance=config.name) as tracer,
             PluginWatch(config.name, calls).watching() as plugins,
         ):
-            host = host_of(config, config.listen, kind=CallerKind.WORKER)
+            host = host_of(
+                config, config.listen, kind=CallerKind.WORKER, metrics_listen=config.metrics_listen
+            )
             serving.run(
                 lambda: serve(config, name, profile, arguments.ready_file, tracer, host=host, plugins=plugins)
             )
@@ -157,7 +159,7 @@ async def serve(
             process_source("scheduler_worker"),
             loop_delay,
             WorkerSource(config.name, profile_name, service),
-            tables_source("scheduler_worker", limits.table_sizes, lambda: door_tables(host)),
+            door_source("scheduler_worker", host, limits.table_sizes),
         )
         async with (
             metrics_endpoint(

@@ -119,7 +119,7 @@ class ClaimDeallocation:
     def _waits(self, blocked: _Blocked) -> bool:
         pods = self._registry.pods
         same = pods.uid[blocked.row].tobytes() == blocked.pod.uid
-        return same and pods.phase[blocked.row] == Phase.UNSCHEDULABLE
+        return same and bool(pods.phase[blocked.row] == Phase.UNSCHEDULABLE)
 
     async def _free_one(self, blocked: _Blocked) -> None:
         """Raises TransportError, or _RefusedError where the API server does not do it."""

@@ -4,10 +4,11 @@
     token.key, tokens.pem     the key that signs tokens, and its public half
     revoked                   what is revoked; copied to every directory that was issued
     tokens.jsonl              which tokens were made, without the tokens themselves
+    certificates.jsonl        which certificates were issued, wherever they are
     issued/NAME/              a directory for each identity, as services take it (hoss/security/transport.py)
 
 Invariants: keys and everything else here are readable by their user alone. A file is replaced as a whole. Each
-entry of the two lists goes a day after the token or certificate that it is about has expired, when the list is
+entry of the three lists goes a day after the token or certificate that it is about has expired, when the list is
 written next; a user of another issuer stays revoked for ever."""
 
 import os
@@ -34,6 +35,7 @@ LOGIN_LIFETIME = timedelta(minutes=10)
 _KEPT_AFTER_EXPIRY = timedelta(days=1)
 
 _AUTHORITY_KEY, _TOKEN_KEY, _TOKENS = "ca.key", "token.key", "tokens.jsonl"
+_CERTIFICATES = "certificates.jsonl"
 _ISSUED = "issued"
 
 
@@ -120,8 +122,8 @@ class Authority:
 
     def renew(self, issued: Issued, *, now: datetime, lifetime: timedelta = CERTIFICATE_LIFETIME) -> Issued:
         """Replace a certificate, keeping its names and its key: whoever follows the files never sees one
-        without the other."""
-        key = (issued.directory / KEY_FILE).read_bytes()
+        without the other. One that was revoked gets another key: somebody else may have that."""
+        key = b"" if issued.revoked else (issued.directory / KEY_FILE).read_bytes()
         named = certificates.hosts((issued.directory / CERTIFICATE_FILE).read_bytes())
         further = tuple(host for host in named if host != server_name(issued.identity.kind.value))
         return self._issue(issued.identity, issued.directory, now, lifetime, further, key=key)
@@ -144,7 +146,14 @@ class Authority:
         self._copy_lists(directory)
         _write(directory / KEY_FILE, pair.key)
         _write(directory / CERTIFICATE_FILE, pair.certificate)
-        return self._read(directory)
+        made = self._read(directory)
+        record = {
+            "identity": str(made.identity),
+            "fingerprint": made.fingerprint,
+            "expires": made.not_after.isoformat(timespec="seconds"),
+        }
+        self._add_record(_CERTIFICATES, record, now)
+        return made
 
     def _copy_lists(self, directory: Path) -> None:
         """Bring the keys of tokens and the list of what is revoked up to date in a directory."""
@@ -165,8 +174,23 @@ class Authority:
                 return issued
         raise NotFound(f"no certificate was issued here for {name!r}; `hoss certs show` lists them")
 
+    def revoke_identity(self, name: str, *, now: datetime) -> int:
+        """Services refuse all certificates of an identity, as "client/ana", from the next call on: also those that
+        were written elsewhere, and those that were renewed since. Returns how many. Raises NotFound."""
+        known = self._records(_CERTIFICATES)
+        found = {record["fingerprint"]: record["expires"] for record in known if record["identity"] == name}
+        # An earlier release kept no list.
+        here = [issued for issued in self.issued() if str(issued.identity) == name]
+        found |= {issued.fingerprint: issued.not_after.isoformat(timespec="seconds") for issued in here}
+        lasting = {print_: until for print_, until in found.items() if _lasts(until, now)}
+        if not lasting:
+            raise NotFound(f"no certificate was issued here for {name!r}; `hoss certs show` lists them")
+        for print_, until in lasting.items():
+            self._revoke(f"certificate {print_}", datetime.fromisoformat(until), now, name)
+        return len(lasting)
+
     def revoke_certificate(self, issued: Issued, *, now: datetime) -> None:
-        """Services refuse the certificate from the next call on."""
+        """Services refuse this one certificate from the next call on."""
         self._revoke(f"certificate {issued.fingerprint}", issued.not_after, now, str(issued.identity))
 
     def create_token(self, identity: Identity, *, now: datetime, lifetime: timedelta) -> str:
@@ -183,8 +207,7 @@ class Authority:
             "created": now.isoformat(timespec="seconds"),
             "expires": (now + lifetime).isoformat(timespec="seconds"),
         }
-        kept = [record for record in self._token_records() if _lasts(record["expires"], now)]
-        _write(self.directory / _TOKENS, b"".join(orjson.dumps(line) + b"\n" for line in (*kept, record)))
+        self._add_record(_TOKENS, record, now)
         return text
 
     def create_login(self, identity: Identity, *, now: datetime) -> str:
@@ -198,13 +221,13 @@ class Authority:
         revoked = self._revoked_entries()
         return [
             {**record, "revoked": "yes" if f"token {record['id']}" in revoked else "no"}
-            for record in self._token_records()
+            for record in self._records(_TOKENS)
         ]
 
     def revoke_token(self, token_id: str, *, now: datetime) -> None:
         """Services refuse the token from the next call on. An id with a colon is the name of a user of
         another issuer, all of whose tokens are refused. Raises NotFound."""
-        expiries = {record["id"]: record["expires"] for record in self._token_records()}
+        expiries = {record["id"]: record["expires"] for record in self._records(_TOKENS)}
         if ":" not in token_id and token_id not in expiries:
             raise NotFound(f"no token has the id {token_id!r}; `hoss token list` lists them")
         until = datetime.fromisoformat(expiries[token_id]) if token_id in expiries else None
@@ -224,7 +247,8 @@ class Authority:
     def _revoke(self, entry: str, until: datetime | None, now: datetime, whose: str = "") -> None:
         """`until`: when what is revoked expires; None: never. `whose` is for people who read the list."""
         known = (self.directory / REVOKED_FILE).read_text("utf-8").splitlines()
-        kept = [line for line in known if _lasts(_end_of(line), now)]
+        again = entry.split()
+        kept = [line for line in known if _lasts(_end_of(line), now) and line.split()[:2] != again]
         end = "" if until is None else f"until {until.isoformat(timespec='seconds')}"
         fresh = " ".join(filter(None, (entry, end, whose)))
         lines = "".join(f"{line}\n" for line in (*kept, fresh)).encode()
@@ -236,9 +260,13 @@ class Authority:
         lines = (self.directory / REVOKED_FILE).read_text("utf-8").splitlines()
         return frozenset(" ".join(line.split()[:2]) for line in lines)
 
-    def _token_records(self) -> list[dict[str, str]]:
-        path = self.directory / _TOKENS
+    def _records(self, name: str) -> list[dict[str, str]]:
+        path = self.directory / name
         return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+    def _add_record(self, name: str, record: dict[str, str], now: datetime) -> None:
+        kept = [known for known in self._records(name) if _lasts(known["expires"], now)]
+        _write(self.directory / name, b"".join(orjson.dumps(line) + b"\n" for line in (*kept, record)))
 
     def _pair(self) -> KeyPair:
         certificate, key = (self.directory / name for name in (AUTHORITY_FILE, _AUTHORITY_KEY))

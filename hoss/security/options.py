@@ -2,7 +2,7 @@
 
 import argparse
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from hoss.security.users import KIND as AUTHENTICATION_KIND
 from hoss.security.users import AuthenticationConfig
 from hoss.serving import Server
 from hoss.telemetry import logger
+from hoss.telemetry.metrics import GAUGE, Family, Metric, Source, TableSizes, tables_source
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
     from hoss.security.access import Authenticator
     from hoss.security.tokens import TokenVerifier
     from hoss.telemetry.endpoint import MetricsDoor
+
+
+CERTIFICATE_ENDS = Metric(
+    "hoss_certificate_not_after_seconds",
+    GAUGE,
+    "Until when the service's certificate is valid, Unix seconds; of a service that speaks TLS.",
+)
+METRICS = (CERTIFICATE_ENDS,)
 
 
 class SecurityConfig(Document):
@@ -121,6 +130,12 @@ class SecuredHost(Host):
             interceptor.guard_by(AccessControl(self.authenticator))
         return Server(credentials=server_credentials(self._files), interceptors=interceptors)
 
+    def certificate_ends(self) -> float:
+        """Until when the present certificate is valid, Unix seconds."""
+        from hoss.security.transport import validity  # noqa: PLC0415 - for TLS alone
+
+        return validity(self._files.latest().certificate)[1].timestamp()
+
     def table_sizes(self) -> Mapping[str, int]:
         """The entries of what is remembered of callers, their certificates and tokens."""
         return self.authenticator.table_sizes()
@@ -165,8 +180,10 @@ def host_of(
     authentication: Path | None = None,
     *,
     kind: CallerKind | None = None,
+    metrics_listen: str = "",
 ) -> Host:
-    """The host of a service of this kind (None: of a client) that listens there. `authentication`: an AuthenticationConfig document, of a
+    """The host of a service of this kind (None: of a client) that listens there, and for Prometheus at
+    `metrics_listen`. `authentication`: an AuthenticationConfig document, of a
     service that people and programs call. Raises ConfigError where it would listen beyond loopback without
     TLS and nobody said that it may."""
     if config.tls_dir is not None:
@@ -177,6 +194,7 @@ def host_of(
             "is about tokens, which travel over TLS alone: give --tls-dir too", where="authentication"
         )
     check_insecure(config, listen, "listen")
+    check_insecure(config, metrics_listen, "metrics_listen")
     return THIS_HOST
 
 
@@ -188,6 +206,19 @@ def verifier_of(host: Host) -> "TokenVerifier | None":
 def door_tables(host: Host) -> Mapping[str, int]:
     """The entries of what the doors of a service remember; none where nobody is asked who he is."""
     return host.table_sizes() if isinstance(host, SecuredHost) else {}
+
+
+def door_source(service: str, host: Host, *owners: TableSizes) -> Source:
+    """A metrics source of a service: until when its certificate is valid, and the tables of its doors and of these
+    owners."""
+    tables = tables_source(service, lambda: door_tables(host), *owners)
+
+    def collect() -> Iterator[Family]:
+        yield from tables()
+        if isinstance(host, SecuredHost):
+            yield CERTIFICATE_ENDS.single(host.certificate_ends())
+
+    return collect
 
 
 def check_insecure(config: SecurityConfig, listen: str, where: str) -> None:
@@ -208,14 +239,12 @@ def check_insecure(config: SecurityConfig, listen: str, where: str) -> None:
 
 def metrics_door(listen: str, metrics_tls: bool, config: SecurityConfig, host: Host) -> "MetricsDoor | None":
     """What the endpoint of metrics at `listen` is behind; None: nothing, which is for loopback alone, unless the
-    service is told `insecure`. Raises ConfigError where that is not said, and where there are no files for
-    `metrics_tls`."""
+    service is told `insecure` (check_insecure). Raises ConfigError where there are no files for `metrics_tls`."""
     if not listen:
         return None
     if config.tls_dir is None:
         if metrics_tls:
             raise ConfigError("takes a certificate: give --tls-dir too", where="metrics_tls")
-        check_insecure(config, listen, "metrics_listen")
         return None
     if not metrics_tls and of_loopback(listen):
         return None

@@ -116,14 +116,17 @@ def renew(
 
 @certs.command("revoke")
 def revoke_certificate(
-    identity: Annotated[str, typer.Argument(metavar="IDENTITY", help="As `hoss certs show` lists it.")],
+    identity: Annotated[str, typer.Argument(metavar="IDENTITY", help="As client/ana or worker/w1.")],
     *,
     directory: Directory = None,
 ) -> None:
-    """Have services refuse a certificate, from the next call on."""
+    """Have services refuse all certificates of an identity, from the next call on: also those that were written
+    elsewhere (--out), and those that were renewed since."""
     authority = _authority(directory)
-    authority.revoke_certificate(authority.named(identity), now=THIS_HOST.utc_now())
-    say(f"revoked: {identity}; services elsewhere need the file {authority.directory / 'revoked'}")
+    revoked = authority.revoke_identity(identity, now=THIS_HOST.utc_now())
+    say(
+        f"revoked: {revoked} of {identity}; services elsewhere need the file {authority.directory / 'revoked'}"
+    )
 
 
 @certs.command("deployment")

@@ -12,7 +12,7 @@ from hoss.kube.token_review import service_accounts_reviewed
 from hoss.security.options import (
     SecurityConfig,
     check_insecure,
-    door_tables,
+    door_source,
     host_of,
     metrics_door,
     of_loopback,
@@ -21,7 +21,7 @@ from hoss.security.options import (
 from hoss.serving import announce_ready
 from hoss.tasks import background
 from hoss.telemetry.endpoint import metrics_endpoint
-from hoss.telemetry.metrics import LoopDelay, Metrics, process_source, tables_source
+from hoss.telemetry.metrics import LoopDelay, Metrics, process_source
 from hossctl.dashboard.access import DashboardAccess, read_token
 from hossctl.dashboard.server import Dashboard
 from hossctl.dashboard.view_model import ViewModel
@@ -56,7 +56,7 @@ async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
     # started the dashboard.
     tls_dir = options.endpoints.certificate_directory()
     config = SecurityConfig(tls_dir=tls_dir, insecure=options.insecure)
-    host = host_of(config, options.listen, options.authentication)
+    host = host_of(config, options.listen, options.authentication, metrics_listen=options.metrics_listen)
     reviews = service_accounts_reviewed(options.cluster, "hoss-dashboard", host=host)
     dashboard = _dashboard(options, config, host)
     try:
@@ -72,8 +72,8 @@ async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
             )
             await stack.enter_async_context(dashboard.showing(view_model))
             delay = LoopDelay()
-            tables = tables_source(_SERVICE, dashboard.table_sizes, lambda: door_tables(host))
-            metrics = Metrics(process_source(_SERVICE), delay, tables)
+            doors = door_source(_SERVICE, host, dashboard.table_sizes)
+            metrics = Metrics(process_source(_SERVICE), delay, doors)
             door = metrics_door(options.metrics_listen, False, config, host)
             metrics_port = await stack.enter_async_context(
                 metrics_endpoint(options.metrics_listen, metrics, door)

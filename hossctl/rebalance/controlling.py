@@ -17,7 +17,7 @@ from pathlib import Path
 from hoss import telemetry
 from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
 from hoss.host import THIS_HOST
-from hoss.security.options import SecurityConfig, metrics_door
+from hoss.security.options import SecurityConfig, check_insecure, metrics_door
 from hoss.serving import announce_ready, until_stopped
 from hoss.tasks import background
 from hoss.telemetry import logger
@@ -241,6 +241,7 @@ async def serve(
         delay = LoopDelay()
         metrics = Metrics(process_source(_SERVICE), delay, process.families)
         config = SecurityConfig(tls_dir=endpoints.certificate_directory())
+        check_insecure(config, metrics_listen, "metrics_listen")
         door = metrics_door(metrics_listen, False, config, THIS_HOST)
         port = await stack.enter_async_context(metrics_endpoint(metrics_listen, metrics, door))
         stack.push_async_callback(process.leave)

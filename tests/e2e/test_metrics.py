@@ -16,16 +16,17 @@ from waiting import DEADLINE_SECONDS, wait_until
 from dispatcher.metrics import ACTIVE, FAILED_TERMS
 from dispatcher.metrics import METRICS as OF_DISPATCHERS
 from hoss.caller_limits import METRICS as OF_SERVERS
+from hoss.security.options import METRICS as OF_DOORS
 from hoss.telemetry.metrics import PROCESS_METRICS
 from resolver.metrics import METRICS as OF_RESOLVERS
 from scheduler_worker.metrics import METRICS as OF_WORKERS
 
 DECLARED = {
-    "dispatcher": (*OF_SERVERS, *OF_DISPATCHERS),
-    "resolver-1": (*OF_SERVERS, *OF_RESOLVERS),
-    "worker-w1": OF_WORKERS,
-    "worker-w2": OF_WORKERS,
-    "dashboard": (),
+    "dispatcher": (*OF_DOORS, *OF_SERVERS, *OF_DISPATCHERS),
+    "resolver-1": (*OF_DOORS, *OF_SERVERS, *OF_RESOLVERS),
+    "worker-w1": (*OF_DOORS, *OF_WORKERS),
+    "worker-w2": (*OF_DOORS, *OF_WORKERS),
+    "dashboard": OF_DOORS,
 }
 
 
@@ -94,7 +95,7 @@ def test_every_service_pushes_all_of_it_to_a_collector(hoss, monkeypatch):
     pushed = receiver.metrics()
     kinds = {"dispatcher": OF_DISPATCHERS, "resolver": OF_RESOLVERS, "worker": OF_WORKERS}
     for name, metrics in kinds.items():
-        known = {metric.name for metric in (*PROCESS_METRICS, *OF_SERVERS, *metrics)}
+        known = {metric.name for metric in (*PROCESS_METRICS, *OF_DOORS, *OF_SERVERS, *metrics)}
         assert set(pushed[f"hoss-{name}"]) <= known, name
         assert len(pushed[f"hoss-{name}"]) > len(PROCESS_METRICS), name
 

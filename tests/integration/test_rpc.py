@@ -14,6 +14,10 @@ from waiting import DEADLINE_SECONDS, until
 from hoss import rpc, serving
 from hoss.client.resolver import ResolverClient
 from hoss.errors import ConfigError, TransportError
+from hoss.host import THIS_HOST
+from hoss.security.authority import Authority
+from hoss.security.identity import CallerKind, Identity
+from hoss.security.transport import TlsFiles, server_credentials
 from hoss.v1.resolver_pb2_grpc import ResolverServicer, add_ResolverServicer_to_server
 from resolver.config import ResolverConfig
 
@@ -174,3 +178,18 @@ async def test_who_waits_for_a_confirmation_or_a_release_asks_again_long_before_
     assert asyncio.get_running_loop().time() - began < LEASE_SECONDS / 3
     await client.close()
     await server.stop()
+
+
+async def test_who_does_not_get_through_the_handshake_is_cut(tmp_path, monkeypatch):
+    name, quick = "grpc.server_handshake_timeout_ms", 200
+    options = dict(serving._SERVER_OPTIONS)
+    assert 0 < options[name] <= 30_000
+    monkeypatch.setattr(serving, "_SERVER_OPTIONS", [*{**options, name: quick}.items()])
+    authority = Authority.create(tmp_path, now=THIS_HOST.utc_now())
+    files = authority.issue(Identity(CallerKind.DISPATCHER), now=THIS_HOST.utc_now()).directory
+    server = serving.Server(credentials=server_credentials(TlsFiles(files)))
+    port = await server.start("127.0.0.1:0", ())
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await asyncio.wait_for(reader.read(), DEADLINE_SECONDS) == b""
+    writer.close()
+    await server.stop(0)

@@ -338,6 +338,17 @@ def test_prometheus_reads_every_service_with_a_certificate_of_its_own_and_knows_
     assert "scheme: https" not in plain
 
 
+def test_prometheus_reads_a_dashboard_too() -> None:
+    values = ("--values", renderers.values("monitored"), "--set", "dashboard.enabled=true")
+    objects = objects_of(renderers.templated(*values))
+    (container,) = (c for name, _, c in workloads(objects) if name == "hoss-dashboard")
+    assert "--metrics-listen=0.0.0.0:9100" in container["args"]
+    assert {"name": "metrics", "containerPort": 9100} in container["ports"]
+    assert {"ports": [{"port": "metrics"}]} in objects["NetworkPolicy", "hoss-dashboard"]["spec"]["ingress"]
+    names = {e["tlsConfig"]["serverName"] for e in objects["ServiceMonitor", "hoss"]["spec"]["endpoints"]}
+    assert server_name(DASHBOARD) in names
+
+
 def component_of(selector: Any) -> str:
     """The one that is selected, or the first of several."""
     if "matchLabels" in selector:

@@ -10,7 +10,7 @@ from hoss.security import access, tokens
 from hoss.security.access import Authenticator
 from hoss.security.authority import Authority
 from hoss.security.identity import CallerKind, Identity, Role
-from hoss.security.options import SecuredHost, door_tables
+from hoss.security.options import CERTIFICATE_ENDS, SecuredHost, door_source, door_tables
 from hoss.security.tokens import RevocationList, TokenVerifier
 
 NOW = datetime(2026, 11, 24, tzinfo=timezone.utc)
@@ -71,3 +71,11 @@ async def test_what_a_door_remembers_is_counted_and_bounded(tmp_path, monkeypatc
         "door_certificates": 3, "door_tokens": 2, "door_tokens_refused": 0, "door_revoked": 1, "door_sources": 0,
     }  # fmt: skip
     assert door_tables(THIS_HOST) == {}
+
+
+def test_until_when_a_services_certificate_is_valid_is_a_metric(tmp_path):
+    authority, now = Authority.create(tmp_path, now=THIS_HOST.utc_now()), THIS_HOST.utc_now()
+    issued = authority.issue(Identity(CallerKind.DISPATCHER), now=now, lifetime=timedelta(days=3))
+    shown = {family.metric: family for family in door_source("dispatcher", SecuredHost(issued.directory))()}
+    assert list(shown[CERTIFICATE_ENDS].numbers()) == [((), issued.not_after.timestamp())]
+    assert CERTIFICATE_ENDS not in {family.metric for family in door_source("dispatcher", THIS_HOST)()}

@@ -307,3 +307,34 @@ def test_a_group_may_read_a_key_of_root_as_in_a_mounted_secret(authority, monkey
     of_root = os.stat_result((*mine[:4], 0, *mine[5:10]))
     monkeypatch.setattr(Path, "stat", lambda path: of_root if path.name == "tls.key" else path_stat(path))
     assert TlsFiles(directory).exposed_key() == ""
+
+
+def test_all_certificates_of_an_identity_are_revoked_wherever_they_are(authority, tmp_path) -> None:
+    day, ana = timedelta(days=1), Identity(CallerKind.CLIENT, "ana", Role.VIEW)
+    expired = authority.issue(ana, now=NOW - 9 * day, lifetime=day, into=tmp_path / "expired")
+    elsewhere = authority.issue(ana, now=NOW, into=tmp_path / "elsewhere")
+    copied = authority.issue(ana, now=NOW)  # and renewed since, with the same key
+    renewed = authority.renew(copied, now=NOW + day)
+    other = authority.issue(Identity(CallerKind.CLIENT, "bo", Role.VIEW), now=NOW)
+    assert authority.revoke_identity("client/ana", now=NOW) == 3
+    assert authority.revoke_identity("client/ana", now=NOW) == 3  # which adds nothing
+    revoked = RevocationList(other.directory / REVOKED_FILE)
+    for issued in (elsewhere, copied, renewed):
+        assert f"certificate {issued.fingerprint}" in revoked
+    assert len(revoked) == 3
+    for issued in (expired, other):
+        assert f"certificate {issued.fingerprint}" not in revoked
+    with pytest.raises(NotFound, match="no certificate was issued here for 'client/eve'"):
+        authority.revoke_identity("client/eve", now=NOW)
+
+
+def test_certificates_of_an_earlier_release_which_kept_no_list_are_revoked(authority) -> None:
+    issued = authority.issue(WORKER, now=NOW)
+    (authority.directory / "certificates.jsonl").unlink()
+    assert authority.revoke_identity("worker/w1", now=NOW) == 1
+    assert authority.named("worker/w1").revoked
+    # Its key may be somebody else's by now.
+    key = (issued.directory / "tls.key").read_bytes()
+    renewed = authority.renew(authority.named("worker/w1"), now=NOW)
+    assert not renewed.revoked
+    assert (renewed.directory / "tls.key").read_bytes() != key

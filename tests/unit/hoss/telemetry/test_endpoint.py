@@ -16,7 +16,7 @@ from hoss.errors import ConfigError
 from hoss.host import THIS_HOST
 from hoss.security.authority import Authority, Issued
 from hoss.security.identity import CallerKind, Identity, Role
-from hoss.security.options import SecuredHost, SecurityConfig, metrics_door
+from hoss.security.options import SecuredHost, SecurityConfig, host_of, metrics_door
 from hoss.security.transport import server_name
 from hoss.telemetry import endpoint
 from hoss.telemetry.endpoint import MetricsDoor, metrics_endpoint
@@ -215,8 +215,8 @@ def test_beyond_loopback_metrics_are_behind_a_door_or_the_service_is_told_insecu
     assert metrics_door("127.0.0.1:9100", False, open_, THIS_HOST) is None
     assert metrics_door("", False, open_, THIS_HOST) is None
     with pytest.raises(ConfigError, match="reached from other machines"):
-        metrics_door("0.0.0.0:9100", False, open_, THIS_HOST)
-    assert metrics_door("0.0.0.0:9100", False, told, THIS_HOST) is None
+        host_of(open_, "127.0.0.1:0", metrics_listen="0.0.0.0:9100")
+    assert host_of(told, "127.0.0.1:0", metrics_listen="0.0.0.0:9100") is THIS_HOST
     assert "insecure" in capsys.readouterr().out
 
 

@@ -15,6 +15,7 @@ from waiting import until
 from dispatcher.metrics import METRICS as OF_DISPATCHERS
 from hoss.caller_limits import METRICS as OF_SERVERS
 from hoss.model.statistics import Histogram
+from hoss.security.options import METRICS as OF_DOORS
 from hoss.telemetry.exposition import exposition
 from hoss.telemetry.metrics import (
     PROCESS_METRICS,
@@ -32,7 +33,15 @@ from resolver.metrics import METRICS as OF_RESOLVERS
 from scheduler_worker.metrics import METRICS as OF_WORKERS
 
 ROOT = Path(__file__).parents[4]
-CATALOGUE = (*PROCESS_METRICS, *OF_SERVERS, *OF_DISPATCHERS, *OF_WORKERS, *OF_RESOLVERS, *OF_REBALANCING)
+CATALOGUE = (
+    *PROCESS_METRICS,
+    *OF_SERVERS,
+    *OF_DOORS,
+    *OF_DISPATCHERS,
+    *OF_WORKERS,
+    *OF_RESOLVERS,
+    *OF_REBALANCING,
+)
 SERIES = {series: metric for metric in CATALOGUE for series in metric.series}
 BY_PROMETHEUS = {"le", "job", "instance"}
 
@@ -89,7 +98,15 @@ def test_every_metric_is_declared_once_and_explained() -> None:
 
 def test_the_page_on_metrics_lists_every_metric_as_it_is_declared() -> None:
     page = (ROOT / "docs" / "operations" / "observe.md").read_text()
-    for metrics in (OF_DISPATCHERS, OF_WORKERS, OF_RESOLVERS, OF_REBALANCING, OF_SERVERS, PROCESS_METRICS):
+    for metrics in (
+        OF_DISPATCHERS,
+        OF_WORKERS,
+        OF_RESOLVERS,
+        OF_REBALANCING,
+        OF_SERVERS,
+        OF_DOORS,
+        PROCESS_METRICS,
+    ):
         assert table(metrics) in page, f"docs/operations/observe.md lacks these rows:\n{table(metrics)}"
 
 
