@@ -403,10 +403,9 @@ def _sorted_by(node: Call, names: frozenset[str]) -> _Evaluate:
     body = _compile(node.args[1], names | {name})
 
     def order(scope: Scope) -> Value:
-        keyed = [(body(each), each[name]) for each in _items(of, scope, name)]
-        return [
-            item for _, item in sorted(keyed, key=cmp_to_key(lambda a, b: cel_values.compare(a[0], b[0])))
-        ]
+        keyed: list[tuple[Value, Value]] = [(body(each), each[name]) for each in _items(of, scope, name)]
+        keyed.sort(key=cmp_to_key(lambda a, b: cel_values.compare(a[0], b[0])))
+        return [item for _, item in keyed]
 
     return order
 
