@@ -398,13 +398,17 @@ def _transformed(node: Call, names: frozenset[str]) -> _Evaluate:
     return transform
 
 
+def _by_key(one: tuple[Value, Value], other: tuple[Value, Value]) -> int:
+    return cel_values.compare(one[0], other[0])
+
+
 def _sorted_by(node: Call, names: frozenset[str]) -> _Evaluate:
     of, name = _target(node, names), _variable(node.args[0])
     body = _compile(node.args[1], names | {name})
 
     def order(scope: Scope) -> Value:
         keyed: list[tuple[Value, Value]] = [(body(each), each[name]) for each in _items(of, scope, name)]
-        keyed.sort(key=cmp_to_key(lambda a, b: cel_values.compare(a[0], b[0])))
+        keyed.sort(key=cmp_to_key(_by_key))
         return [item for _, item in keyed]
 
     return order

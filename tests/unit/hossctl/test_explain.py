@@ -63,13 +63,16 @@ def test_for_a_pod_that_fits_nowhere_it_says_who_would_have_to_go(explain):
     assert document["preemption"]["victims"] == ["old"]
 
 
+NODE = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "1"}}}
+
+
 @pytest.mark.parametrize(
     ("case", "problem"),
     [
         ({"nodes": []}, "case.pod: is missing; a case about nodes has the pod that they are judged for"),
         ({"nodes": "n", "pod": {}}, "cluster.nodes: is 'n', where a list belongs"),
         (
-            {"nodes": [{"metadata": {"name": "n"}}] * 2, "pod": {}},
+            {"nodes": [NODE] * 2, "pod": {}},
             "case.nodes: has the node 'n' twice; give each",
         ),
         ({"quantity": 5}, "case.quantity: is 5, where a string belongs"),
