@@ -73,31 +73,34 @@ def read_cluster(objects: Object, *, read_at: float = float("inf")) -> Cluster:
     Pods without a node and finished pods are left out. `read_at`: now, in seconds since the epoch. Raises
     InvalidInput with the place."""
     return Cluster(
-        nodes=[_at(f"nodes[{i}]", read_node, node) for i, node in enumerate(mappings(objects, "nodes", ""))],
-        pods=read_bound_pods(mappings(objects, "pods", "")),
+        nodes=[
+            _at(f"nodes[{i}]", read_node, node)
+            for i, node in enumerate(mappings(objects, "nodes", "cluster"))
+        ],
+        pods=read_bound_pods(mappings(objects, "pods", "cluster")),
         namespaces={
             text(mapping(n, "metadata", "namespace"), "name", "metadata"): dict(
                 read_labels(mapping(n, "metadata", "namespace"), "labels", "metadata")
             )
-            for n in mappings(objects, "namespaces", "")
+            for n in mappings(objects, "namespaces", "cluster")
         },
-        services=[_read_service(service) for service in mappings(objects, "services", "")],
+        services=[_read_service(service) for service in mappings(objects, "services", "cluster")],
         controllers=[
             read_controller(controller, kind)
             for key, kind in _CONTROLLER_LISTS.items()
-            for controller in mappings(objects, key, "")
+            for controller in mappings(objects, key, "cluster")
         ],
-        budgets=[_read_budget(budget) for budget in mappings(objects, "podDisruptionBudgets", "")],
+        budgets=[_read_budget(budget) for budget in mappings(objects, "podDisruptionBudgets", "cluster")],
         storage=[
             item
             for key, kind in STORAGE_LISTS.items()
-            for i, manifest in enumerate(mappings(objects, key, ""))
+            for i, manifest in enumerate(mappings(objects, key, "cluster"))
             if (item := _at(f"{key}[{i}]", partial(read_storage_object, kind=kind), manifest)) is not None
         ],
         devices=[
             offered
             for key, kind in DEVICE_LISTS.items()
-            for i, manifest in enumerate(mappings(objects, key, ""))
+            for i, manifest in enumerate(mappings(objects, key, "cluster"))
             if (offered := _at(f"{key}[{i}]", partial(read_device_object, kind=kind), manifest)) is not None
         ],
         read_at=read_at,

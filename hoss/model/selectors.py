@@ -11,7 +11,8 @@ _TOO_LONG = f"must be no more than {_LONGEST_LABEL_VALUE} bytes"
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 _NO_LABEL_VALUE = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must "
-    "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for "
+    "start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex "
+    "used for "
     f"validation is '{_LABEL_VALUE.pattern}')"
 )
 

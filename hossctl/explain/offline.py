@@ -5,6 +5,7 @@ The documents have the form of tests/conformance/README.md, so that they can be 
 answers."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hoss.config import load_document, with_flags
-from hoss.errors import ConfigError, InvalidInput
+from hoss.errors import ConfigError, InvalidInput, quoted
 from hoss.manifests.cluster import DEVICE_LISTS, STORAGE_LISTS, read_cluster, read_pending_pod
 from hoss.manifests.fields import Object, mapping, text
 from hoss.manifests.gangs import VOLCANO_JOB, read_volcano_job
@@ -55,8 +56,8 @@ _WITHOUT_CLAIMS = "no new claims to deallocate"
 _WITH_CLAIMS = "still not schedulable"
 _DEALLOCATED = "deallocation of ResourceClaim completed"
 _LEFT_OVER_DELETED = "deletion of ResourceClaim completed"
-# The same where a plugin has rejected the pod before DynamicResources had looked at it: it has no state of the
-# pod then, and ends in this error.
+# The same where a plugin has rejected the pod before DynamicResources had looked at it: it has no state of
+# the pod then, and ends in this error.
 _NO_STATE = "not found"
 
 
@@ -124,7 +125,14 @@ def answer_case(case: Object) -> Document:
 
 
 def _answer_scheduling(case: Object) -> Document:
+    if "pod" not in case:
+        raise InvalidInput(
+            "is missing; a case about nodes has the pod that they are judged for", where="case.pod"
+        )
     cluster = read_cluster(case, read_at=time.time())
+    names = Counter(node.name for node in cluster.nodes)
+    if twice := sorted(name for name, count in names.items() if count > 1):
+        raise InvalidInput(f"has the node {quoted(twice[0])} twice; give each node once", where="case.nodes")
     preemption = "preemption" in mapping(case, "want", "case") or case.get("category") == "preemption"
     return explain(read_pending_pod(mapping(case, "pod", "case"), cluster), cluster, preemption=preemption)
 
@@ -147,8 +155,9 @@ def _answer_requests(case: Object) -> Document:
 
 
 def _answer_quantity(case: Object) -> Document:
+    given = text(case, "quantity", "case")
     try:
-        quantity = parse_quantity(text(case, "quantity", "case"))
+        quantity = parse_quantity(given)
     except InvalidInput:
         return {"error": True}
     return {

@@ -17,6 +17,7 @@ from hoss.kube.reflector import Change, ObjectGone, Reflector
 from hoss.manifests.devices import read_device_object
 from hoss.manifests.volumes import read_storage_object
 from hoss.model.devices import PodClaims, ResourceClaim, ResourceSlice
+from hoss.model.volume_topology import inline_volumes
 from hoss.model.volumes import CsiNode, PersistentVolume, PersistentVolumeClaim, PodVolumes
 from hoss.telemetry import logger
 from resolver.core.kubernetes.held_view import ClaimKey
@@ -111,7 +112,7 @@ class ClusterStorage:
         return self._csi_nodes.get(name)
 
     async def storage_for(self, namespace: str, volumes: PodVolumes) -> StorageView:
-        if not volumes.claims:
+        if not volumes.claims and not any(True for _ in inline_volumes(volumes)):
             return self
         _check_complete(self._storage_reflectors, "volumes")
         fresh = _FreshStorage(self)

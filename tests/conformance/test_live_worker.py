@@ -40,6 +40,15 @@ def test_a_live_worker_decides_as_the_reference_does(file, part):
     assert not wrong, f"{len(wrong)} of {len(cases)} cases differ"
 
 
+def test_a_pod_that_cannot_be_scored_goes_where_it_has_no_choice():
+    """kube-scheduler scores nothing where one node is feasible."""
+    lines = (FOLDER / "rare-cases.jsonl").read_text(encoding="utf-8").splitlines()
+    [case] = [c for c in map(json.loads, lines) if c["id"] == "a-preferred-term-without-a-number"]
+    cluster = read_cluster({**case, "nodes": case["nodes"][:1]})
+    scheduler, _ = live_worker(cluster)
+    assert decided(scheduler, read_pending_pod(case["pod"], cluster)) == (cluster.nodes[0].name, "")
+
+
 def test_a_bound_pod_is_judged_as_if_it_were_not_there():
     judged = 0
     for case in [case for case in cases_of("combined.jsonl", 0) if not beyond_a_feed(case)]:

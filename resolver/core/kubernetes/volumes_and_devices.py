@@ -3,9 +3,10 @@ different schedulers together and no kubelet refuses in time. Reasons are kube-s
 
 Checked is what others may have taken, or what no scheduler can wish: a claim for one pod that another pod
 mounts, a disk that is mounted on the node already, a volume that the node does not reach by its affinity or
-its zones, more volumes than a driver attaches, a device that another claim has. What the API server has settled is not judged again: a
-volume belongs to the claim that its claimRef names, whatever a worker has chosen meanwhile. Of devices that
-claims share, and of counters that devices share, nobody gets more than is left."""
+its zones, more volumes than a driver attaches, a device that another claim has. What the API server has
+settled is not judged again: a volume belongs to the claim that its claimRef names, whatever a worker has
+chosen meanwhile. Of devices that claims share, and of counters that devices share, nobody gets more than is
+left."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

@@ -47,6 +47,7 @@ class DeviceCatalogue:
         self.version = 0  # grows with every change of the objects
         self.claim_version = 0  # grows when a claim gets devices or loses them
         self.now = float("inf")  # seconds since the epoch, as of the last change
+        self.most_tries = MOST_TRIES  # for one node
         self.claims: dict[ClaimKey, ResourceClaim] = {}
         self.classes: dict[str, DeviceClass] = {}
         self.extended_resources: dict[str, str] = {}  # name of the resource -> name of the class
@@ -219,9 +220,9 @@ class DeviceFits:
             self.passed = np.zeros(size, np.bool_)
             self.refused, self.failing = {}, {}
             nodes = range(size)
-        tries = _MOST_TRIES + 10 * size
+        tries = max(_MOST_TRIES, 3 * devices.most_tries) + 10 * size
         for node in nodes:
-            tries -= self._judge(node, size, max(0, min(tries, MOST_TRIES)))
+            tries -= self._judge(node, size, max(0, min(tries, devices.most_tries)))
         self._as_of, (self._specs, self._pools) = as_of, positions
         self.version += 1
 

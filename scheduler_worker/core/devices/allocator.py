@@ -6,6 +6,7 @@ thousand claims are judged once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from hoss.model.device_usage import CounterAmounts, DeviceUsage
 from hoss.model.devices import (
@@ -37,8 +38,9 @@ from scheduler_worker.core.devices.pools import (
 INVALID_POOLS = "invalid resource pools were encountered"
 TIMED_OUT = "timed out trying to allocate devices"
 
-# kube-scheduler gives up after ten seconds. So many tries take about a fifth of a second.
+# kube-scheduler gives up after ten seconds. So many tries take about a twentieth of a second.
 MOST_TRIES = 20_000
+_LONG_SEARCH = 500  # tries after which it pays to ask whether there can be a solution at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ def allocate(shapes: Sequence[ClaimShape], offer: OneNodeOffer, most_tries: int 
             return Found(allocations, tries=search.tries)
     except _StopError as stop:
         return Found(error=stop.error, tries=search.tries)
+    except _HopelessError:
+        pass
     except (_ExhaustedError, RecursionError):
         return Found(reason=TIMED_OUT, tries=search.tries)
     invalid = any(pool.invalid for pool in offer.pools)
@@ -114,6 +118,10 @@ class _StopError(Exception):
     def __init__(self, claim: int, text: str) -> None:
         super().__init__(text)
         self.error = AllocationError(claim, text)
+
+
+class _HopelessError(Exception):
+    """There is no solution."""
 
 
 class _ExhaustedError(Exception):
@@ -280,6 +288,41 @@ class _Search:
         self.tries += 1
         if self.tries > self._most_tries:
             raise _ExhaustedError
+        if self.tries == _LONG_SEARCH and self._is_hopeless():
+            raise _HopelessError
+        return self._is_selected(c, request, offered)
+
+    def _is_hopeless(self) -> bool:
+        """Whether some request has too few devices even alone. Not where the search may end in an error
+        instead, which depends on how far it gets."""
+        if any(
+            alternative.all_devices and shape.constraints
+            for shape in self._shapes
+            for request in shape.requests
+            for alternative in request.alternatives
+        ):
+            return False
+        try:
+            # All are asked, for an error may be at any.
+            enough = [
+                any(list(map(partial(self._has_enough, c), request.alternatives)))
+                for c, shape in enumerate(self._shapes)
+                for request in shape.requests
+            ]
+        except _StopError:
+            return False
+        return not all(enough)
+
+    def _has_enough(self, c: int, request: ExactRequest) -> bool:
+        devices = [offered for pool in self._usable for offered in pool.devices]
+        selected = [offered for offered in devices if self._is_selected(c, request, offered)]
+        if request.all_devices:
+            return True
+        if not request.admin_access:
+            selected = [offered for offered in selected if offered.id not in self._offer.usage.exclusive]
+        return sum(self._tolerated(request, offered) for offered in selected) >= request.count
+
+    def _is_selected(self, c: int, request: ExactRequest, offered: OfferedDevice) -> bool:
         device_class = self._offer.classes[request.device_class]
         try:
             if not self._all_true(device_class.selectors, offered):

@@ -5,6 +5,7 @@ not before: the API server has refused what cannot be right. `&&`, `||` and the 
 absorb errors as the specification says."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cmp_to_key
 from typing import Any
 
 from scheduler_worker.core.devices import cel_functions, cel_values
@@ -219,7 +220,7 @@ def _not(value: Value) -> bool:
 
 _OPERATORS: dict[str, Callable[..., Value]] = {
     "==": cel_values.equal,
-    "!=": lambda a, b: not cel_values.equal(a, b),
+    "!=": lambda a, b: not cel_values.surely_equal(a, b),
     "<": lambda a, b: cel_values.compare(a, b) < 0,
     "<=": lambda a, b: cel_values.compare(a, b) <= 0,
     ">": lambda a, b: cel_values.compare(a, b) > 0,
@@ -298,9 +299,7 @@ def _items(of: _Evaluate, scope: Scope, name: str) -> Iterator[Scope]:
         raise CelError(NO_OVERLOAD)
     budget = scope[_BUDGET]
     for item in container:
-        budget[0] -= 1
-        if budget[0] < 0:
-            raise CelError("operation cancelled: actual cost limit exceeded")
+        _spend(budget)
         yield {**scope, name: item}
 
 
@@ -326,9 +325,93 @@ def _comprehension(node: Call, names: frozenset[str]) -> _Evaluate:
             chosen = scopes if len(bodies) == 1 else (each for each in scopes if bodies[0](each) is True)
             return [bodies[-1](each) for each in chosen]
         matching = [each[name] for each in scopes if bodies[0](each) is True]
-        return len(matching) == 1 if kind == "exists_one" else matching
+        return matching if kind == "filter" else len(matching) == 1
 
     return collect
+
+
+def _pairs(of: _Evaluate, scope: Scope, names: tuple[str, str]) -> Iterator[Scope]:
+    """The scope with each index and item of a list, or key and value of a map, as the variables."""
+    container = of(scope)
+    if not isinstance(container, (list, Mapping)):
+        raise CelError(NO_OVERLOAD)
+    budget = scope[_BUDGET]
+    for key, value in container.items() if isinstance(container, Mapping) else enumerate(container):
+        _spend(budget)
+        yield {**scope, names[0]: key, names[1]: value}
+
+
+def _spend(budget: list[int]) -> None:
+    budget[0] -= 1
+    if budget[0] < 0:
+        raise CelError("operation cancelled: actual cost limit exceeded")
+
+
+def _variables(node: Call) -> tuple[str, str]:
+    first, second = _variable(node.args[0]), _variable(node.args[1])
+    if first == second:
+        raise CelSyntaxError(f"duplicate variable name: {first}")
+    return first, second
+
+
+def _quantified_pairs(node: Call, names: frozenset[str]) -> _Evaluate:
+    of, pair = _target(node, names), _variables(node)
+    body, kind = _compile(node.args[2], names.union(pair)), node.name
+
+    def judge(scope: Scope) -> Value:
+        scopes = _pairs(of, scope, pair)
+        if kind in ("all", "exists"):
+            return _absorbing(((body, each) for each in scopes), decisive=kind == "exists")
+        return sum(_true(body(each)) for each in scopes) == 1
+
+    return judge
+
+
+def _true(value: Value) -> bool:
+    if not isinstance(value, bool):
+        raise CelError(NO_OVERLOAD)
+    return value
+
+
+def _transformed(node: Call, names: frozenset[str]) -> _Evaluate:
+    of, pair = _target(node, names), _variables(node)
+    bodies = [_compile(arg, names.union(pair)) for arg in node.args[2:]]
+    kind = node.name
+
+    def transform(scope: Scope) -> Value:
+        scopes = _pairs(of, scope, pair)
+        chosen = scopes if len(bodies) == 1 else (each for each in scopes if _true(bodies[0](each)))
+        if kind == "transformList":
+            return [bodies[-1](each) for each in chosen]
+        found: dict[Value, Value] = {}
+        for each in chosen:
+            value = bodies[-1](each)
+            entries = value if kind == "transformMapEntry" else {each[pair[0]]: value}
+            if not isinstance(entries, Mapping):
+                raise CelError(NO_OVERLOAD)
+            for key, item in entries.items():
+                if key in found:
+                    raise CelError(f"insert failed: key {cel_values.text_of(key)} already exists")
+                found[key] = item
+        return found
+
+    return transform
+
+
+def _by_key(one: tuple[Value, Value], other: tuple[Value, Value]) -> int:
+    return cel_values.compare(one[0], other[0])
+
+
+def _sorted_by(node: Call, names: frozenset[str]) -> _Evaluate:
+    of, name = _target(node, names), _variable(node.args[0])
+    body = _compile(node.args[1], names | {name})
+
+    def order(scope: Scope) -> Value:
+        keyed: list[tuple[Value, Value]] = [(body(each), each[name]) for each in _items(of, scope, name)]
+        keyed.sort(key=cmp_to_key(_by_key))
+        return [item for _, item in keyed]
+
+    return order
 
 
 _MACROS: dict[tuple[str, bool, int], Callable[[Call, frozenset[str]], _Evaluate]] = {
@@ -339,6 +422,13 @@ _MACROS: dict[tuple[str, bool, int], Callable[[Call, frozenset[str]], _Evaluate]
     ("all", True, 2): _quantified,
     ("exists", True, 2): _quantified,
     ("exists_one", True, 2): _comprehension,
+    **{(name, True, 3): _quantified_pairs for name in ("all", "exists", "exists_one", "existsOne")},
+    **{
+        (name, True, count): _transformed
+        for name in ("transformList", "transformMap", "transformMapEntry")
+        for count in (3, 4)
+    },
+    ("sortBy", True, 2): _sorted_by,
     ("map", True, 2): _comprehension,
     ("map", True, 3): _comprehension,
     ("filter", True, 2): _comprehension,

@@ -12,6 +12,17 @@ from typing import Any
 
 from hoss.errors import InvalidInput
 from hoss.model.quantity import NANO, Quantity, parse_quantity
+from scheduler_worker.core.devices.cel_formats import FORMATS, NamedFormat, format_text, quoted_text, validate
+from scheduler_worker.core.devices.cel_network import Cidr, Ip, Url, is_valid, parse_cidr, parse_ip, parse_url
+from scheduler_worker.core.devices.cel_time import (
+    FIELDS,
+    WHOLE,
+    field,
+    parse_duration,
+    parse_timestamp,
+    timestamp_of_seconds,
+    whole_units,
+)
 from scheduler_worker.core.devices.cel_values import (
     NO_OVERLOAD,
     NONE,
@@ -22,39 +33,34 @@ from scheduler_worker.core.devices.cel_values import (
     SemanticVersion,
     TypeName,
     Value,
+    arithmetic,
     compare,
     contains,
-    equal,
     kind_of,
-    parse_version,
+    read_version,
+    surely_equal,
     text_of,
     whole,
 )
 
 
-def _version(text: str, *, normalize: bool = False) -> SemanticVersion | None:
-    if normalize:
-        text = text.removeprefix("v")
-        core, sign, rest = re.match(r"([0-9.]*)([-+]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
-        numbers = core.split(".")
-        if len(numbers) <= 3 and all(n.isdigit() and len(n) <= 20 for n in numbers):
-            core = ".".join(str(int(n)) for n in (*numbers, *["0"] * (3 - len(numbers))))
-        text = core + sign + rest
-    return parse_version(text)
+def _version(text: str, *, normalize: bool = False) -> SemanticVersion:
+    return read_version(_normalized(text) if normalize else text)
 
 
-def _no_version(text: str) -> str:
-    """Kubernetes' words for a text that is no version, as far as its parts go."""
-    if not text:
-        return "Version string empty"
-    if text.count(".") < 2:
-        return "No Major.Minor.Patch elements found"
-    for name, number in zip(("major", "minor"), text.split(".", 2), strict=False):
-        if not re.fullmatch("[0-9]+", number, re.ASCII):
-            return f'Invalid character(s) found in {name} number "{number}"'
-        if len(number) > 1 and number[0] == "0":
-            return f'{name.title()} number must not contain leading zeroes "{number}"'
-    return f"{text!r} is no semantic version"
+def _normalized(text: str) -> str:
+    """Without a leading v and leading zeros, and with a minor and a patch number."""
+    parts = [_without_zeros(part) for part in text.removeprefix("v").split(".", 2)]
+    if len(parts) < 3 and re.search("[+-]", parts[-1]):
+        raise CelError("short version cannot contain PreRelease/Build meta data")
+    return ".".join((*parts, *["0"] * (3 - len(parts))))
+
+
+def _without_zeros(part: str) -> str:
+    if len(part) < 2:
+        return part
+    left = part.lstrip("0")
+    return left if left[:1] in tuple("123456789") else f"0{left}"
 
 
 _NO_QUANTITY = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
@@ -75,6 +81,10 @@ def _integer(value: Value, *, unsigned: bool = False) -> int:
             if not math.isfinite(value) or value == -(2.0**63):  # the least integer is no result of this
                 raise CelError(OVERFLOW)
             return whole(int(value), unsigned=unsigned)
+        case "google.protobuf.Duration" if not unsigned:
+            return int(value)
+        case "google.protobuf.Timestamp" if not unsigned:
+            return int(value) // 10**9
         case "string":
             if re.fullmatch(r"[+-]?[0-9]{1,20}", value, re.ASCII):
                 return whole(int(value), unsigned=unsigned)
@@ -193,6 +203,13 @@ def _slice(values: Value, start: int, end: int) -> Value:
     return values[start:end]
 
 
+def _sum(values: Value) -> Value:
+    found = values[0] if values else 0
+    for value in values[1:]:
+        found = arithmetic("+", found, value)
+    return found
+
+
 def _extreme(values: Value, name: str, choose: Callable[[int], bool]) -> Value:
     if not values:
         raise CelError(f"{name} called on empty list")
@@ -201,6 +218,47 @@ def _extreme(values: Value, name: str, choose: Callable[[int], bool]) -> Value:
         if choose(compare(value, found)):
             found = value
     return found
+
+
+def _holds_text(network: Cidr, text: str) -> bool:
+    if not is_valid(parse_ip, text):
+        raise CelError(NO_OVERLOAD)  # as Kubernetes' library says it
+    return network.has(parse_ip(text).address)
+
+
+def _flat(values: Value, depth: int) -> list[Value]:
+    """With the members of lists in place of the lists, so many levels deep."""
+    if depth < 0:
+        raise CelError("level must be non-negative")
+    found: list[Value] = []
+    for value in values:
+        found += _flat(value, depth - 1) if isinstance(value, list) and depth > 0 else [value]
+    return found
+
+
+_LONGEST_RANGE = 1_000_000  # of which each number costs at least 1 of Kubernetes' limit
+
+
+def _range(count: int) -> list[Value]:
+    if count > _LONGEST_RANGE:
+        raise CelError("operation cancelled: actual cost limit exceeded")
+    return list(range(count))
+
+
+def _index_from(text: str, part: str, start: int) -> int:
+    if not part:
+        return start
+    if start < 0:
+        raise CelError(f"index out of range: {start}")
+    return text.find(part, start)
+
+
+def _last_index_to(text: str, part: str, last: int) -> int:
+    if not part:
+        return last
+    if last < 0:
+        raise CelError(f"index out of range: {last}")
+    return text.rfind(part, 0, last + len(part)) if last < len(text) else -1
 
 
 def _value_of(optional: Value) -> Value:
@@ -220,6 +278,35 @@ Overload = tuple[tuple[str, ...], Function]  # kinds of the arguments, the targe
 
 _INT, _STR, _LIST, _ANY, _BOOL = "int", "string", "list", "any", "bool"
 _Q, _V, _OPT = "kubernetes.Quantity", "kubernetes.Semver", "optional_type"
+_IP, _CIDR, _URL, _FORMAT = Ip.kind, Cidr.kind, Url.kind, NamedFormat.kind
+_DURATION, _TIMESTAMP = "google.protobuf.Duration", "google.protobuf.Timestamp"
+
+
+_WRITTEN = re.compile(r"[+-]?0*([0-9]*)(?:\.([0-9]*))?([KMGTPE]i)?(.*)", re.ASCII)
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+def _int64_of(quantity: Quantity) -> int | None:
+    """The number, where Kubernetes' Quantity keeps it as an integer. It keeps as decimals what was written
+    with a fraction, and large numbers with a binary suffix, whole as they may be."""
+    if not quantity.whole or not -(2**63) <= quantity.value < 2**63:
+        return None
+    match = _WRITTEN.fullmatch(quantity.text)
+    if match is None or not quantity.text:
+        return quantity.value
+    digits, fraction, binary, suffix = len(match[1]) or 1, match[2] or "", match[3], match[4]
+    if binary:
+        kept = not fraction and 15 - digits - _BINARY[binary] * 3 // 10 - 1 >= 0
+    else:
+        kept = digits + len(fraction) <= 18 and _scale(suffix) >= len(fraction)
+    return quantity.value if kept else None
+
+
+def _scale(suffix: str) -> int:
+    """The power of ten of a decimal suffix or exponent."""
+    if suffix[:1] in ("e", "E") and len(suffix) > 1:
+        return int(suffix[1:])
+    return 3 * " kMGTPE".find(suffix or " ") if suffix in ("", *"kMGTPE") else -1
 
 
 def _ordering(kind: str, key: Callable[[Value], Any]) -> dict[str, list[Overload]]:
@@ -252,18 +339,31 @@ FUNCTIONS: dict[str, list[Overload]] = {
     "quantity": [((_STR,), lambda t: _need(_quantity(t), _NO_QUANTITY))],
     "isQuantity": [((_STR,), lambda t: _quantity(t) is not None)],
     "semver": [
-        ((_STR,), lambda t: _need(_version(t), _no_version(t))),
-        ((_STR, _BOOL), lambda t, n: _need(_version(t, normalize=n), _no_version(t))),
+        ((_STR,), _version),
+        ((_STR, _BOOL), lambda t, n: _version(t, normalize=n)),
     ],
     "isSemver": [
-        ((_STR,), lambda t: _version(t) is not None),
-        ((_STR, _BOOL), lambda t, n: _version(t, normalize=n) is not None),
+        ((_STR,), lambda t: is_valid(_version, t)),
+        ((_STR, _BOOL), lambda t, n: is_valid(lambda u: _version(u, normalize=n), t)),
     ],
     "sets.contains": [((_LIST, _LIST), lambda a, b: all(contains(a, v) for v in b))],
     "sets.intersects": [((_LIST, _LIST), lambda a, b: any(contains(a, v) for v in b))],
     "sets.equivalent": [
         ((_LIST, _LIST), lambda a, b: all(contains(a, v) for v in b) and all(contains(b, v) for v in a))
     ],
+    "lists.range": [((_INT,), _range)],
+    "strings.quote": [((_STR,), quoted_text)],
+    "duration": [((_STR,), parse_duration), ((_DURATION,), lambda d: d)],
+    "timestamp": [((_STR,), parse_timestamp), ((_INT,), timestamp_of_seconds), ((_TIMESTAMP,), lambda t: t)],
+    "ip": [((_STR,), parse_ip)],
+    "isIP": [((_STR,), lambda t: is_valid(parse_ip, t))],
+    "ip.isCanonical": [((_STR,), lambda t: str(parse_ip(t)) == t)],
+    "cidr": [((_STR,), parse_cidr)],
+    "isCIDR": [((_STR,), lambda t: is_valid(parse_cidr, t))],
+    "url": [((_STR,), parse_url)],
+    "isURL": [((_STR,), lambda t: is_valid(parse_url, t))],
+    "format.named": [((_STR,), lambda n: Optional(FORMATS[n]) if n in FORMATS else NONE)],
+    **{f"format.{name}": [((), lambda found=found: found)] for name, found in FORMATS.items()},
     "optional.of": [((_ANY,), Optional)],
     "optional.none": [((), lambda: NONE)],
     "optional.ofNonZeroValue": [((_ANY,), lambda v: NONE if _is_zero(v) else Optional(v))],
@@ -295,9 +395,43 @@ METHODS: dict[str, list[Overload]] = {
     "join": [((_LIST,), "".join), ((_LIST, _STR), lambda parts, by: by.join(parts))],
     "indexOf": [
         ((_STR, _STR), str.find),
-        ((_LIST, _ANY), lambda items, v: next((i for i, x in enumerate(items) if equal(x, v)), -1)),
+        ((_STR, _STR, _INT), _index_from),
+        ((_LIST, _ANY), lambda items, v: next((i for i, x in enumerate(items) if surely_equal(x, v)), -1)),
     ],
-    "lastIndexOf": [((_STR, _STR), str.rfind)],
+    "lastIndexOf": [
+        ((_STR, _STR), str.rfind),
+        ((_STR, _STR, _INT), _last_index_to),
+        (
+            (_LIST, _ANY),
+            lambda items, v: max((i for i, x in enumerate(items) if surely_equal(x, v)), default=-1),
+        ),
+    ],
+    "format": [((_STR, _LIST), format_text)],
+    "flatten": [((_LIST,), lambda v: _flat(v, 1)), ((_LIST, _INT), _flat)],
+    "family": [((_IP,), lambda ip: ip.address.version)],
+    "isUnspecified": [((_IP,), lambda ip: ip.address.is_unspecified)],
+    "isLoopback": [((_IP,), lambda ip: ip.address.is_loopback)],
+    "isLinkLocalMulticast": [((_IP,), lambda ip: ip.is_link_local_multicast)],
+    "isLinkLocalUnicast": [((_IP,), lambda ip: ip.is_link_local)],
+    "isGlobalUnicast": [((_IP,), lambda ip: ip.is_global_unicast)],
+    "containsIP": [
+        ((_CIDR, _IP), lambda net, ip: net.has(ip.address)),
+        ((_CIDR, _STR), _holds_text),
+    ],
+    "containsCIDR": [
+        ((_CIDR, _CIDR), lambda net, other: net.contains(other)),
+        ((_CIDR, _STR), lambda net, t: net.contains(parse_cidr(t))),
+    ],
+    "ip": [((_CIDR,), lambda net: Ip(net.address))],
+    "prefixLength": [((_CIDR,), lambda net: net.bits)],
+    "masked": [((_CIDR,), lambda net: net.masked)],
+    "getScheme": [((_URL,), lambda url: url.scheme)],
+    "getHost": [((_URL,), lambda url: url.host)],
+    "getHostname": [((_URL,), lambda url: url.hostname)],
+    "getPort": [((_URL,), lambda url: url.port)],
+    "getEscapedPath": [((_URL,), lambda url: url.escaped_path)],
+    "getQuery": [((_URL,), lambda url: url.parameters)],
+    "validate": [((_FORMAT, _STR), validate)],
     "isSorted": [((_LIST,), _in_order)],
     "distinct": [((_LIST,), _distinct)],
     "reverse": [((_LIST,), lambda v: v[::-1])],
@@ -305,15 +439,13 @@ METHODS: dict[str, list[Overload]] = {
     "sort": [((_LIST,), lambda v: sorted(v, key=cmp_to_key(compare)))],
     "min": [((_LIST,), lambda v: _extreme(v, "min", lambda order: order < 0))],
     "max": [((_LIST,), lambda v: _extreme(v, "max", lambda order: order > 0))],
-    "sum": [((_LIST,), lambda v: sum(v) if v and isinstance(v[0], float) else whole(sum(v)))],
+    "sum": [((_LIST,), _sum)],
     "major": [((_V,), lambda v: v.major)],
     "minor": [((_V,), lambda v: v.minor)],
     "patch": [((_V,), lambda v: v.patch)],
     "sign": [((_Q,), lambda q: int(q.nano > 0) - int(q.nano < 0))],
-    "isInteger": [((_Q,), lambda q: q.whole and abs(q.value) < 2**63)],
-    "asInteger": [
-        ((_Q,), lambda q: whole(q.value) if q.whole else _need(None, "cannot convert value to integer"))
-    ],
+    "isInteger": [((_Q,), lambda q: _int64_of(q) is not None)],
+    "asInteger": [((_Q,), lambda q: _need(_int64_of(q), "cannot convert value to integer"))],
     "asApproximateFloat": [((_Q,), lambda q: q.nano / NANO)],
     "add": [((_Q, _Q), lambda a, b: _moved(a, b, 1)), ((_Q, _INT), lambda a, b: _moved(a, b, 1))],
     "sub": [((_Q, _Q), lambda a, b: _moved(a, b, -1)), ((_Q, _INT), lambda a, b: _moved(a, b, -1))],
@@ -324,6 +456,10 @@ METHODS: dict[str, list[Overload]] = {
 }
 for _name, _overloads in _ordering(_Q, lambda q: q.nano).items():
     METHODS[_name] = _overloads + _ordering(_V, lambda v: v.order)[_name]
+for _name in FIELDS:
+    METHODS[_name] = [((_TIMESTAMP,), field(_name)), ((_TIMESTAMP, _STR), field(_name))]
+    if _name in WHOLE:
+        METHODS[_name].append(((_DURATION,), whole_units(_name)))
 
 
 def call(overloads: list[Overload], args: list[Value]) -> Value:

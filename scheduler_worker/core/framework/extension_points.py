@@ -115,8 +115,8 @@ class Refusals:
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A filter that cannot judge a pod on some nodes. If one of these passes the filters before it, the pod
-    is not placed at all (as in kube-scheduler). Or a score that cannot be computed: then the pod is not placed
-    where it would have a choice."""
+    is not placed at all (as in kube-scheduler). Or a score that cannot be computed: then the pod is not
+    placed where it would have a choice."""
 
     plugin: str
     texts: Mapping[int, str]  # why, by node; not empty

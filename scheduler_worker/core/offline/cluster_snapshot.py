@@ -16,6 +16,10 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable, compile_demand
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
 
+# Devices that a search on one node looks at, at most. One that takes ten seconds, as long as kube-scheduler's
+# may, stops no one here.
+_MOST_TRIES = 2_000_000
+
 
 class ClusterSnapshot:
     """The cluster's nodes, numbered in the given order, with its pods. Pods on unknown nodes are left out."""
@@ -26,6 +30,7 @@ class ClusterSnapshot:
         self.cache.apply_feed(_snapshot(cluster))
         self.cache.pod_index.set_namespaces(cluster.namespaces)
         self.cache.storage.replace(cluster.storage)
+        self.cache.devices.most_tries = _MOST_TRIES
         self.cache.devices.replace(cluster.devices, cluster.read_at)
         self.demands = DemandTable(self.cache.schema, self.cache.catalogue.images, self.cache.pod_index)
         self.demands.set_device_resources(frozenset(self.cache.devices.extended_resources))

@@ -63,6 +63,29 @@ def test_for_a_pod_that_fits_nowhere_it_says_who_would_have_to_go(explain):
     assert document["preemption"]["victims"] == ["old"]
 
 
+NODE = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("case", "problem"),
+    [
+        ({"nodes": []}, "case.pod: is missing; a case about nodes has the pod that they are judged for"),
+        ({"nodes": "n", "pod": {}}, "cluster.nodes: is 'n', where a list belongs"),
+        (
+            {"nodes": [NODE] * 2, "pod": {}},
+            "case.nodes: has the node 'n' twice; give each",
+        ),
+        ({"quantity": 5}, "case.quantity: is 5, where a string belongs"),
+    ],
+    ids=["no pod", "nodes that are no list", "a node twice", "a number as a quantity"],
+)
+def test_a_case_that_is_none_says_what_is_wrong_and_where(explain, case, problem):
+    result = explain("--cases", "cases", cases=json.dumps({"id": "bad", **case}))
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    assert problem in json.loads(result.stdout)["error"]
+
+
 def test_cases_of_all_kinds_are_answered_line_by_line_and_a_bad_one_stops_nothing(explain):
     cases = [
         {"id": "q", "quantity": "1500m", "want": {}},

@@ -10,6 +10,7 @@ from conformance.live_path import live_worker
 from hoss.model.cluster import Cluster, DeviceUpdate, ObjectKey
 from hoss.model.device_usage import DeviceUsage
 from hoss.model.devices import (
+    NOT_ALLOCATABLE,
     Allocation,
     ClaimConstraint,
     ClaimRequest,
@@ -145,12 +146,26 @@ def test_an_amount_of_a_shared_device_is_rounded_up_to_what_its_policy_has(polic
 
 
 def test_a_search_without_end_is_given_up():
+    """31 requests for any of 30 devices."""
+    requests = [exactly(f"r{i}") for i in range(31)]
+    devices = [Device(f"gpu-{i:02}") for i in range(30)]
+    found = allocate([ClaimShape(tuple(requests))], offered(*devices))
+    assert found.reason == TIMED_OUT
+
+
+def test_a_long_search_ends_where_one_request_has_too_few_devices_alone():
     """30 requests for any of 31 devices, and one for a device of which there is none."""
     requests = [exactly(f"r{i}") for i in range(30)]
     none = exactly("none", selectors=("device.attributes['d'].id == 99",))
     devices = [Device(f"gpu-{i:02}", attributes=(("id", i),)) for i in range(31)]
     found = allocate([ClaimShape((*requests, none))], offered(*devices))
-    assert found.reason == TIMED_OUT
+    assert found.reason == NOT_ALLOCATABLE
+    assert found.tries == 500
+    # An expression that fails at a device may end the search in an error first: it goes on.
+    fails = exactly("none", selectors=("device.attributes['d'].id == 99 && device.attributes['d'].none",))
+    other = exactly("none", selectors=("device.attributes['d'].odd",))
+    assert allocate([ClaimShape((*requests, fails))], offered(*devices)).reason == NOT_ALLOCATABLE
+    assert allocate([ClaimShape((*requests, none, other))], offered(*devices)).reason == TIMED_OUT
 
 
 def held(name, *devices):
