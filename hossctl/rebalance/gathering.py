@@ -47,7 +47,7 @@ REASONS = (
     "its requests have changed since it was placed",
     "it uses volumes or claimed devices, and a plan does not know on which nodes these are",
 )
-TIED_WAITING = "it uses volumes or claims devices, and a plan does not know on which nodes these are"
+_UNKNOWN = "it uses volumes or claims devices, and a plan does not know on which nodes these are"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ async def gather(clients: Clients) -> Gathered:
                 template.spec,
                 pods,
                 together=min(minimum[name], pods),
-                unknown=TIED_WAITING if is_tied(template.spec) else "",
+                unknown=unknown_of(template.spec),
             )
             for (name, template), pods in waiting.items()
         ),
@@ -194,6 +194,11 @@ def _reason(pod: KnownPod, reasons: dict[str, None]) -> int:
 def is_tied(spec: PodSpec) -> bool:
     """Whether the pod can be on some nodes only, and what says on which is told to workers alone."""
     return spec.volumes is not None or spec.claims is not None
+
+
+def unknown_of(spec: PodSpec) -> str:
+    """See WaitingPods."""
+    return _UNKNOWN if is_tied(spec) else ""
 
 
 def why_fixed(pod: KnownPod) -> Fixed:

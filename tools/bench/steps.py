@@ -38,7 +38,9 @@ from dispatcher.core.queue.pressure import PressureLimits
 from dispatcher.core.workers.reports import Heartbeat
 from dispatcher.journal.checkpointer import Checkpointer
 from dispatcher.journal.memory import MemoryJournal
+from dispatcher.ledger.moving import Mover
 from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.ledger.rebinding import Rebinding
 from dispatcher.ports import Knowledge, LedgerMarks, LedgerPort, PodLocations, ReservationColumns
 from dispatcher.recovery import recover
 from dispatcher.runtime import Link, Runtime, in_turns
@@ -141,7 +143,8 @@ class _Dispatcher:
         checkpointer = Checkpointer(self.runtime)
         self.admission = Admission(self.runtime, objects, checkpointer, rng=random.Random(1))
         self.nodes = ClusterNodes()
-        self.queries = Queries(self.runtime, self.nodes, cast("Any", None))
+        mover = Mover(self.runtime, self.nodes, Rebinding(self.runtime, self.nodes))
+        self.queries = Queries(self.runtime, self.nodes, cast("Any", None), mover)
 
     async def submit(self, request: pb.SubmitRequest) -> Rows:
         """Accept pods; returns the rows of all that are there then."""

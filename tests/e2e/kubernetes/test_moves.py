@@ -215,6 +215,7 @@ def test_the_place_is_free_at_once_when_the_pod_s_controller_is_scaled_down(
     merge = {"Content-Type": "application/merge-patch+json"}
     api("PATCH", f"{REPLICA_SETS}/web", {"spec": {"replicas": 0}}, **merge)
     assert "its ReplicaSet web wants no more than the 0 pods that it has" in await_state(cluster, "Refused")
+    api("DELETE", f"{REPLICA_SETS}/web")  # other tests have one of their own
     wait_until(lambda: not requested(cluster, "n2").get("cpu"), "nothing is reserved on the target")
     api.delete_pod("web-a")
     await_agreement(api, cluster)
@@ -249,7 +250,7 @@ def test_pods_that_nobody_would_make_anew_are_not_evicted(
     of_gang = {"hoss.dev/min-available": "2", "hoss.dev/movable": "true"}
     for name in ("gang-a", "gang-b"):
         create_web(api, name, cpu="100m", annotations=of_gang)
-    for name in names:
+    for name in (*names, "gang-a", "gang-b"):
         assert placed(api, name) == "n1"
     api.create_node("n2", cpu="4")
     wait_until(lambda: "n2" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
