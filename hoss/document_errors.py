@@ -34,6 +34,16 @@ def describe_validation(error: ValidationError, model: type[BaseModel], *, most:
     return "\n  ".join((f"{len(lines):,} problems:", *shown, *more))
 
 
+def describe_value(error: ValidationError, annotation: Any, limits: Sequence[Any] = ()) -> str:
+    """What is wrong with a value that is not part of a document: one of that type, with limits of
+    annotated_types."""
+    details = error.errors(include_url=False)[0]
+    place = _Place(annotation, limits)
+    of_list = details["loc"] and isinstance(details["loc"][0], int)
+    inner = (place.inner(0) or place) if of_list else place
+    return _Problem("", details["type"], details.get("input"), None, inner, of_alternative=False).told()
+
+
 @dataclass(frozen=True, slots=True)
 class _Problem:
     """One of pydantic's problems, at its place in the model."""
@@ -47,10 +57,10 @@ class _Problem:
 
     def sentence(self) -> str:
         """The path, and what is wrong there."""
-        text = self._text()
-        return f"{self.path}: {text}" if self.path else text
+        return f"{self.path}: {self.told()}" if self.path else self.told()
 
-    def _text(self) -> str:
+    def told(self) -> str:
+        """What is wrong, without the path."""
         if self.kind == "missing":
             return f"is missing; {self.place.words()} belongs there"
         if self.kind == "extra_forbidden":
@@ -59,7 +69,7 @@ class _Problem:
             return f"is no field here{did_you_mean(written, names) or f'; there are {_listed(names)}'}"
         if self.kind == "json_invalid":
             return f"is no JSON: {self.cause}"
-        if self.kind == "value_error":
+        if self.kind == "value_error" and self.cause is not None:
             text, shown = str(self.cause), quoted(self.given)
             whole = isinstance(self.given, (dict, list, tuple, BaseModel)) or shown in text
             return text if whole else f"{text} (given: {shown})"
