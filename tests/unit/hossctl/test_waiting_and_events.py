@@ -49,7 +49,7 @@ def test_when_the_time_is_over_it_says_what_is_missing(hoss, a_pod):
     late = hoss("wait", "--for", "bound", "pod/web-0", "job/web", "--timeout", "0.01s")
     assert late.exit_code == 1
     assert "pod/web-0 is not bound after 10ms: unschedulable: 0/2 nodes are available" in late.stderr
-    assert "job/web is not bound after 0.01s: 2 of 3 pods are bound, 1 unschedulable (" in late.stderr
+    assert "job/web is not bound after 10ms: 2 of 3 pods are bound, 1 unschedulable (" in late.stderr
     items = hoss("wait", "--for", "deleted", "job/web", "--timeout", "0", "-o", "json")
     assert '"reached": false' in items.stdout
 
