@@ -153,10 +153,12 @@ def test_a_dry_run_sends_nothing_and_says_what_would_become_of_everything(hoss, 
 
 
 def test_a_dry_run_of_a_large_job_reads_names_instead_of_asking_for_each(hoss, a_pod, monkeypatch, tmp_path):
-    (tmp_path / "large.yaml").write_text(MANIFESTS.replace("parallelism: 3", "parallelism: 3000"))
+    (tmp_path / "large.yaml").write_text(MANIFESTS.replace("parallelism: 3", "parallelism: 9000000"))
     monkeypatch.setattr(type(hoss.dispatcher), "get_pod", None)
     assert hoss("submit", "-f", "large.yaml", "--dry-run").exit_code == 0
-    hoss.dispatcher.pods = [a_pod("j-2999")]
+    hoss.dispatcher.pods = [a_pod("j-9000000"), a_pod("j-007"), a_pod("jj-1")]
+    assert hoss("submit", "-f", "large.yaml", "--dry-run").exit_code == 0
+    hoss.dispatcher.pods += [a_pod("j-8999999"), a_pod("j-2999")]
     told = hoss("submit", "-f", "large.yaml", "--dry-run").stderr
     assert "job/j would be refused: pod j-2999 is there already" in told
 
