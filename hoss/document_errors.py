@@ -34,6 +34,31 @@ def describe_validation(error: ValidationError, model: type[BaseModel], *, most:
     return "\n  ".join((f"{len(lines):,} problems:", *shown, *more))
 
 
+def truth_for_number(fields: object, model: type[BaseModel]) -> str:
+    """The first place of a document with a truth value where a number belongs; "" without one. YAML reads
+    `yes` and `on` as true, and pydantic reads true as 1."""
+    return _truth_for_number(fields, _Place(model), "")
+
+
+def _truth_for_number(value: object, place: "_Place", path: str) -> str:
+    if isinstance(value, bool):
+        wrong = place.counts()
+        return f"{path}: is {_written(value)}, where {place.words()} belongs" if wrong else ""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for part, inner in items:
+        below = place.inner(part) if isinstance(inner, (bool, dict, list)) else None
+        if below is not None and (problem := _truth_for_number(inner, below, _path(path, part))):
+            return problem
+    return ""
+
+
+def _path(outer: str, part: object) -> str:
+    """The path of a field, an item or a value below another one."""
+    if isinstance(part, str) and part.replace("-", "_").isidentifier():
+        return f"{outer}.{part}" if outer else part
+    return f"{outer}[{part}]"
+
+
 def describe_value(error: ValidationError, annotation: Any, limits: Sequence[Any] = ()) -> str:
     """What is wrong with a value that is not part of a document: one of that type, with limits of
     annotated_types."""
@@ -98,9 +123,7 @@ def _located(details: Any, model: type[BaseModel]) -> _Problem:
         if part == _KEY:
             place = _Place(str)
         elif (inner := place.inner(part)) is not None:
-            plain = isinstance(part, str) and part.replace("-", "_").isidentifier()
-            path = f"{path}.{part}" if plain and path else str(part) if plain else f"{path}[{part}]"
-            place, of_alternative = inner, False
+            place, path, of_alternative = inner, _path(path, part), False
         elif details["type"] == "extra_forbidden" and part == details["loc"][-1]:
             path = f"{path}.{part}" if path else str(part)
         else:  # pydantic's name of one of the types that the field may have
@@ -140,6 +163,11 @@ class _Place:
     def names(self) -> tuple[str, ...]:
         """The texts that belong there, where these are a few."""
         return tuple(name for one in self.alternatives() for name in one.own_names())
+
+    def counts(self) -> bool:
+        """Whether numbers belong there, and no truth value."""
+        types = {one.annotation for one in self.alternatives()}
+        return bool(types & {int, float}) and bool not in types
 
     def words(self) -> str:
         """What belongs there."""
