@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hoss.document_errors import describe_validation
+from hoss.document_errors import describe_validation, truth_for_number
 from hoss.errors import ConfigError, InvalidInput, quoted
 
 _GROUP = "hoss.dev/"
@@ -56,6 +56,8 @@ def parse_document(text: str, kind: str, model: type[DocumentT], *, where: str) 
             raise ConfigError(_mismatch(given, expected), where=f"{where}: {name}")
     if "metadata" not in model.model_fields:
         fields.pop("metadata", None)
+    if problem := truth_for_number(fields, model):
+        raise ConfigError(problem, where=where)
     try:
         return model.model_validate(fields)
     except ValidationError as exc:

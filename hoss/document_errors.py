@@ -34,6 +34,41 @@ def describe_validation(error: ValidationError, model: type[BaseModel], *, most:
     return "\n  ".join((f"{len(lines):,} problems:", *shown, *more))
 
 
+def truth_for_number(fields: object, model: type[BaseModel]) -> str:
+    """The first place of a document with a truth value where a number belongs; "" without one. YAML reads
+    `yes` and `on` as true, and pydantic reads true as 1."""
+    return _truth_for_number(fields, _Place(model), "")
+
+
+def _truth_for_number(value: object, place: "_Place", path: str) -> str:
+    if isinstance(value, bool):
+        wrong = place.counts()
+        return f"{path}: is {_written(value)}, where {place.words()} belongs" if wrong else ""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for part, inner in items:
+        below = place.inner(part) if isinstance(inner, (bool, dict, list)) else None
+        if below is not None and (problem := _truth_for_number(inner, below, _path(path, part))):
+            return problem
+    return ""
+
+
+def _path(outer: str, part: object) -> str:
+    """The path of a field, an item or a value below another one."""
+    if isinstance(part, str) and part.replace("-", "_").isidentifier():
+        return f"{outer}.{part}" if outer else part
+    return f"{outer}[{part}]"
+
+
+def describe_value(error: ValidationError, annotation: Any, limits: Sequence[Any] = ()) -> str:
+    """What is wrong with a value that is not part of a document: one of that type, with limits of
+    annotated_types."""
+    details = error.errors(include_url=False)[0]
+    place = _Place(annotation, limits)
+    of_list = details["loc"] and isinstance(details["loc"][0], int)
+    inner = (place.inner(0) or place) if of_list else place
+    return _Problem("", details["type"], details.get("input"), None, inner, of_alternative=False).told()
+
+
 @dataclass(frozen=True, slots=True)
 class _Problem:
     """One of pydantic's problems, at its place in the model."""
@@ -47,10 +82,10 @@ class _Problem:
 
     def sentence(self) -> str:
         """The path, and what is wrong there."""
-        text = self._text()
-        return f"{self.path}: {text}" if self.path else text
+        return f"{self.path}: {self.told()}" if self.path else self.told()
 
-    def _text(self) -> str:
+    def told(self) -> str:
+        """What is wrong, without the path."""
         if self.kind == "missing":
             return f"is missing; {self.place.words()} belongs there"
         if self.kind == "extra_forbidden":
@@ -59,7 +94,7 @@ class _Problem:
             return f"is no field here{did_you_mean(written, names) or f'; there are {_listed(names)}'}"
         if self.kind == "json_invalid":
             return f"is no JSON: {self.cause}"
-        if self.kind == "value_error":
+        if self.kind == "value_error" and self.cause is not None:
             text, shown = str(self.cause), quoted(self.given)
             whole = isinstance(self.given, (dict, list, tuple, BaseModel)) or shown in text
             return text if whole else f"{text} (given: {shown})"
@@ -88,9 +123,7 @@ def _located(details: Any, model: type[BaseModel]) -> _Problem:
         if part == _KEY:
             place = _Place(str)
         elif (inner := place.inner(part)) is not None:
-            plain = isinstance(part, str) and part.replace("-", "_").isidentifier()
-            path = f"{path}.{part}" if plain and path else str(part) if plain else f"{path}[{part}]"
-            place, of_alternative = inner, False
+            place, path, of_alternative = inner, _path(path, part), False
         elif details["type"] == "extra_forbidden" and part == details["loc"][-1]:
             path = f"{path}.{part}" if path else str(part)
         else:  # pydantic's name of one of the types that the field may have
@@ -130,6 +163,11 @@ class _Place:
     def names(self) -> tuple[str, ...]:
         """The texts that belong there, where these are a few."""
         return tuple(name for one in self.alternatives() for name in one.own_names())
+
+    def counts(self) -> bool:
+        """Whether numbers belong there, and no truth value."""
+        types = {one.annotation for one in self.alternatives()}
+        return bool(types & {int, float}) and bool not in types
 
     def words(self) -> str:
         """What belongs there."""

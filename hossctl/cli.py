@@ -304,9 +304,31 @@ class CommandTable(TyperGroup):
         except HossError as exc:
             report(exc)
             raise typer.Exit(exit_code(exc)) from exc
+        except typer.BadParameter as exc:
+            if (problem := _wrong_option(exc)) is None:
+                raise
+            report(problem)
+            raise typer.Exit(EXIT_BAD_INPUT) from exc
         except BrokenPipeError:
             _discard_output()
             raise typer.Exit from None
+
+
+def _wrong_option(error: typer.BadParameter) -> InvalidInput | None:
+    """Typer's refusal of a value, in our words instead of pydantic's; None where it is no such refusal."""
+    from annotated_types import Ge, Le  # noqa: PLC0415 - after a wrong option alone
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from hoss.document_errors import describe_value  # noqa: PLC0415
+
+    option: Any = error.param
+    if option is None or not isinstance(error.__cause__, ValidationError):
+        return None
+    least, most = getattr(option, "min", None), getattr(option, "max", None)
+    limits = [*([] if least is None else [Ge(least)]), *([] if most is None else [Le(most)])]
+    text = describe_value(error.__cause__, option.type_descriptor.annotation, limits)
+    name = option.opts[-1] if option.param_type_name == "option" else option.name.upper()
+    return InvalidInput(text, where=name)
 
 
 def flush_output() -> None:

@@ -151,8 +151,8 @@ async def _set_nodes(endpoints: Endpoints, names: list[str], *, closed: bool) ->
 async def _set_node(client: "ResolverClient", name: str, *, closed: bool) -> Document:
     try:
         node = (await client.cordon_node(name, closed)).node
-    except NotFound as exc:
-        return {"kind": "Node", "name": name, "error": exc.text}
+    except NotFound:
+        return {"kind": "Node", "name": name, "error": _missing("nodes")}
     return {"kind": "Node", "name": name, "state": "Cordoned" if node.unschedulable else "Ready"}
 
 
@@ -166,8 +166,12 @@ async def _set_worker(client: "DispatcherClient", name: str, state: str) -> Docu
 
     try:
         return worker_document(await client.set_worker_state(name, state))
-    except NotFound as exc:
-        return {"kind": "Worker", "name": name, "error": exc.text}
+    except NotFound:
+        return {"kind": "Worker", "name": name, "error": _missing("workers")}
+
+
+def _missing(kind: str) -> str:
+    return f"is not there; `hoss get {kind}` lists those that are"
 
 
 def _report(changed: list[Document], output: Format) -> None:

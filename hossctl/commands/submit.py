@@ -135,7 +135,8 @@ def _checked(endpoints: Endpoints, given: "_Given") -> Document:
         "objects": [{"object": str(key_of(item)), "result": "valid"} for item in objects],
     }
     try:
-        met = run_async(_met(endpoints, given))
+        with announced("looking names up"):
+            met = run_async(_met(endpoints, given))
     except (TransportError, AccessDenied) as exc:
         return {**found, "unchecked": str(exc)}
     for workload, refusal in zip(found["workloads"], met.refusals, strict=True):

@@ -9,6 +9,7 @@ from hoss.errors import InvalidInput
 from hossctl.cli import EXIT_FAILED, EXIT_INTERRUPTED, run_async
 from hossctl.console import Document, Format, print_document, print_rows, say
 from hossctl.endpoints import Endpoints, clients_of
+from hossctl.figures import written_duration
 from hossctl.kinds import ALL, Kind, Query, read_kind
 from hossctl.options import (
     AllNamespaces,
@@ -84,7 +85,7 @@ def wait_for(
     found = run_async(run())
     if output.for_people:
         for state in found:
-            missing = "" if state["reached"] else f" after {timeout}: {state['remark']}"
+            missing = "" if state["reached"] else f" after {written_duration(seconds)}: {state['remark']}"
             say(f"{state['object']} is {'not ' if missing else ''}{wanted.value}{missing}")
     else:
         print_document({"kind": "List", "items": found}, output)

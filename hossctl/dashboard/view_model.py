@@ -39,7 +39,7 @@ SHOWN_MS = 300_000  # of the curves, in every first message
 MOST_TIMELINE_BARS = 4000  # of a reply
 _MOST_TIMELINE_SECONDS = 3600.0
 
-NO_DISPATCHER = "no dispatcher answers; one takes over, or starts again"
+NO_DISPATCHER = "No dispatcher answers; one takes over, or starts again"
 
 
 class ViewModel:

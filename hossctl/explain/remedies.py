@@ -70,6 +70,13 @@ def _lacks(node: NodeNow, requests: dict[str, int]) -> dict[str, int]:
     }
 
 
+def _has_room(spec: PodSpec, node: NodeNow) -> bool:
+    """Whether the pod may be on the node by name and labels, and its amounts fit: else to take a taint or a
+    cordon away does not help."""
+    fits = not _lacks(node, {resource: amount for resource, amount in spec.requests if amount})
+    return fits and spec.selects(dict(node.spec.labels), node.spec.name)
+
+
 def _cards(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG001 - as all
     devices = spec.devices
     if devices is None:
@@ -81,7 +88,7 @@ def _taints(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:
     tainted: dict[tuple[Taint, ...], list[str]] = {}
     for node in nodes:
         taints = tuple(untolerated(spec, node.spec.taints))
-        if taints:
+        if taints and not node.spec.unschedulable and _has_room(spec, node):
             tainted.setdefault(taints, []).append(node.spec.name)
     most = sorted(tainted.items(), key=lambda entry: -len(entry[1]))[:_NAMED]
     return [
@@ -91,8 +98,12 @@ def _taints(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:
     ] or ["a node whose taints it tolerates"]
 
 
-def _cordons(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:  # noqa: ARG001 - as all
-    names = [node.spec.name for node in nodes if node.spec.unschedulable]
+def _cordons(spec: PodSpec, nodes: Sequence[NodeNow]) -> list[str]:
+    names = [
+        node.spec.name
+        for node in nodes
+        if node.spec.unschedulable and not untolerated(spec, node.spec.taints) and _has_room(spec, node)
+    ]
     return [f"the uncordoning of {_one_of(names)}" if names else "a node that is not cordoned"]
 
 

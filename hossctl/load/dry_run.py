@@ -3,8 +3,8 @@
 Names are looked up as the dispatcher checks them: a job's name among jobs, and a pod's among all pods, also
 those of jobs, NAME-0 and on. Between the look and a submission others may submit."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hoss.errors import NotFound
@@ -65,30 +65,57 @@ def _change(present: object | None, wanted: object) -> str:
 async def _refusals(client: "DispatcherClient", workloads: Sequence[Workload]) -> list[str]:
     spaces = {_space(workload) for workload in workloads if _is_job(workload)}
     jobs = {(job.namespace, job.name) for space in sorted(spaces) for job in await client.list_jobs(space)}
-    pods = await _taken(client, {name for workload in workloads for name in _pod_names(workload)})
+    pods = await _taken(client, workloads)
     return [_refusal(workload, jobs, pods) for workload in workloads]
 
 
-def _refusal(workload: Workload, jobs: Collection[_PodName], pods: Collection[_PodName]) -> str:
-    if _is_job(workload) and (_space(workload), workload.name) in jobs:
+def _refusal(workload: Workload, jobs: Collection[_PodName], pods: "_TakenNames") -> str:
+    name = (_space(workload), workload.name)
+    if not _is_job(workload):
+        return "it is there already" if name in pods.names else ""
+    if name in jobs:
         return "it is there already"  # and so are its pods
-    taken = next((name for name in _pod_names(workload) if name in pods), None)
-    if taken is None:
-        return ""
-    return f"pod {taken[1]} is there already" if _is_job(workload) else "it is there already"
+    ordinal = pods.least_ordinals.get(name, workload.replicas)
+    return f"pod {workload.name}-{ordinal} is there already" if ordinal < workload.replicas else ""
 
 
-async def _taken(client: "DispatcherClient", names: Collection[_PodName]) -> set[_PodName]:
-    """Those that pods have."""
-    if len(names) > _MOST_QUESTIONS:
-        spaces = {space for space, _ in names}
-        return {(pod.namespace, pod.name) for space in spaces async for pod in client.list_pods(space)}
-    return {name for name in names if await _is_there(client, name)}
+@dataclass(slots=True)
+class _TakenNames:
+    """Names of living pods, of those that could be in the way."""
+
+    names: set[_PodName] = field(default_factory=set)
+    # Of names such as web-3, by namespace and stem: the least number.
+    least_ordinals: dict[_PodName, int] = field(default_factory=dict)
+
+    def add(self, space: str, name: str, bare: Collection[_PodName], jobs: Collection[_PodName]) -> None:
+        """Note a pod's name if it is one of the bare pods, or of a pod of one of the jobs."""
+        if (space, name) in bare:
+            self.names.add((space, name))
+        stem, _, digits = name.rpartition("-")
+        job = (space, stem)
+        if job in jobs and digits.isdecimal() and str(int(digits)) == digits:
+            self.least_ordinals[job] = min(int(digits), self.least_ordinals.get(job, int(digits)))
 
 
-async def _is_there(client: "DispatcherClient", name: _PodName) -> bool:
+async def _taken(client: "DispatcherClient", workloads: Sequence[Workload]) -> _TakenNames:
+    bare = {(_space(workload), workload.name) for workload in workloads if not _is_job(workload)}
+    jobs = {(_space(workload), workload.name) for workload in workloads if _is_job(workload)}
+    taken = _TakenNames()
+    if sum(workload.replicas for workload in workloads) > _MOST_QUESTIONS:
+        for wanted in sorted({space for space, _ in bare | jobs}):
+            async for pod in client.list_pods(wanted):
+                taken.add(pod.namespace, pod.name, bare, jobs)
+        return taken
+    for workload in workloads:
+        for name in _pod_names(workload):
+            if await _is_there(client, _space(workload), name):
+                taken.add(_space(workload), name, bare, jobs)
+    return taken
+
+
+async def _is_there(client: "DispatcherClient", namespace: str, name: str) -> bool:
     try:
-        await client.get_pod(*name)
+        await client.get_pod(namespace, name)
     except NotFound:
         return False
     return True
@@ -102,7 +129,7 @@ def _space(workload: Workload) -> str:
     return workload.template.spec.namespace
 
 
-def _pod_names(workload: Workload) -> list[_PodName]:
+def _pod_names(workload: Workload) -> Iterable[str]:
     if not _is_job(workload):
-        return [(_space(workload), workload.name)]
-    return [(_space(workload), f"{workload.name}-{ordinal}") for ordinal in range(workload.replicas)]
+        return (workload.name,)
+    return (f"{workload.name}-{ordinal}" for ordinal in range(workload.replicas))

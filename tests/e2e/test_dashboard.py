@@ -112,7 +112,7 @@ def test_a_load_a_workers_death_and_a_reconnect(page, cluster):
     cluster.kill("dispatcher")
     page.until(lambda: page.link() == "away", "the page to say that no dispatcher answers")
     assert page.text("#link") == "Reconnecting"
-    assert "no dispatcher answers" in page.text("#notice")
+    assert "No dispatcher answers" in page.text("#notice")
     assert page.text("#f-bound") == "4,000"  # what was known stays to be read
     cluster.start_dispatcher()
     page.until(lambda: page.link() == "live", "the connection to come back")

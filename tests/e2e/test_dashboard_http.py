@@ -160,6 +160,7 @@ async def test_a_job_and_a_worker_have_pages_with_what_happened(http):
     job = await _json(http, "/api/jobs/default/web-0")
     assert (job["replicas"], job["bound"]) == (30, 30)
     assert {step["pods"] for step in job["steps"] if step["phase"] == "Bound"} == {30}
+    assert "bound" in {step["text"] for step in job["steps"]}
     worker = await _json(http, "/api/workers/w1")
     assert (worker["state"], worker["bound"]) == ("Ready", 30)
     assert worker["steps"][0]["state"] == "Ready"

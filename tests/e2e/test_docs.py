@@ -65,6 +65,9 @@ WHY_NOT = {
     "docs/operations/upgrade.md": {
         r"^hoss ledger restore FILE$": "needs an empty ledger; tests/e2e/test_rebuild.py has one",
     },
+    "docs/python.md": {
+        r"^hoss up": "a platform runs already; tests/e2e/test_readme.py runs the document's blocks on one",
+    },
     "docs/reliability.md": {
         r"^python -m tools.simulation --seed": (
             "a seed of an earlier day; tests/simulation/test_simulation.py has one"

@@ -318,3 +318,28 @@ def test_replay_names_the_missing_column(hoss, tmp_path):
 def test_completion_is_a_script_that_asks_hoss(hoss):
     for shell in ("bash", "zsh", "fish"):
         assert "_HOSS_COMPLETE" in hoss("completion", shell).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["up", "--nodes", "many"], "--nodes: is 'many', where a whole number of at least 0 belongs"),
+        (["up", "--nodes", "-1"], "--nodes: is '-1', where a whole number of at least 0 belongs"),
+        (["up", "--trace", "2"], "--trace: is '2', where a number from 0 to 1 belongs"),
+        (["logs", "--tail", "1.5"], "--tail: is '1.5', where a whole number of at least 0 belongs"),
+        (
+            ["demo", "-o", "jsn"],
+            "--output: is 'jsn', where table, wide, json, yaml or name belongs; did you mean 'json'?",
+        ),
+        (["completion", "tcsh"], "SHELL: is 'tcsh', where bash, zsh or fish belongs"),
+        (
+            ["plugin", "check", "a.py", "--timeout", "soon"],
+            "--timeout: is 'soon', where a number of at least 0.1 belongs",
+        ),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_told_in_our_words(hoss, arguments, problem):
+    result = hoss(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {problem}")
+    assert result.stderr.count("\n") == 1

@@ -57,6 +57,11 @@ def test_a_directory_stands_for_its_document_and_the_policy_is_beside_it(tmp_pat
         ("pools: [{name: a}, {name: a}]", "pools must differ in name; given more than once: a"),
         ("pools: [{name: A}]", "pools[0].name: is 'A', where a name of at most 50"),
         ("pools: [{name: a, count: -1}]", "pools[0].count: is -1, where a whole number from 0"),
+        ("pools: [{name: a, count: yes}]", "pools[0].count: is true, where a whole number from 0 to 1,000"),
+        (
+            "pools: [{name: a, plugins: [{name: X, weight: on}]}]",
+            "pools[0].plugins[0].weight: is true, where",
+        ),
         ("pools: [{name: a, workers: 3}]", "pools[0].workers: is no field here"),
         ("pools: [{name: a, labels: {'': x}}]", "pools[0].labels"),
         ("pools: [{name: a, profile: nope}]", "pools[0].profile: 'nope' is none of spread"),

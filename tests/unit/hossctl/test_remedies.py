@@ -36,7 +36,9 @@ ROWS = [
         "the removal of taints old:NoSchedule and slow:NoSchedule from d"]),
     ("TaintToleration", PodSpec(tolerations=(Toleration(operator="Exists"),)),
      ["a node whose taints it tolerates"]),
+    ("TaintToleration", PodSpec(requests=(("cpu", 20_000),)), ["a node whose taints it tolerates"]),
     ("NodeUnschedulable", PodSpec(), ["the uncordoning of shut"]),
+    ("NodeUnschedulable", PodSpec(requests=(("cpu", 20_000),)), ["a node that is not cordoned"]),
     ("NodeAffinity", PodSpec(node_selector=(("disk", "ssd"),), required_node_affinity=NodeSelector((
         NodeSelectorTerm((Requirement("zone", "In", ("a", "b")), Requirement("gpu", "Exists"))),))),
      ["a node, new or labelled anew, with disk=ssd and zone In a, b and gpu Exists"]),

@@ -122,7 +122,7 @@ def test_names_are_uids_and_the_table_needs_no_dispatcher(held):
 def test_filters_of_reservations_are_refused_elsewhere_and_there_are_four_states(hoss):
     result = hoss("get", "pods", "--worker", "w1")
     assert (result.exit_code, "are about reservations, not pods" in result.stderr) == (2, True)
-    assert "'bound' is not one of 'prepared'" in hoss("get", "reservations", "--state", "bound").output
+    assert "--state: is 'bound', where prepared" in hoss("get", "reservations", "--state", "bound").output
     assert hoss("get", "reservations").stderr == "no reservations found\n"
 
 

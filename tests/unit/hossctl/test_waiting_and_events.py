@@ -48,8 +48,8 @@ def test_when_the_time_is_over_it_says_what_is_missing(hoss, a_pod):
     hoss.dispatcher.jobs = [a_job(replicas=3, bound=2, unschedulable=1)]
     late = hoss("wait", "--for", "bound", "pod/web-0", "job/web", "--timeout", "0.01s")
     assert late.exit_code == 1
-    assert "pod/web-0 is not bound after 0.01s: unschedulable: 0/2 nodes are available" in late.stderr
-    assert "job/web is not bound after 0.01s: 2 of 3 pods are bound, 1 unschedulable (" in late.stderr
+    assert "pod/web-0 is not bound after 10ms: unschedulable: 0/2 nodes are available" in late.stderr
+    assert "job/web is not bound after 10ms: 2 of 3 pods are bound, 1 unschedulable (" in late.stderr
     items = hoss("wait", "--for", "deleted", "job/web", "--timeout", "0", "-o", "json")
     assert '"reached": false' in items.stdout
 
@@ -153,10 +153,12 @@ def test_a_dry_run_sends_nothing_and_says_what_would_become_of_everything(hoss, 
 
 
 def test_a_dry_run_of_a_large_job_reads_names_instead_of_asking_for_each(hoss, a_pod, monkeypatch, tmp_path):
-    (tmp_path / "large.yaml").write_text(MANIFESTS.replace("parallelism: 3", "parallelism: 3000"))
+    (tmp_path / "large.yaml").write_text(MANIFESTS.replace("parallelism: 3", "parallelism: 9000000"))
     monkeypatch.setattr(type(hoss.dispatcher), "get_pod", None)
     assert hoss("submit", "-f", "large.yaml", "--dry-run").exit_code == 0
-    hoss.dispatcher.pods = [a_pod("j-2999")]
+    hoss.dispatcher.pods = [a_pod("j-9000000"), a_pod("j-007"), a_pod("jj-1")]
+    assert hoss("submit", "-f", "large.yaml", "--dry-run").exit_code == 0
+    hoss.dispatcher.pods += [a_pod("j-8999999"), a_pod("j-2999")]
     told = hoss("submit", "-f", "large.yaml", "--dry-run").stderr
     assert "job/j would be refused: pod j-2999 is there already" in told
 

@@ -41,5 +41,5 @@ def test_a_wrong_field_is_named_with_its_path(tmp_path):
     document = json.loads(comparison(repetitions=1).as_json())
     document["runs"][2]["cell"]["workers"] = 0
     path.write_text(json.dumps(document))
-    with pytest.raises(InvalidInput, match=r"o\.json: runs\.2\.cell\.workers: "):
+    with pytest.raises(InvalidInput, match=r"o\.json: runs\[2\]\.cell\.workers: "):
         read(path)
