@@ -10,7 +10,7 @@ In Kubernetes mode a moved pod is another one with another name: its successor. 
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -44,25 +44,43 @@ _HOUR, _DAY = 3600.0, 86_400.0
 _RUNNING, _PAUSED = "Running", "Paused"
 
 
+def _now() -> datetime:
+    return datetime.now(tz=timezone.utc)
+
+
 class ControllerProcess:
     """After `connect`, run `run` and `report` until cancelled. `families` is a source of metrics."""
 
-    def __init__(self, policy: RebalancePolicy, clients: Clients, profile: Profile, *, identity: str) -> None:
-        """`identity`: of this process, unlike any other's."""
+    def __init__(
+        self,
+        policy: RebalancePolicy,
+        clients: Clients,
+        profile: Profile,
+        *,
+        identity: str,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        """`identity`: of this process, unlike any other's. `clock`: aware datetimes."""
+        self._now = clock
         self._policy = policy
         self._clients = clients
         self._profile = profile
         self._id = identity
         self._text = "has not looked at the cluster yet"
         self._paused = False
-        self._controller = RebalanceController(policy, now=_now())
+        self._controller = RebalanceController(policy, now=self._now())
         self._measured = MeasuredRoom()
+
+    @property
+    def moved(self) -> int:
+        """How many pods it has moved."""
+        return sum(self._measured.moves.values())
 
     async def connect(self) -> None:
         """Report for the first time, and take over the budget that a controller before this one has spent.
         Raises InvalidInput where the dispatcher wants no controller, or another one."""
         status = await self._clients.dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))
-        now, last = _now(), status.controller
+        now, last = self._now(), status.controller
         lately = last.heard_unix_ms / 1000 > now.timestamp() - _HOUR
         spent = min(last.moves_last_hour, self._policy.budget.movesPerHour) if lately else 0
         self._controller = RebalanceController(self._policy, now=now, spent=spent)
@@ -95,11 +113,11 @@ class ControllerProcess:
         """The metrics, by what was measured last."""
         yield from self._measured.families()
         yield from controller_families(
-            self._controller.moved_in_last(_HOUR, _now()), self._measured.moves, paused=self._paused
+            self._controller.moved_in_last(_HOUR, self._now()), self._measured.moves, paused=self._paused
         )
 
     async def _step(self, status: pb.RebalanceStatus) -> None:
-        now = _now()
+        now = self._now()
         why = self._waits(status, now)
         self._text = why or self._text
         if not self._controller.due(now):
@@ -177,21 +195,23 @@ class ControllerProcess:
             self._text = f"did not begin its moves: {exc}"
             return
         except (TransportError, LedgerUnavailable, Overloaded):  # the run may have begun
-            self._controller.made(chosen, [move.pod for move in moves], _now())
+            self._controller.made(chosen, [move.pod for move in moves], self._now())
             raise
         status = await self._followed(status)
         if status.begun_by == self._id:
             moved = moved_pods(status)
-            self._controller.refused([m.pod for m in status.moves if m.state == "Refused"], _now())
+            self._controller.refused([m.pod for m in status.moves if m.state == "Refused"], self._now())
         else:
             moved = [move.pod for move in moves]  # what became of them is not known, so each may have been
-        self._controller.made(chosen, moved, _now())
+        self._controller.made(chosen, moved, self._now())
         self._measured.moves[chosen.goal] += len(moved)
         if status.state == _PAUSED and status.begun_by == self._id:
-            self._controller.alarm(_now(), f"moves for {chosen.goal.value} were stopped: {status.reason}")
+            self._controller.alarm(
+                self._now(), f"moves for {chosen.goal.value} were stopped: {status.reason}"
+            )
         elif not moved:
             refused = next((move.text for move in status.moves if move.text), "")
-            self._controller.alarm(_now(), f"all moves for {chosen.goal.value} were refused: {refused}")
+            self._controller.alarm(self._now(), f"all moves for {chosen.goal.value} were refused: {refused}")
 
     async def _followed(self, status: pb.RebalanceStatus) -> pb.RebalanceStatus:
         """The run of this process as it ended, or whatever has taken its place. One that a person paused is
@@ -207,7 +227,7 @@ class ControllerProcess:
         return status
 
     async def _report(self, *, leaving: bool = False) -> pb.RebalanceStatus:
-        now = _now()
+        now = self._now()
         report = pb.RebalanceController(
             id=self._id,
             text=self._text,
@@ -248,7 +268,3 @@ async def serve(
         await stack.enter_async_context(background(process.run(), process.report(), delay.run()))
         announce_ready(ready_file, metrics_port=port, service=_SERVICE)
         await until_stopped()
-
-
-def _now() -> datetime:
-    return datetime.now(tz=timezone.utc)

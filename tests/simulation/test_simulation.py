@@ -16,6 +16,8 @@ from tools.simulation.plan import Act, Plan, draw, draw_moves
 from tools.simulation.run import run
 from tools.simulation.shrink import kind_of, shrink
 
+WITH_CONTROLLER = 3  # a seed of `--moves` whose controller moves pods
+
 # Plans that broke a promise, each on the code as it was before the cure, and the faults that strike in them.
 # The platforms of the first six were drawn from seeds 17, 33, 35, 37, 52 and 57 of that time.
 PLANS = Path(__file__).with_name("plans")
@@ -54,9 +56,12 @@ def test_no_promise_is_broken_while_pods_are_moved_and_services_fail_amid_that(f
     assert done.returncode == 0, done.stdout + done.stderr
     counts = {
         what.strip(): count
-        for count, what in (line.split(maxsplit=1) for line in done.stdout.splitlines()[-26:])
+        for count, what in (line.split(maxsplit=1) for line in done.stdout.splitlines()[-27:])
     }
-    amid = ("kill amid a move", "freeze amid a move", "moved", "moved between shards")
+    amid = (
+        *("kill amid a move", "freeze amid a move"),
+        *("moved", "moved between shards", "moved by the controller"),
+    )
     assert all(counts[what] != "NEVER" for what in amid)
     assert int(counts["target reserved"]) > int(counts["moved"]), "no move was broken off"
 
@@ -93,6 +98,15 @@ def test_a_seed_replays_byte_for_byte_in_the_same_process(server):
     def once():
         result = run(draw(3), server, keep=True)
         assert len(result.timeline) > 500
+        return [*map(str, result.timeline), *map(written, result.history)]
+
+    assert once() == once()
+
+
+def test_a_seed_with_a_rebalance_controller_replays_byte_for_byte(server):
+    def once():
+        result = run(draw_moves(WITH_CONTROLLER), server, keep=True)
+        assert result.reached["moved by the controller"]
         return [*map(str, result.timeline), *map(written, result.history)]
 
     assert once() == once()

@@ -23,7 +23,15 @@ from tools.simulation.run import TOLD, Result, run
 from tools.simulation.shrink import shrink
 
 _FAULTS = tuple(dict.fromkeys((*p.KINDS, *p.LOSSES, p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE)))
-_ANSWERS = ("acknowledged", "refused", "unknown", "target reserved", "moved", "moved between shards")
+_ANSWERS = (
+    "acknowledged",
+    "refused",
+    "unknown",
+    "target reserved",
+    "moved",
+    "moved between shards",
+    "moved by the controller",
+)
 _OF_PLATFORMS = (*_FAULTS, *_ANSWERS)
 _OF_KUBERNETES = (*dict.fromkeys((*p.KINDS, *p.LOSSES, *p.OF_CLUSTERS)), *OUTCOMES)
 _OF_MOVES = (p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE, "target reserved", *TOLD)

@@ -3,6 +3,7 @@ sent and what they were told."""
 
 import asyncio
 from collections import Counter
+from datetime import datetime, timezone
 from itertools import count
 from typing import Any
 
@@ -25,12 +26,19 @@ from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U16, NONE_U32, U8, U16, U32, decode, decode_uids
 from hoss.wire.uids import uid_text
+from hossctl.choices import RebalanceGoal
+from hossctl.endpoints import Clients
+from hossctl.explain.offline import preset
 from hossctl.history.events import Event, History
+from hossctl.rebalance.controlling import ControllerProcess
+from hossctl.rebalance.policy import BudgetDocument, GoalDocument, RebalancePolicy
+from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
 from tools.simulation import plan as p
+from tools.simulation.loop import Process
 from tools.simulation.plan import Act
 from tools.simulation.world import DISPATCHER, RESOLVER, World
 
-_NAME, _WATCHER = "client", "watcher"
+_NAME, _WATCHER, _CONTROLLER = "client", "watcher", "controller"
 MEMORY_BYTES = 8 * 2**30
 _RETRY_SECONDS = 0.2
 GATE = "hold"
@@ -55,6 +63,8 @@ class SimulatedClients:
         self._node_names: dict[int, str] = {}
         self._term = 0  # of the dispatcher that the watcher listens to
         self._busy: dict[str, asyncio.Lock] = {}  # by job
+        self._controller: ControllerProcess | None = None
+        self._control_process: Process | None = None
 
     def _addresses(self, kind: str) -> list[str]:
         services = self._world.services
@@ -133,6 +143,51 @@ class SimulatedClients:
     async def moves(self) -> list[pb.MoveStatus]:
         """Those of the last run, as clients are told."""
         return list((await self.dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))).moves)
+
+    def begin_control(self, act: Act) -> None:
+        """A rebalance controller begins. It looks every second, and may move whatever helps."""
+        process, host = self._world.new_host(_CONTROLLER)
+        clients = Clients(
+            DispatcherClient(
+                self._addresses(DISPATCHER), open_channel=host.channel, clock=host.monotonic, rng=host.rng
+            ),
+            ResolverClient(self._addresses(RESOLVER), open_channel=host.channel),
+        )
+        policy = RebalancePolicy(
+            goals=(GoalDocument(goal=RebalanceGoal(act.options["goal"])),),
+            budget=BudgetDocument(
+                movesPerHour=1000, movesPerPass=20, movesPerSecond=20, movesPerWorkload=1000
+            ),
+            passSeconds=1.0,
+            restSeconds=1.0,
+            alarmSeconds=1.0,
+        )
+        self._controller = ControllerProcess(
+            policy,
+            clients,
+            preset(DEFAULT_PROFILE),
+            identity="simulated",
+            clock=lambda: datetime.fromtimestamp(host.unix(), timezone.utc),
+        )
+        self._world.loop.spawn(process, self._control(self._controller))
+        self._control_process = process
+
+    async def _control(self, controller: ControllerProcess) -> None:
+        """As a process that is started again whenever it ends."""
+        while True:
+            try:
+                await controller.connect()
+                await asyncio.gather(controller.run(), controller.report())
+            except HossError as exc:
+                self._world.note(_CONTROLLER, "client", str(exc))
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def end_control(self) -> None:
+        """The controller is killed. What it has begun goes on."""
+        if self._control_process is not None and self._controller is not None:
+            self._world.loop.kill(self._control_process)
+            self._world.network.killed(_CONTROLLER)
+            self.answers["moved by the controller"] += self._controller.moved
 
     # -- jobs
 

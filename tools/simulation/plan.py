@@ -20,6 +20,7 @@ RESIZE, EVICT, END_PODS = "resize", "evict", "end pods"  # of a job, in Kubernet
 DELETE_GROUP = "delete pod group"
 # Every pod, or those of a job, `number` nodes on.
 MOVE, UNDO_MOVES = "move pods", "undo moves"
+CONTROL = "controller begins"  # a rebalance controller with this goal
 
 # Faults. With `seconds`: until it is over.
 KILL, KILL_AT_STEP, STOP, FREEZE = "kill", "kill at step", "stop", "freeze"
@@ -91,7 +92,7 @@ class Act:
         return self.what not in (
             *(SUBMIT, DELETE, UNGATE, RESIZE, EVICT, END_PODS, DELETE_GROUP),
             *(ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON, UNCORDON),
-            *(MOVE, UNDO_MOVES),
+            *(MOVE, UNDO_MOVES, CONTROL),
         )
 
     def __str__(self) -> str:
@@ -206,6 +207,11 @@ def draw_moves(seed: int) -> Plan:
             acts += [Act(max(0.0, at - 1.0), SUBMIT, name, options=options), Act(deleted, DELETE, name)]
             again = {**options, "again": True}
             acts.append(Act(deleted + rng.uniform(0.05, 2.0), SUBMIT, name, options=again))
+    # Drawn apart, as late releases are.
+    control = random.Random(f"controller {seed}")
+    if control.random() < 0.4:
+        goal = {"goal": control.choice(("empty-nodes", "spread"))}
+        acts.append(Act(control.uniform(0.2, 2.0), CONTROL, options=goal))
     return replace(plan, acts=tuple(sorted((*plan.acts, *acts), key=lambda act: act.at)))
 
 

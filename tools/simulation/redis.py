@@ -308,7 +308,7 @@ class _SimulatedPool(BlockingConnectionPool):
                 await asyncio.wait_for(freed, self.timeout)
             except asyncio.TimeoutError as exc:
                 raise RedisConnectionError("No connection available.") from exc
-        connection = self.get_available_connection()
+        connection = self.get_available_connection()  # type: ignore[no-untyped-call]
         try:
             await self.ensure_connection(connection)
         except BaseException:

@@ -130,6 +130,7 @@ class _Simulation:
         await asyncio.gather(*(self._carry_out(act, began) for act in self._plan.acts))
         self._world.note("plan", "fault", "every fault is over")
         self._faults.end_all()
+        self.clients.end_control()
         if self._cluster is not None:
             self._cluster.calm_down()
         self._over_at = self._world.loop.time()
@@ -170,6 +171,8 @@ class _Simulation:
             await self._faults.strike(act)
         elif act.what in (p.SUBMIT, p.DELETE, p.UNGATE, p.RESIZE, p.EVICT, p.END_PODS, p.DELETE_GROUP):
             await self.clients.ask(act)
+        elif act.what == p.CONTROL:
+            self.clients.begin_control(act)
         elif act.what in (p.MOVE, p.UNDO_MOVES):
             await self.clients.rebalance(act)
         else:

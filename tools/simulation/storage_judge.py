@@ -154,7 +154,8 @@ class StorageObjects:
             return self.node_of_devices(name) == node
         taken = frozenset().union(*map(devices_of, self.device_claims.values()))
         [request] = claim["spec"]["devices"]["requests"]
-        return len(self._offered.get(node, set()) - taken) >= request["exactly"].get("count", 1)
+        wanted: int = request["exactly"].get("count", 1)
+        return len(self._offered.get(node, set()) - taken) >= wanted
 
 
 def devices_of(claim: Object) -> frozenset[str]:
