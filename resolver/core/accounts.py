@@ -89,6 +89,11 @@ class ReservationSums:
     lost: NDArray[np.intp]  # rows of reservations on none of the nodes
 
 
+def resource_name(schema: Sequence[str], resource: int) -> str:
+    """A resource that the schema does not have is one of a damaged record."""
+    return schema[resource] if resource < len(schema) else f"resource {resource}"
+
+
 def sum_reservations(
     nodes: NDArray[np.uint32], uids: Uids, records: NDArray[Any], claims: Mapping[int, Sequence[Claim]]
 ) -> ReservationSums:

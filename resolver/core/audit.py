@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hoss.model.resources import WHOLE_CARD_MILLI
 from hoss.wire.columns import CARD_CLOSED, FLAG_GONE, FLAG_SHRUNK, NO_CARD, Uids
 from hoss.wire.uids import UID_BYTES, uid_text
-from resolver.core.accounts import ReservationSums, sum_reservations
+from resolver.core.accounts import ReservationSums, resource_name, sum_reservations
 from resolver.core.commits import CommitFault
 from resolver.core.rules import PlacementRule
 from resolver.core.values import HOLDS_PORTS, IS_TERMINATING, Group, PortHold, clash, port_text
@@ -137,11 +137,6 @@ def audit(
         )
         findings += _damaged(shard)
     return findings + _reserved_twice(shards, names)
-
-
-def resource_name(schema: Sequence[str], resource: int) -> str:
-    """A resource that the schema does not have is one of a damaged record."""
-    return schema[resource] if resource < len(schema) else f"resource {resource}"
 
 
 def _damaged(shard: ShardAccounts) -> Iterator[LedgerFinding]:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from hoss.wire.columns import CARD_CLOSED, CARD_SLOTS, CARDS, NO_CARD, U32, account_dtype
 from hoss.wire.uids import uid_text
-from resolver.core.accounts import sum_reservations
-from resolver.core.audit import resource_name
+from resolver.core.accounts import resource_name, sum_reservations
 from resolver.core.commits import CommitFault, LeaseRule
 from resolver.core.values import Claim, PortHold, Reservations, ShardState, port_text
 
