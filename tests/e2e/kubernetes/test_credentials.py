@@ -55,8 +55,12 @@ def test_it_makes_every_secret_once_and_mends_one_that_lost_something(
     told = run_job()
     assert secret_of("worker") in told
     assert ACCOUNTS_SECRET in told
-    assert AUTHORITY_SECRET not in told
     after = {name: content(api, name) for name in NAMES}
+    # Which remembers each certificate, so that all of an identity can be revoked.
+    first, then = (
+        found[AUTHORITY_SECRET].pop("certificates.jsonl").splitlines() for found in (before, after)
+    )
+    assert then[:-1] == first
     same = NAMES - {secret_of("worker")}
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
     assert after[secret_of("worker")]["ca.crt"] == before[AUTHORITY_SECRET]["ca.crt"]
