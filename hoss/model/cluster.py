@@ -251,7 +251,14 @@ def default_spread_selector(
         for c in cluster.controllers
         if c.namespace == spec.namespace and c.identity == owner and c.selector is not None
     ]
-    return merged_selector(spec, cluster.services, of_owner)
+    merged = merged_selector(spec, cluster.services, of_owner)
+    if owner is None or owner.kind != "ReplicationController" or merged is None:
+        return merged
+    # kube-scheduler merges the labels of services and of this one kind of controller, so the controller's value
+    # of a label replaces another one.
+    own = [requirement for selector in of_owner for requirement in selector.requirements]
+    replaced = {requirement.key for requirement in own}
+    return LabelSelector.of([*own, *(r for r in merged.requirements if r.key not in replaced)])
 
 
 def merged_selector(
