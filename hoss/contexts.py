@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hoss.errors import ConfigError, TransportError
+from hoss.errors import ConfigError, TransportError, did_you_mean
 
 LOCAL = "local"  # the context of the platform that `hoss up` started
 _FILE = "contexts.json"
@@ -94,12 +94,19 @@ def save_contexts(directory: Path, contexts: Contexts) -> None:
 
 def known_addresses(service: str, environment: Mapping[str, str] = os.environ) -> str:
     """The addresses of the "dispatcher" or the "resolver" by HOSS_DISPATCHER or HOSS_RESOLVER, else of the
-    current context, separated by commas; "" where none says."""
+    current context, separated by commas; "" where none says. Raises ConfigError for a HOSS_CONTEXT that is
+    not known: whoever mistypes it must not act on another platform."""
     if given := environment.get(f"HOSS_{service.upper()}", ""):
         return given
     known = load_contexts(home())
-    context = known.contexts.get(environment.get("HOSS_CONTEXT", "") or known.current, Context())
-    return str(getattr(context, service))
+    named = environment.get("HOSS_CONTEXT", "")
+    if named and named not in known.contexts and named != LOCAL:
+        there = ", ".join(known.contexts) or "none"
+        raise ConfigError(
+            f"{named!r} is no context; there are {there}{did_you_mean(named, list(known.contexts))}",
+            where="HOSS_CONTEXT",
+        )
+    return str(getattr(known.contexts.get(named or known.current, Context()), service))
 
 
 def found_addresses(service: str) -> list[str]:

@@ -13,7 +13,7 @@ from hoss.client.proposal_stream import ProposalStream
 from hoss.client.resolver import ResolverClient
 from hoss.client.worker_link import DispatcherLink
 from hoss.contexts import found_addresses
-from hoss.errors import ConfigError, HossError
+from hoss.errors import ConfigError, HossError, TransportError
 from hoss.host import THIS_HOST, Host
 from hoss.model.placing import PlacementAlgorithm
 from hoss.rpc import OpenChannel
@@ -95,8 +95,8 @@ async def _serve(algorithm: PlacementAlgorithm, flags: argparse.Namespace) -> No
     async with running(
         algorithm,
         flags.name,
-        dispatchers=_addresses("dispatcher", flags.dispatcher),
-        resolvers=_addresses("resolver", flags.resolver),
+        dispatchers=_addresses("dispatcher", flags.dispatcher, "127.0.0.1:7100"),
+        resolvers=_addresses("resolver", flags.resolver, "127.0.0.1:7101"),
         labels=_labels(flags.label),
         window=flags.window,
         open_channel=ClientAccess(flags.tls_dir).channel if flags.tls_dir else None,
@@ -105,8 +105,14 @@ async def _serve(algorithm: PlacementAlgorithm, flags: argparse.Namespace) -> No
         await serving.until_stopped()
 
 
-def _addresses(service: str, given: str) -> Sequence[str]:
-    return given.split(",") if given else found_addresses(service)
+def _addresses(service: str, given: str, default: str) -> Sequence[str]:
+    """Those of the flag, else of the platform that commands talk to, else the default of the service."""
+    if given:
+        return given.split(",")
+    try:
+        return found_addresses(service)
+    except TransportError:
+        return [default]
 
 
 def _labels(pairs: Sequence[str]) -> dict[str, str]:
@@ -127,13 +133,13 @@ def _parser() -> argparse.ArgumentParser:
         "--dispatcher",
         default="",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="all there are; one is active. Without it: as commands find it, at last the platform of hoss up",
+        help="all there are; one is active. Left out: that of the platform that `hoss` finds, else port 7100",
     )
     parser.add_argument(
         "--resolver",
         default="",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="any of them answers. Without it: likewise",
+        help="any of them answers. Left out: likewise, else port 7101",
     )
     parser.add_argument(
         "--tls-dir", type=Path, metavar="DIR", help="ca.crt, tls.crt and tls.key for mutual TLS"

@@ -80,7 +80,8 @@ def add(
         replace(worker, flags=flags, document=document) for worker in read_workers(0, names, where="worker")
     ]
     for worker in workers:
-        check_worker(worker, where=str(config) if config else f"worker {worker.name}")
+        if remark := check_worker(worker, where=str(config) if config else f"worker {worker.name}"):
+            warn(f"worker {worker.name}: {remark}")
     with _running() as starter:
         known = {worker.name for worker in starter.state.workers}
         if taken := [worker.name for worker in workers if worker.name in known]:

@@ -18,7 +18,6 @@ from pydantic import Field, field_validator, model_validator
 from hoss.config import API_VERSION, Document, checked, parse_document, read_text, with_flags
 from hoss.errors import ConfigError, InvalidInput, NotFound
 from hoss.manifests.fields import check_key, check_label_value
-from hossctl.console import warn
 from hossctl.local.platform import PlatformState, Starter, WorkerOptions
 from scheduler_worker.config import KIND as WORKER_KIND
 from scheduler_worker.config import (
@@ -166,9 +165,9 @@ def _beside(pool: WorkerPool, directory: Path) -> WorkerPool:
     return pool.model_copy(update={"kube_scheduler_config": directory / pool.kube_scheduler_config})
 
 
-def check_worker(worker: WorkerOptions, *, where: str) -> None:
+def check_worker(worker: WorkerOptions, *, where: str) -> str:
     """Raise ConfigError for a name, label, profile, plugin or algorithm that the worker's process would
-    refuse. Warns of a label `strategy` without effect."""
+    refuse. Returns what its user should know of a label `strategy` without effect, else ""."""
     try:
         document = worker.document and parse_document(worker.document, WORKER_KIND, WorkerConfig, where="")
         flags = dict(pairwise(worker.flags))
@@ -182,12 +181,12 @@ def check_worker(worker: WorkerOptions, *, where: str) -> None:
         config = with_flags(document or WorkerConfig(), given)
         chosen_algorithm(config.algorithm)
         name, _ = chosen_profile(config, REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP))))
-        if strategy := ineffective_strategy(config, name):
-            warn(f"{where}: label strategy={strategy} names no profile; the worker ranks nodes by {name}")
+        strategy = ineffective_strategy(config, name)
     except ConfigError as exc:
         # The place in the document that was made of a pool is one of the pool's own fields.
         place = exc.where.removeprefix("flags").removeprefix("profiles[0].")
         raise ConfigError(exc.text, where=f"{where}.{place}" if place else where) from exc
+    return f"label strategy={strategy} names no profile; it ranks nodes by {name}" if strategy else ""
 
 
 class Action(str, Enum):

@@ -3,7 +3,7 @@
 import pytest
 
 from hoss.contexts import LOCAL, Context, Contexts, found_addresses, save_contexts
-from hoss.errors import TransportError
+from hoss.errors import ConfigError, TransportError
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +27,12 @@ def test_the_environment_wins_then_the_current_context_then_the_local_platform(t
     assert found_addresses("dispatcher") == ["127.0.0.1:1"]
     monkeypatch.setenv("HOSS_DISPATCHER", "elsewhere:7100")
     assert found_addresses("dispatcher") == ["elsewhere:7100"]
+
+
+def test_a_mistyped_context_is_no_other_platform(tmp_path, monkeypatch):
+    save_contexts(
+        tmp_path, Contexts().with_context(LOCAL, Context("127.0.0.1:1")).with_context("lab", Context("lab:1"))
+    )
+    monkeypatch.setenv("HOSS_CONTEXT", "labb")
+    with pytest.raises(ConfigError, match=r"HOSS_CONTEXT: 'labb' is no context; .*did you mean 'lab'"):
+        found_addresses("dispatcher")

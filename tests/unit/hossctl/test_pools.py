@@ -130,6 +130,12 @@ def running(*workers: WorkerOptions) -> PlatformState:
     return PlatformState(workers=workers, processes=processes)
 
 
+def test_a_strategy_that_names_no_profile_is_remarked_on_and_no_error():
+    remark = "label strategy=blue-green names no profile; it ranks nodes by spread"
+    assert check_worker(WorkerOptions("w", (("strategy", "blue-green"),)), where="w") == remark
+    assert not check_worker(WorkerOptions("w", (("strategy", "binpack"),)), where="w")
+
+
 def test_a_pool_names_its_algorithm_and_one_that_is_not_there_is_refused_with_its_place(tmp_path):
     document = "apiVersion: hoss.dev/v1alpha1\nkind: Platform\npools:\n  - {name: a, algorithm: %s}\n"
     path = tmp_path / "platform.yaml"
