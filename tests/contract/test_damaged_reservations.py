@@ -158,7 +158,7 @@ async def test_amounts_that_its_node_never_counted_are_not_given_back(placed):
     ledger, uids, _ = placed
     key, redis = await stored(ledger, "reservations")
     record = await redis.hget(key, uids[1].tobytes())
-    await redis.hset(key, uids[1].tobytes(), record[:-7] + bytes([1] * 8) + record[-7:])
+    await redis.hset(key, uids[1].tobytes(), record[:-7] + bytes([1] * 16) + record[-7:])
     assert await ledger.release(0, uids) == 3
     assert await requested_cpu(ledger) == [0, 0]
 
