@@ -597,7 +597,7 @@ async def test_a_policy_for_a_label_no_worker_has_makes_pods_wait_and_say_so(pla
     told = "no registered worker matches rule gpu: role=gpu"
     assert (await client.get_pod("default", "web-0")).reason == told
     assert list((await client.status()).problems) == [f"{told}; 10 pods wait"]
-    with pytest.raises(InvalidInput, match=r"rules\.0\.fallback"):
+    with pytest.raises(InvalidInput, match=r"rules\[0\]\.fallback"):
         await client.set_policy(policy.read_text().replace("}}}]", "}}, fallback: Never}]"))
     assert (await client.get_policy()).version == 1
     gpu = await platform.worker("w2", labels=[common_pb2.Label(key="role", value="gpu")])

@@ -247,7 +247,7 @@ def test_the_policy_document_says_who_shares_and_with_what_weight():
     ("tenants", "told"),
     [
         ("{weights: {a: 0}}", "tenants.weights.a"),
-        ("{weights: {a: -1}}", "greater than 0"),
+        ("{weights: {a: -1}}", "a number above 0"),
         ("{by: {label: 'no good'}}", "tenants.by"),
         ("{by: Label}", "tenants.by"),
         ("{weight: {a: 1}}", "tenants.weight"),
