@@ -90,7 +90,8 @@ class WebhookCluster:
         for _ in range(0, seconds, 2):
             self.now += 2  # lease time goes on by no more from one reaping to the next
             for guard in guards:
-                await guard.under_way.look()
+                await guard.under_way.renew()
+                await guard.under_way.settle()
             for shard in range(self.ledger.shards):
                 await self.ledger.reap(shard)
 

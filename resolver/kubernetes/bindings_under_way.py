@@ -11,12 +11,13 @@ latest."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from hoss.errors import LedgerUnavailable, TransportError
+from hoss.tasks import background
 from hoss.telemetry import logger
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.uids import uid_from_text
@@ -28,7 +29,8 @@ from resolver.ledger.port import Ledger
 # An API server ends a request after a minute. A binding that has not taken effect by then never does.
 _GIVE_UP_SECONDS = 90.0
 _ROUNDS_A_LEASE = 4
-_LOOKED_UP = 1000  # pods in one call
+_RENEWED_AT_ONCE = 1000  # in one call of the ledger
+_ASKED_AT_ONCE = 20  # requests to the API server
 
 
 class _Binding(NamedTuple):
@@ -68,23 +70,30 @@ class BindingsUnderWay:
         self._bindings[shard, uid] = _Binding(review, uid, seq, now, self._ledger.epoch)
 
     async def run(self) -> None:
-        """Look after the leases until cancelled."""
+        """Look after the leases until cancelled. They are renewed while the API server is asked, which may
+        take longer than they last."""
+        async with background(self._repeat(self.settle)):
+            await self._repeat(self.renew)
+
+    async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(self._lease_seconds / _ROUNDS_A_LEASE)
             try:
-                await self.look()
+                await step()
             except LedgerUnavailable as exc:
                 logger().warning("bindings_not_kept", bindings=len(self), error=str(exc))
 
-    async def look(self) -> None:
-        """Look once at every binding that was not confirmed soon. Raises LedgerUnavailable."""
+    async def renew(self) -> None:
+        """Renew the lease of every binding that is not confirmed, and forget the others. Raises
+        LedgerUnavailable."""
         for shard in {shard for shard, _ in self._bindings}:
             of_shard = [binding for (at, _), binding in self._bindings.items() if at == shard]
-            for start in range(0, len(of_shard), _LOOKED_UP):
-                await self._look_at(shard, of_shard[start : start + _LOOKED_UP])
+            for start in range(0, len(of_shard), _RENEWED_AT_ONCE):
+                await self._renew(shard, of_shard[start : start + _RENEWED_AT_ONCE])
 
-    async def _look_at(self, shard: int, bindings: list[_Binding]) -> None:
+    async def _renew(self, shard: int, bindings: list[_Binding]) -> None:
         found = await self._ledger.lookup(shard, decode_uids(b"".join(binding.uid for binding in bindings)))
+        lasting = []
         for binding, node, seq, state in zip(
             bindings,
             found["node"].tolist(),
@@ -93,25 +102,42 @@ class BindingsUnderWay:
             strict=True,
         ):
             is_ours = node != NONE_U32 and seq == binding.seq and binding.ledger_epoch == self._ledger.epoch
-            if not is_ours or state == ReservationState.CONFIRMED or await self._settled(shard, binding):
-                self._bindings.pop((shard, binding.uid), None)
+            if is_ours and state != ReservationState.CONFIRMED:
+                lasting.append(binding)
+            else:
+                self._forget(shard, binding)
+        if lasting:
+            uids = decode_uids(b"".join(binding.uid for binding in lasting))
+            seqs = np.array([binding.seq for binding in lasting], np.uint64)
+            # Commits that are not prepared get a new lease.
+            await self._ledger.commit_prepared(shard, uids, seqs, self._writer())
 
-    async def _settled(self, shard: int, binding: _Binding) -> bool:
-        """Confirm the reservation, or give it back, or renew its lease. Returns whether that was the end."""
-        seqs, uids = np.array([binding.seq], np.uint64), decode_uids(binding.uid)
+    async def settle(self) -> None:
+        """Ask the API server once what became of every binding. Raises LedgerUnavailable."""
+        known = [(shard, binding) for (shard, _), binding in self._bindings.items()]
+        for start in range(0, len(known), _ASKED_AT_ONCE):
+            part = known[start : start + _ASKED_AT_ONCE]
+            await asyncio.gather(*(self._settle(shard, binding) for shard, binding in part))
+
+    async def _settle(self, shard: int, binding: _Binding) -> None:
+        """Confirm the reservation, or give it back, or leave it until it is asked for again."""
         is_bound = await self._is_bound(binding)
+        if self._bindings.get((shard, binding.uid)) != binding or binding.ledger_epoch != self._ledger.epoch:
+            return
+        seqs, uids = np.array([binding.seq], np.uint64), decode_uids(binding.uid)
         if is_bound:
             await self._ledger.confirm(shard, seqs, self._writer())
             self.counters["lease_confirmed"] += 1
-            return True
-        waited = self._clock() - binding.allowed_at
-        if is_bound is None or waited < _GIVE_UP_SECONDS:
-            # A commit that is not prepared gets a new lease.
-            await self._ledger.commit_prepared(shard, uids, seqs, self._writer())
-            return False
-        await self._ledger.abort(shard, uids, seqs, self._writer())
-        self.counters["lease_given_back"] += 1
-        return True
+            self._forget(shard, binding)
+        elif is_bound is False and self._clock() - binding.allowed_at >= _GIVE_UP_SECONDS:
+            await self._ledger.abort(shard, uids, seqs, self._writer())
+            self.counters["lease_given_back"] += 1
+            self._forget(shard, binding)
+
+    def _forget(self, shard: int, binding: _Binding) -> None:
+        """Unless it was allowed again meanwhile."""
+        if self._bindings.get((shard, binding.uid)) == binding:
+            del self._bindings[shard, binding.uid]
 
     async def _is_bound(self, binding: _Binding) -> bool | None:
         """Whether the pod is on the node; None: nobody can tell now."""

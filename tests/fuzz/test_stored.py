@@ -182,14 +182,19 @@ def load_ledger(client: "redis.Redis", hashes: dict[str, dict[bytes, bytes]]) ->
 
 
 def stored_ledger(client: "redis.Redis") -> dict[bytes, object]:
-    """Every key's content; of hashes by field, for their order may differ."""
+    """Every key's content; of hashes by field, for their order may differ. Reservations that cannot be read count
+    as where they were: whoever comes upon one sets it aside, also when refused for something else."""
     found: dict[bytes, object] = {}
+    aside: dict[bytes, dict[bytes, bytes]] = {}
     for key in client.scan_iter():
         fields = client.hgetall(key) if client.type(key) == b"hash" else client.dump(key)
         if isinstance(fields, dict):
             fields = {name: text for name, text in fields.items() if name not in BOOKKEEPING}
-        found[key] = fields
-    return found
+        if key.endswith(b":damaged"):
+            aside[key.replace(b":damaged", b":reservations")] = fields
+        else:
+            found[key] = fields
+    return {**found, **{key: {**found.get(key, {}), **fields} for key, fields in aside.items()}}
 
 
 async def use(url: str, client: "redis.Redis") -> None:

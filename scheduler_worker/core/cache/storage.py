@@ -307,7 +307,7 @@ class NodeSets:
             column = self._catalogue.column(requirement.key)
             codes = column.codes[:size]
             order = np.argsort(codes, kind="stable")
-            bounds = np.searchsorted(codes[order], np.arange(len(column.numbers) + 1))
+            bounds = np.searchsorted(codes[order], np.arange(column.size + 1))
             by_value = self._by_label[requirement.key] = {
                 value: order[bounds[code] : bounds[code + 1]] for value, code in column.numbers.items()
             }

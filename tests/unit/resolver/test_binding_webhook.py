@@ -311,6 +311,31 @@ async def test_what_is_bound_keeps_its_room_without_a_dispatcher(
     assert cluster.guard.counters["lease_confirmed"] == 1
 
 
+async def test_a_lease_goes_on_while_the_api_server_takes_longer_than_that_to_answer(
+    cluster: WebhookCluster, make_node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.add_nodes(make_node("n1", cpu=1000))
+    pod = await cluster.bind("p", "n1")
+    answered, find = asyncio.Event(), cluster.pods.find
+
+    async def slow(*args: Any) -> Any:
+        await answered.wait()
+        return await find(*args)
+
+    monkeypatch.setattr(cluster.pods, "find", slow)
+    settling = asyncio.ensure_future(cluster.guard.under_way.settle())
+    for _ in range(40):
+        cluster.now += 2
+        await cluster.guard.under_way.renew()
+        for shard in range(cluster.ledger.shards):
+            await cluster.ledger.reap(shard)
+    assert await cluster.reserved(pod) == 1
+    assert not settling.done()
+    answered.set()
+    await settling
+    assert cluster.guard.counters["lease_confirmed"] == 1
+
+
 async def test_a_binding_that_comes_to_nothing_gives_its_room_back(
     cluster: WebhookCluster, make_node: Any
 ) -> None:
@@ -333,7 +358,8 @@ async def test_a_node_is_compared_with_the_api_server_again_after_leases_ended(
     assert (await another.review(review_of(cluster.pod("early"), "n1"))).allowed, (
         "it has compared the node once"
     )
-    await another.under_way.look()
+    await another.under_way.renew()
+    await another.under_way.settle()
     first = await cluster.bind("first", "n1")
     await cluster.pass_without_dispatcher(60, another)
     second = cluster.pod("second", cpu="600m")

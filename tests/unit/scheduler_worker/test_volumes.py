@@ -19,6 +19,8 @@ from hoss.model.volumes import (
     StorageClass,
 )
 from hossctl.explain.offline import explain
+from scheduler_worker.core.cache.storage import NodeSets
+from scheduler_worker.core.nodes import ChangeLog, NodeCatalogue
 
 COMMITTED = 1
 UNSCHEDULABLE = 2
@@ -118,6 +120,17 @@ def test_a_waiting_class_is_judged_anew_when_its_claim_gets_a_volume(worker, mak
     harness.submit((spec, 1))
     harness.settle(harness.place())
     assert [code for code, _, _ in harness.outcomes()] == [COMMITTED]
+
+
+def test_a_volume_reaches_its_node_also_when_nodes_before_it_are_gone():
+    """The numbers of values that no node has any more are free, and those of others stay."""
+    catalogue = NodeCatalogue()
+    catalogue.grow(3)
+    for number, host in enumerate("abc"):
+        catalogue.put(number, NodeSpec(host, labels=(("host", host),)))
+    catalogue.remove(0)
+    sets = NodeSets(catalogue, ChangeLog())
+    assert [sets.reached(on(host), 3).tolist() for host in "abc"] == [[], [1], [2]]
 
 
 NODES = [
