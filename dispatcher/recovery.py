@@ -49,12 +49,13 @@ async def recover(
     term: int,
     take_over: Callable[[Recovered], Awaitable[None]] | None = None,
 ) -> Recovered:
-    """Fill an empty runtime. Returns what the journal had, and waits for journal and resolver as long as it takes.
+    """Fill an empty runtime. Returns what the journal had, and waits for journal and resolver as long as it
+    takes.
 
-    In Kubernetes mode the pods come from the API server, through `informers`. `take_over` gets what the journal
-    had once all workers of the former term are fenced and the pods are listed, before reservations are restored
-    or released. Raises InvariantViolation for a journal with a record that cannot have been accepted, and
-    TermFailed where the ledger obeys a higher term than this one."""
+    In Kubernetes mode the pods come from the API server, through `informers`. `take_over` gets what the
+    journal had once all workers of the former term are fenced and the pods are listed, before reservations
+    are restored or released. Raises InvariantViolation for a journal with a record that cannot have been
+    accepted, and TermFailed where the ledger obeys a higher term than this one."""
     journal = await runtime.until_answered(runtime.journal.recover, "journal")
     if gap := journal.gap or await _gap_by_ledger(runtime, journal, term):
         runtime.problems["gap"] = (

@@ -1,12 +1,12 @@
 """The connections of an HTTP server that strangers reach: how many there are, and how long one may take.
 
-aiohttp bounds what a request may be. It bounds neither how many connections there are nor, in all its versions, how
-long a client takes for its request. So whoever reached the dashboard or the binding webhook could have taken every
-file descriptor of its process.
+aiohttp bounds what a request may be. It bounds neither how many connections there are nor, in all its
+versions, how long a client takes for its request. So whoever reached the dashboard or the binding webhook
+could have taken every file descriptor of its process.
 
-Invariants: a connection without a request ends after FIRST_REQUEST_SECONDS, one whose TLS handshake does not end after
-HANDSHAKE_SECONDS. Of too many, those without a request go first, the oldest first, then those that rest. A client whose
-requests are answered is not cut for one who sends none."""
+Invariants: a connection without a request ends after FIRST_REQUEST_SECONDS, one whose TLS handshake does not
+end after HANDSHAKE_SECONDS. Of too many, those without a request go first, the oldest first, then those that
+rest. A client whose requests are answered is not cut for one who sends none."""
 
 import asyncio
 import contextlib

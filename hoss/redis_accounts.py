@@ -25,20 +25,8 @@ _JOURNAL = (
     *("hget", "hset", "hmget", "hdel", "hlen", "hscan", "sadd", "smembers", "srem"),
 )
 _LEDGER = (
-    *(
-        "multi",
-        "exec",
-        "time",
-        "get",
-        "getrange",
-        "set",
-        "setrange",
-        "incrby",
-        "del",
-        "unlink",
-        "exists",
-        "rename",
-    ),
+    *("multi", "exec", "time", "get", "getrange", "set", "setrange", "incrby"),
+    *("del", "unlink", "exists", "rename"),
     *("hget", "hset", "hmget", "hmset", "hdel", "hsetnx", "hexists", "hgetall", "hincrby", "hkeys", "hlen"),
     *("hscan", "lrange", "rpush", "xadd", "xrange", "xread", "xlen", "zadd", "zcard", "zmscore"),
     *("zrangebyscore", "zrem"),

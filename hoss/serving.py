@@ -27,7 +27,8 @@ _SERVER_OPTIONS = [
     # Half of the shortest time between two pings of a client (hoss.rpc).
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.so_reuseport", 0),
-    # Who has connected and does not get through the handshake holds a connection for so long. By default two minutes.
+    # Who has connected and does not get through the handshake holds a connection for so long. By default two
+    # minutes.
     ("grpc.server_handshake_timeout_ms", 20_000),
     # Room for the longest token beside the other headers. By default gRPC refuses some calls beyond 8 KiB, by
     # chance.
@@ -181,8 +182,8 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def _allow_connections() -> None:
-    """A shell allows a process 1,024 open files, so a thousand idle connections would take those that Redis and
-    others need. Few are open at once; this is for strangers' ones, each of which ends within seconds."""
+    """A shell allows a process 1,024 open files, so a thousand idle connections would take those that Redis
+    and others need. Few are open at once; this is for strangers' ones, each of which ends within seconds."""
     try:
         import resource  # noqa: PLC0415 - not on every platform
     except ImportError:

@@ -390,7 +390,8 @@ def _end(run: _EXIT) -> NoReturn:
 
 
 def _import_everything() -> None:
-    """Also what services and commands import when they need it: most of them do, and each fork would again."""
+    """Also what services and commands import when they need it: most of them do, and each fork would
+    again."""
     for name in _PACKAGES:
         package = importlib.import_module(name)
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):

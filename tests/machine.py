@@ -31,8 +31,9 @@ _OF_USERS = ("HOSS_", "_HOSS_", "OTEL_")
 
 
 def forget_users_settings(environment: MutableMapping[str, str]) -> None:
-    """Of whoever runs the tests: where his platform is, his certificate and token, his contexts, his collector.
-    Tests, and the processes that they start, would call his platform, or be refused by their own."""
+    """Of whoever runs the tests: where his platform is, his certificate and token, his contexts, his
+    collector. Tests, and the processes that they start, would call his platform, or be refused by their
+    own."""
     for name in [*environment]:
         if name.startswith(_OF_USERS) and not name.startswith(_FOR_TESTS):
             del environment[name]

@@ -6,7 +6,7 @@ and when several moves in a row are refused: the cluster is not what the plan wa
 
 A run outlives the dispatcher that began it: `BegunRun` and `RunProgress` are what the journal keeps of it. A
 step that the next term could not find out about is written there before it is made: in Kubernetes mode an
-eviction, and which pod gets the place (`Eviction`)."""
+eviction, and which pod gets the place (`BegunEviction`)."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ class RunState(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class BegunEviction:
     """Kubernetes mode: what the next term needs to go on with a move whose pod is evicted."""
 
     pod: bytes  # as the API server had it (JSON): its successor is recognised by that
@@ -63,7 +63,7 @@ class PlannedMove:
     target: int
     state: MoveState = MoveState.WAITING
     text: str = ""  # why it was refused, or what it waits for; of a moved one: its successor
-    eviction: Eviction | None = None  # once it may have been asked for, until the move ends
+    eviction: BegunEviction | None = None  # once it may have been asked for, until the move ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class RunProgress:
     undone: bool
     states: str
     texts: Mapping[int, str]
-    evictions: Mapping[int, Eviction] = field(default_factory=dict)
+    evictions: Mapping[int, BegunEviction] = field(default_factory=dict)
 
     def of_move(self, number: int) -> MoveState:
         """The state of one move."""
@@ -149,7 +149,7 @@ class MoveRun:
         self._allowed_at = now + len(step) / self.moves_per_second
         return step
 
-    def evicted(self, move: PlannedMove, eviction: Eviction) -> None:
+    def evicted(self, move: PlannedMove, eviction: BegunEviction) -> None:
         """The pod is evicted now, unless `waits` says that it was not. Its successor will get the target."""
         move.state, move.text, move.eviction = (
             MoveState.EVICTED,

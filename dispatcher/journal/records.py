@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.core.moves import BegunRun, Eviction, RunProgress, RunState
+from dispatcher.core.moves import BegunEviction, BegunRun, RunProgress, RunState
 from dispatcher.ports import FaultRecord, GateRemovals, Record, SavedPolicy
 from hoss.errors import InvalidInput, InvariantViolation, clipped
 from hoss.wire.columns import decode_uids
@@ -178,14 +178,14 @@ def unpack_progress(moves: int, value: bytes) -> RunProgress:
     return RunProgress(state, reason, undone, states, texts, evictions)
 
 
-def _eviction(pod: bytes, seq: int, successor: list[Any] | None) -> Eviction:
+def _eviction(pod: bytes, seq: int, successor: list[Any] | None) -> BegunEviction:
     _of_types((pod, bytes), (seq, int))
     if successor is None:
-        return Eviction(pod, seq)
+        return BegunEviction(pod, seq)
     uid, name = successor
     decode_uids(uid, rows=1)
     _of_types((name, str))
-    return Eviction(pod, seq, (uid, name))
+    return BegunEviction(pod, seq, (uid, name))
 
 
 def pack_flag(flag: bool) -> bytes:

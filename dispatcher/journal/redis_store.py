@@ -29,7 +29,8 @@ GATES = "{hoss}:journal:gates"  # UID prefix -> name, count and bitmap of each r
 OBJECTS = "{hoss}:journal:objects"  # key -> ClusterObject
 ATTEMPTS = "{hoss}:journal:attempts"  # UID prefix -> u16 for each pod of the set
 FAULTS = "{hoss}:journal:faults"  # u32 number -> MessagePack of the other fields of FaultRecord
-# "begun" and "progress" -> MessagePack of BegunRun and RunProgress; "paused" -> b"0" or b"1", of the controller
+# "begun" and "progress" -> MessagePack of BegunRun and RunProgress; "paused" -> b"0" or b"1", of the
+# controller
 MOVES = "{hoss}:journal:moves"
 POLICY = "{hoss}:journal:policy"  # SavedPolicy as JSON
 

@@ -27,7 +27,8 @@ from hoss.wire.uids import uid_text
 
 DEALLOCATED = "deallocation of ResourceClaim completed"  # kube-scheduler's words
 _PLUGIN = "DynamicResources"
-# After a failure, which is most often one of the API server or of the dispatcher's rights, all wait for a while.
+# After a failure, which is most often one of the API server or of the dispatcher's rights, all wait for a
+# while.
 _FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 1.0, 60.0
 _BINDS_TO_NODES = "nodeSelector"  # an allocation without it is good for every node
 

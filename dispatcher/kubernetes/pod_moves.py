@@ -24,15 +24,15 @@ from dispatcher.core.kubernetes.successors import (
     wanted_pods,
 )
 from dispatcher.core.moves import (
+    BegunEviction,
     BegunRun,
-    Eviction,
     MoveRun,
     MoveState,
     PlannedMove,
     RunProgress,
     RunState,
 )
-from dispatcher.ledger.move_steps import RESULTS, MoveSteps, ReservedTargets, RunRecord
+from dispatcher.ledger.move_steps import RESULTS, MoveSteps, ReservedTargets, RunRecord, log_continued
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.ledger.rebinding import not_at_source
 from dispatcher.runtime import Runtime
@@ -63,7 +63,7 @@ class _PodMove:
         self.pod = pod.seen
         self.grace_seconds = pod.grace_seconds
         self.controller = pod.controller
-        self.eviction = Eviction(pod.readable, int(reserved.seqs[0]))
+        self.eviction = BegunEviction(pod.readable, int(reserved.seqs[0]))
         self.is_noted = False  # whether the journal has the eviction
         self.awaited: AwaitedSuccessor[_PodMove] | None = None  # since the eviction was asked for
         self.taken = asyncio.Event()  # a successor has come, and its place is decided
@@ -112,13 +112,12 @@ class PodMoves:
         if run.state is not RunState.DONE:
             await self._runtime.until_answered(self.steps.begin)
             await self._resume(run)
-            counts = run.counts()
-            logger().info("moves_continued", purpose=run.purpose, **{k.value: n for k, n in counts.items()})
+            log_continued(run)
         return run
 
     async def _resume(self, run: MoveRun) -> None:
         """Find out what became of the pods that the former term evicted."""
-        evicted: list[tuple[PlannedMove, Eviction]] = []
+        evicted: list[tuple[PlannedMove, BegunEviction]] = []
         nodes = await self._nodes_of_successors(run)
         for move in run.maybe_evicted():
             if move.eviction is None:  # by a version that wrote down no more
@@ -150,7 +149,7 @@ class PodMoves:
         return dict(zip(uids, found.nodes.tolist(), strict=True))
 
     async def _await_again(
-        self, run: MoveRun, move: PlannedMove, eviction: Eviction, stands: ReservedTargets | None
+        self, run: MoveRun, move: PlannedMove, eviction: BegunEviction, stands: ReservedTargets | None
     ) -> None:
         """Await the successor of a pod that is evicted. One that is not waits for its turn. `stands`: the
         reservation of its new place; None: it has ended."""
@@ -358,11 +357,11 @@ class PodMoves:
 
     async def _ask_to_evict(self, move: PlannedMove) -> tuple[str | None, bool]:
         """As `_attempt`, and whether there is no use in asking again."""
-        _, _, name = move.pod.partition("/")
+        namespace, _, name = move.pod.partition("/")
         body: Object = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
-            "metadata": {"name": name, "namespace": move.pod.partition("/")[0]},
+            "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": {"preconditions": {"uid": uid_text(move.uid)}},
         }
         try:
@@ -408,7 +407,8 @@ async def _satisfied(
     api: KubeApi, controller: PodController, found: Object, is_known: Callable[[bytes], bool]
 ) -> str:
     """Why the controller makes no pod now: it has all that it wants. Empty: it makes one, or has just done
-    so. Its status may be older than the eviction, so its pods are counted, where the status leaves it open."""
+    so. Its status may be older than the eviction, so its pods are counted, where the status leaves it
+    open."""
     wanted = wanted_pods(found)
     if wanted is None or found.get("status", {}).get("replicas", 0) < wanted:
         return ""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dispatcher.core.moves import BegunRun, MoveRun, PlannedMove, RunProgress
 from dispatcher.runtime import Runtime
+from hoss.telemetry import logger
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import U32, U64, Uids, decode, encode
 from hoss.wire.uids import UID_BYTES
@@ -133,6 +134,12 @@ class MoveSteps:
             nodes=encode([move.target for move in moves], U32),
             seqs=b"" if seqs is None else encode(seqs, U64),
         )
+
+
+def log_continued(run: MoveRun) -> None:
+    """Say that this term goes on with a run of the former one."""
+    counts = {state.value: moves for state, moves in run.counts().items()}
+    logger().info("moves_continued", purpose=run.purpose, **counts)
 
 
 class RunRecord:

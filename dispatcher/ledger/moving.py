@@ -23,7 +23,7 @@ from dispatcher.core.moves import (
     RunState,
 )
 from dispatcher.core.pods.table import Phase
-from dispatcher.ledger.move_steps import MoveSteps, RunRecord
+from dispatcher.ledger.move_steps import MoveSteps, RunRecord, log_continued
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.ports import Recovered
 from dispatcher.runtime import Runtime
@@ -181,8 +181,7 @@ class Mover:
             return
         self._record.run, self._left = run, None
         if run.state is not RunState.DONE:
-            counts = run.counts()
-            logger().info("moves_continued", purpose=run.purpose, **{k.value: n for k, n in counts.items()})
+            log_continued(run)
 
     def _node_of(self, uid: bytes) -> int | None:
         """Where the pod is bound, if it is."""

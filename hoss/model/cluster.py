@@ -254,8 +254,8 @@ def default_spread_selector(
     merged = merged_selector(spec, cluster.services, of_owner)
     if owner is None or owner.kind != "ReplicationController" or merged is None:
         return merged
-    # kube-scheduler merges the labels of services and of this one kind of controller, so the controller's value
-    # of a label replaces another one.
+    # kube-scheduler merges the labels of services and of this one kind of controller, so the controller's
+    # value of a label replaces another one.
     own = [requirement for selector in of_owner for requirement in selector.requirements]
     replaced = {requirement.key for requirement in own}
     return LabelSelector.of([*own, *(r for r in merged.requirements if r.key not in replaced)])

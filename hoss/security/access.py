@@ -30,8 +30,8 @@ class _Certificate(NamedTuple):
 
 
 class Authenticator:
-    """Who shows a certificate, and perhaps a token. TLS has checked the certificate; whether it is still good is
-    looked at here, each time."""
+    """Who shows a certificate, and perhaps a token. TLS has checked the certificate; whether it is still good
+    is looked at here, each time."""
 
     def __init__(
         self, revoked: RevocationList, tokens: TokenVerifier, *, unix_clock: Callable[[], float]

@@ -7,9 +7,9 @@
     certificates.jsonl        which certificates were issued, wherever they are
     issued/NAME/              a directory for each identity, as services take it (hoss/security/transport.py)
 
-Invariants: keys and everything else here are readable by their user alone. A file is replaced as a whole. Each
-entry of the three lists goes a day after the token or certificate that it is about has expired, when the list is
-written next; a user of another issuer stays revoked for ever."""
+Invariants: keys and everything else here are readable by their user alone. A file is replaced as a whole.
+Each entry of the three lists goes a day after the token or certificate that it is about has expired, when the
+list is written next; a user of another issuer stays revoked for ever."""
 
 import os
 import secrets
@@ -175,8 +175,8 @@ class Authority:
         raise NotFound(f"no certificate was issued here for {name!r}; `hoss certs show` lists them")
 
     def revoke_identity(self, name: str, *, now: datetime) -> int:
-        """Services refuse all certificates of an identity, as "client/ana", from the next call on: also those that
-        were written elsewhere, and those that were renewed since. Returns how many. Raises NotFound."""
+        """Services refuse all certificates of an identity, as "client/ana", from the next call on: also those
+        that were written elsewhere, and those that were renewed since. Returns how many. Raises NotFound."""
         known = self._records(_CERTIFICATES)
         found = {record["fingerprint"]: record["expires"] for record in known if record["identity"] == name}
         # An earlier release kept no list.
@@ -287,7 +287,8 @@ class Authority:
 
 
 def _end_of(line: str) -> str:
-    """Of an entry of what is revoked, `certificate FINGERPRINT until TIME IDENTITY`: the time; "": it has none."""
+    """Of an entry of what is revoked, `certificate FINGERPRINT until TIME IDENTITY`: the time; "": it has
+    none."""
     words = line.split()
     return words[3] if words[2:3] == ["until"] and len(words) > 3 else ""
 

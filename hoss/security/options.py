@@ -99,8 +99,8 @@ class SecuredHost(Host):
         *,
         kind: CallerKind | None = None,
     ) -> None:
-        """`kind`: of the service; None: a client's. Raises ConfigError for a directory without usable files, for the
-        certificate of another kind of service, and for an unusable file of an issuer."""
+        """`kind`: of the service; None: a client's. Raises ConfigError for a directory without usable files,
+        for the certificate of another kind of service, and for an unusable file of an issuer."""
         from hoss.security.tokens import REVOKED_FILE, RevocationList  # noqa: PLC0415 - for TLS alone
         from hoss.security.transport import TlsFiles  # noqa: PLC0415 - for TLS alone
 
@@ -209,8 +209,8 @@ def door_tables(host: Host) -> Mapping[str, int]:
 
 
 def door_source(service: str, host: Host, *owners: TableSizes) -> Source:
-    """A metrics source of a service: until when its certificate is valid, and the tables of its doors and of these
-    owners."""
+    """A metrics source of a service: until when its certificate is valid, and the tables of its doors and of
+    these owners."""
     tables = tables_source(service, lambda: door_tables(host), *owners)
 
     def collect() -> Iterator[Family]:
@@ -238,8 +238,9 @@ def check_insecure(config: SecurityConfig, listen: str, where: str) -> None:
 
 
 def metrics_door(listen: str, metrics_tls: bool, config: SecurityConfig, host: Host) -> "MetricsDoor | None":
-    """What the endpoint of metrics at `listen` is behind; None: nothing, which is for loopback alone, unless the
-    service is told `insecure` (check_insecure). Raises ConfigError where there are no files for `metrics_tls`."""
+    """What the endpoint of metrics at `listen` is behind; None: nothing, which is for loopback alone, unless
+    the service is told `insecure` (check_insecure). Raises ConfigError where there are no files for
+    `metrics_tls`."""
     if not listen:
         return None
     if config.tls_dir is None:

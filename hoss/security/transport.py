@@ -162,14 +162,14 @@ def _utc_now() -> datetime:
 
 class TlsFiles:
     """The files of a directory. `latest` is never a mixture of two rotations: it stays what it was until
-    certificate and key belong together. While it is valid, it is not replaced by a certificate that is not, such as
-    one that a machine with a fast clock has issued."""
+    certificate and key belong together. While it is valid, it is not replaced by a certificate that is not,
+    such as one that a machine with a fast clock has issued."""
 
     def __init__(
         self, directory: Path, *, kind: CallerKind | None = None, utc_now: Callable[[], datetime] = _utc_now
     ) -> None:
-        """`kind`: of the service whose certificate it has to be; None: anybody's. Raises ConfigError, which names
-        what is missing or wrong."""
+        """`kind`: of the service whose certificate it has to be; None: anybody's. Raises ConfigError, which
+        names what is missing or wrong."""
         self.directory = directory
         self._kind = kind
         self._utc_now = utc_now
@@ -194,8 +194,8 @@ class TlsFiles:
             raise ConfigError(f"its certificate {problem}", where=f"TLS directory {self.directory}")
 
     def exposed_key(self) -> str:
-        """Who beside its owner may read the key, in a sentence; "": nobody whom that is not meant for. A group may if
-        root owns the file, as in Secrets that Kubernetes mounts."""
+        """Who beside its owner may read the key, in a sentence; "": nobody whom that is not meant for. A
+        group may if root owns the file, as in Secrets that Kubernetes mounts."""
         path = self.directory / KEY_FILE
         found = path.stat()
         if found.st_mode & stat.S_IROTH:
@@ -265,8 +265,8 @@ class TlsFiles:
         return self._wrong_kind(material.certificate)
 
     def _wrong_kind(self, certificate: bytes) -> str:
-        """Why the certificate is not one of this kind of service; "" if it is. Clients would not connect, and other
-        services would take its bearer for somebody else."""
+        """Why the certificate is not one of this kind of service; "" if it is. Clients would not connect, and
+        other services would take its bearer for somebody else."""
         if self._kind is None:
             return ""
         named = [uri for uri in uris(certificate) if uri.startswith(SCHEME)]
@@ -275,7 +275,8 @@ class TlsFiles:
         ]:
             return ""
         return (
-            f"{CERTIFICATE_FILE} is a certificate for {' and '.join(named) or 'nobody of HOSS'}, and this is a"
+            f"{CERTIFICATE_FILE} is a certificate for {' and '.join(named) or 'nobody of HOSS'}, and"
+            " this is a"
             f" {self._kind.value}; give it a directory of `hoss certs issue {self._kind.value}"
             f"{'/NAME' if self._kind is CallerKind.WORKER else ''}`"
         )
@@ -287,7 +288,10 @@ def _untimely(material: Material, now: datetime) -> str:
     if now >= ends:
         return f"has expired on {ends:%Y-%m-%d %H:%M} UTC; renew it (`hoss certs renew`)"
     if now < begins:
-        return f"is not valid yet, but from {begins:%Y-%m-%d %H:%M} UTC on; see that the clock of this machine is right"
+        return (
+            f"is not valid yet, but from {begins:%Y-%m-%d %H:%M} UTC on; see that the clock of this machine is"
+            " right"
+        )
     return ""
 
 

@@ -86,7 +86,8 @@ class RoleRule(Document):
     users: tuple[Pattern, ...] = ()
     groups: tuple[Pattern, ...] = ()
 
-    # What they may do: none (which shuts out whom later rules would let in), metrics, view, submit, operate, admin.
+    # What they may do: none (which shuts out whom later rules would let in), metrics, view, submit, operate,
+    # admin.
     role: Role
 
     # For view and submit: the only tenant whose pods they see and change. A `*` in it is what the `*` of the

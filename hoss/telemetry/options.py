@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class TelemetryConfig(Document):
     """Part of every service's document."""
 
-    # host:port of the endpoint that Prometheus reads, /metrics there; port 0 takes a free one. Empty: none. Beyond
-    # loopback it speaks mutual TLS by the files in `tls_dir`, to clients with the role metrics or a higher one.
-    # Without `tls_dir` it is beyond loopback only if the service is told `insecure`.
+    # host:port of the endpoint that Prometheus reads, /metrics there; port 0 takes a free one. Empty: none.
+    # Beyond loopback it speaks mutual TLS by the files in `tls_dir`, to clients with the role metrics or a
+    # higher one. Without `tls_dir` it is beyond loopback only if the service is told `insecure`.
     metrics_listen: str = ""
 
     # Speak mutual TLS on loopback, too.

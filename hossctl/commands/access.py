@@ -120,13 +120,11 @@ def revoke_certificate(
     *,
     directory: Directory = None,
 ) -> None:
-    """Have services refuse all certificates of an identity, from the next call on: also those that were written
-    elsewhere (--out), and those that were renewed since."""
+    """Have services refuse all certificates of an identity, from the next call on: also those that were
+    written elsewhere (--out), and those that were renewed since."""
     authority = _authority(directory)
     revoked = authority.revoke_identity(identity, now=THIS_HOST.utc_now())
-    say(
-        f"revoked: {revoked} of {identity}; services elsewhere need the file {authority.directory / 'revoked'}"
-    )
+    _say_revoked(f"{revoked} of {identity}", authority)
 
 
 @certs.command("deployment")
@@ -256,7 +254,7 @@ def revoke_token(
     """Have services refuse a token, from the next call on."""
     authority = _authority(directory)
     authority.revoke_token(token_id, now=THIS_HOST.utc_now())
-    say(f"revoked: token {token_id}; services elsewhere need the file {authority.directory / 'revoked'}")
+    _say_revoked(f"token {token_id}", authority)
 
 
 @app.command("login")
@@ -346,6 +344,10 @@ def _directory(given: Path | None) -> Path:
     from hossctl.local.platform import SECURITY_DIRECTORY
 
     return given or contexts.home() / SECURITY_DIRECTORY
+
+
+def _say_revoked(what: str, authority: "Authority") -> None:
+    say(f"revoked: {what}; services elsewhere need the file {authority.directory / 'revoked'}")
 
 
 def _authority(given: Path | None) -> "Authority":

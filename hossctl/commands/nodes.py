@@ -81,7 +81,8 @@ def remove(
     }
     if output.for_people:
         say(
-            f"removed {counted(len(result['removed']), 'node')}, released {counted(result['releasedPods'], 'pod')}"
+            f"removed {counted(len(result['removed']), 'node')}, released"
+            f" {counted(result['releasedPods'], 'pod')}"
         )
         for name in result["notFound"]:
             complain(f"node {name!r} is not there; `hoss get nodes` lists those that are")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hoss.model.cluster import ClusterObject
     from hoss.model.node import NodeSpec
     from hoss.model.pod import Workload
-    from hossctl.load.dry_run import DryRun
+    from hossctl.load.dry_run import SubmissionDryRun
     from hossctl.load.runner import Tracker
 
     _Given = tuple[list[Workload], list[NodeSpec], list[ClusterObject]]
@@ -147,7 +147,7 @@ def _checked(endpoints: Endpoints, given: "_Given") -> Document:
     return {**found, "nodeResults": dict(Counter(met.nodes))}
 
 
-async def _met(endpoints: Endpoints, given: "_Given") -> "DryRun":
+async def _met(endpoints: Endpoints, given: "_Given") -> "SubmissionDryRun":
     from hossctl.load import dry_run
 
     workloads, nodes, objects = given
@@ -166,7 +166,8 @@ def _say_checked(found: Document, request_id: str) -> None:
     for workload in found["workloads"]:
         if refusal := workload.get("refused"):
             complain(
-                f"{_title(workload)} would be refused: {refusal}; delete it first, or submit under another name"
+                f"{_title(workload)} would be refused: {refusal}; delete it first, or submit"
+                " under another name"
             )
     _say_workloads([one for one in found["workloads"] if "refused" not in one], "valid")
     words = {"created": "would be added", "configured": "would be changed", "unchanged": "unchanged"}
@@ -178,7 +179,8 @@ def _say_checked(found: Document, request_id: str) -> None:
         say(f"names were not looked up: {found['unchecked']}")
     elif request_id:
         say(
-            f"what was submitted under the request id {request_id} before would be accepted, and change nothing"
+            f"what was submitted under the request id {request_id} before would be accepted, and"
+            " change nothing"
         )
     say("dry run: nothing was sent")
 

@@ -35,8 +35,8 @@ class DashboardOptions:
     """`listen`: host:port, port 0 takes a free one. `https`: on loopback, too, where `endpoints` have a
     certificate. `token_file`: with a token that lets viewers cordon and drain. `hosts`: names by which
     browsers may reach it. `authentication`: an AuthenticationConfig document. `cluster`: whose API server is
-    asked about tokens of ServiceAccounts. `insecure`: listen beyond loopback without a certificate. `metrics_listen`:
-    where Prometheus reads metrics; "": nowhere."""
+    asked about tokens of ServiceAccounts. `insecure`: listen beyond loopback without a certificate.
+    `metrics_listen`: where Prometheus reads metrics; "": nowhere."""
 
     listen: str
     endpoints: Endpoints
@@ -52,8 +52,8 @@ class DashboardOptions:
 async def serve(options: DashboardOptions, ready_file: Path | None) -> None:
     """Serve until SIGTERM. Raises ConfigError for options that cannot be used."""
     telemetry.configure(_SERVICE)
-    # Browsers get the certificate that it calls with. So viewers of a platform with TLS have to log in, whoever
-    # started the dashboard.
+    # Browsers get the certificate that it calls with. So viewers of a platform with TLS have to log in,
+    # whoever started the dashboard.
     tls_dir = options.endpoints.certificate_directory()
     config = SecurityConfig(tls_dir=tls_dir, insecure=options.insecure)
     host = host_of(config, options.listen, options.authentication, metrics_listen=options.metrics_listen)

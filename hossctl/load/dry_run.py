@@ -26,7 +26,7 @@ _PodName = tuple[str, str]  # namespace and name
 
 
 @dataclass(frozen=True, slots=True)
-class DryRun:
+class SubmissionDryRun:
     """What would become of a submission. The lists are in the order of what was submitted."""
 
     refusals: Sequence[str]  # of workloads, one each; "" where it would be accepted
@@ -40,7 +40,7 @@ async def dry_run(
     workloads: Sequence[Workload],
     objects: Sequence[ClusterObject],
     nodes: Sequence[NodeSpec],
-) -> DryRun:
+) -> SubmissionDryRun:
     """Look everything up and change nothing. Without nodes there need be no resolver."""
     known = {key_of(item): item for item in await dispatcher.list_objects()} if objects else {}
     held = {}
@@ -49,7 +49,7 @@ async def dry_run(
             info.spec.name: node_from_proto(info.spec)
             for info in await resolver.list_nodes([node.name for node in nodes])
         }
-    return DryRun(
+    return SubmissionDryRun(
         await _refusals(dispatcher, workloads),
         [_change(known.get(key_of(item)), item) for item in objects],
         [_change(held.get(node.name), node) for node in nodes],

@@ -46,7 +46,8 @@ class Race:
         if not self.oversold_nodes:
             return "by luck no node was oversold this time"
         return (
-            f"{self.oversold_nodes:,} of {NODES} nodes oversold: {self.oversold_pods:,} of {PODS:,} pods do not"
+            f"{self.oversold_nodes:,} of {NODES} nodes oversold: {self.oversold_pods:,} of {PODS:,} pods"
+            " do not"
             " fit where they were put, and a kubelet would reject them"
         )
 

@@ -47,7 +47,9 @@ class WorkerPool(Document):
     name: str = Field(
         pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         max_length=50,
-        description="a name of at most 50 lower-case letters, digits and '-', with a letter or digit at both ends",
+        description=(
+            "a name of at most 50 lower-case letters, digits and '-', with a letter or digit at both ends"
+        ),
     )
 
     # How many; with 0 the pool stays in the document and has no worker.

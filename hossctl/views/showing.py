@@ -106,7 +106,10 @@ def _worker_lines(worker: Document) -> list[tuple[str, object]]:
         ("given back", counted(worker["returned"], "pod")),
         (
             "view",
-            f"{worker['synchronisation']}, {counted(behind, 'change')} behind, filled in {worker['fillMs']:,.0f} ms",
+            (
+                f"{worker['synchronisation']}, {counted(behind, 'change')} behind, filled in"
+                f" {worker['fillMs']:,.0f} ms"
+            ),
         ),
         ("registration", f"epoch {worker['epoch']}, incarnation {worker['incarnation']}"),
     ]

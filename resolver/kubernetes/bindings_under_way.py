@@ -124,13 +124,13 @@ class BindingsUnderWay:
         is_bound = await self._is_bound(binding)
         if self._bindings.get((shard, binding.uid)) != binding or binding.ledger_epoch != self._ledger.epoch:
             return
-        seqs, uids = np.array([binding.seq], np.uint64), decode_uids(binding.uid)
+        seqs = np.array([binding.seq], np.uint64)
         if is_bound:
             await self._ledger.confirm(shard, seqs, self._writer())
             self.counters["lease_confirmed"] += 1
             self._forget(shard, binding)
         elif is_bound is False and self._clock() - binding.allowed_at >= _GIVE_UP_SECONDS:
-            await self._ledger.abort(shard, uids, seqs, self._writer())
+            await self._ledger.abort(shard, decode_uids(binding.uid), seqs, self._writer())
             self.counters["lease_given_back"] += 1
             self._forget(shard, binding)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from redis_topologies import SENTINEL_AND_CLUSTER, servers
 
-from dispatcher.core.moves import BegunRun, Eviction, RunProgress
+from dispatcher.core.moves import BegunEviction, BegunRun, RunProgress
 from dispatcher.journal.memory import MemoryJournal
 from dispatcher.journal.redis_store import RedisJournal
 from dispatcher.ports import FaultRecord, Journal, Record, SavedPolicy
@@ -242,7 +242,10 @@ async def test_the_last_run_of_moves_comes_back_with_how_far_it_is(journal):
         first,
         RunProgress("Paused", "by hand", True, "MR", {1: "no room"}),
     )
-    evictions = {0: Eviction(b'{"spec": {}}', 2**60), 2: Eviction(b"{}", 7, (b"s" * 16, "default/é"))}
+    evictions = {
+        0: BegunEviction(b'{"spec": {}}', 2**60),
+        2: BegunEviction(b"{}", 7, (b"s" * 16, "default/é")),
+    }
     evicted = RunProgress("Running", "", False, "EWE", {0: "evicted"}, evictions)
     await journal.save_moves(last, evicted)
     assert (await journal.recover()).moves == (last, evicted)

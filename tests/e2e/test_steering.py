@@ -41,8 +41,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         cluster.stop()
 
 
-# Whether half a second of work shows enough conflicts is chance, and may take minutes. The rule that takes the
-# step has tests of its own (tests/unit/dispatcher/test_overlap_control.py).
+# Whether half a second of work shows enough conflicts is chance, and may take minutes. The rule that takes
+# the step has tests of its own (tests/unit/dispatcher/test_overlap_control.py).
 @pytest.mark.thorough
 async def test_conflicts_are_answered_by_a_soft_partition_and_nothing_is_lost(cluster: Cluster) -> None:
     async with clients_of(cluster.endpoints) as clients:

@@ -182,8 +182,8 @@ def load_ledger(client: "redis.Redis", hashes: dict[str, dict[bytes, bytes]]) ->
 
 
 def stored_ledger(client: "redis.Redis") -> dict[bytes, object]:
-    """Every key's content; of hashes by field, for their order may differ. Reservations that cannot be read count
-    as where they were: whoever comes upon one sets it aside, also when refused for something else."""
+    """Every key's content; of hashes by field, for their order may differ. Reservations that cannot be read
+    count as where they were: whoever comes upon one sets it aside, also when refused for something else."""
     found: dict[bytes, object] = {}
     aside: dict[bytes, dict[bytes, bytes]] = {}
     for key in client.scan_iter():

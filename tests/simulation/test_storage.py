@@ -1,5 +1,5 @@
-"""Volumes and devices of simulated clusters: the judge finds each thing that it is for, and the controllers do
-what real ones do. Nothing of HOSS runs here."""
+"""Volumes and devices of simulated clusters: the judge finds each thing that it is for, and the controllers
+do what real ones do. Nothing of HOSS runs here."""
 
 import random
 
@@ -7,7 +7,7 @@ import pytest
 
 from tools.simulation.api_model import CLAIM, DEVICE_CLAIM, POD, SLICE, VOLUME, ApiModel
 from tools.simulation.storage import CLAIMS_PATH, DEVICE_CLAIMS_PATH, VOLUMES_PATH, Storage
-from tools.simulation.storage_judge import StorageJudge, StorageObjects
+from tools.simulation.storage_judge import StorageJudge, StoredObjects
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -56,7 +56,7 @@ class Story:
             self.storage.look()
 
     def at_rest(self):
-        objects = StorageObjects(*map(self.model.objects, (CLAIM, VOLUME, DEVICE_CLAIM, SLICE)))
+        objects = StoredObjects(*map(self.model.objects, (CLAIM, VOLUME, DEVICE_CLAIM, SLICE)))
         return self.judge.at_rest(self.model.objects(POD), objects), objects
 
 

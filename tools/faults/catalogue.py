@@ -391,8 +391,8 @@ def _clock(choose: Callable[[Strike], list[str]]) -> Happen:
 
 
 def _together(*several: Happen) -> Happen:
-    """Each strikes up to half a second after the one before. What ends the last one ends them all, so those that
-    look at their victims in the end come last."""
+    """Each strikes up to half a second after the one before. What ends the last one ends them all, so those
+    that look at their victims in the end come last."""
 
     @contextlib.asynccontextmanager
     async def happen(strike: Strike) -> AsyncIterator[None]:

@@ -47,7 +47,8 @@ VARIABLES = (
     Variable(
         "HOSS_CONTEXT",
         _CLIENTS,
-        "The context of a command or client without an address; else the one that `hoss login` or `hoss context use`"
+        "The context of a command or client without an address; else the one that `hoss login` or `hoss"
+        " context use`"
         " chose.",
     ),
     Variable(

@@ -43,7 +43,7 @@ from tools.simulation.cluster_judge import (
 )
 from tools.simulation.plan import Act
 from tools.simulation.storage import Storage
-from tools.simulation.storage_judge import StorageJudge, StorageObjects
+from tools.simulation.storage_judge import StorageJudge, StoredObjects
 from tools.simulation.world import World
 
 NAMESPACE = "default"
@@ -336,7 +336,7 @@ class Cluster:
         """What is not yet as it must be. `rows`: the ledger's reservations."""
         model = self.clients.api.model
         pods = model.objects(POD)
-        stored = StorageObjects(*map(model.objects, (CLAIM, VOLUME, DEVICE_CLAIM, SLICE)))
+        stored = StoredObjects(*map(model.objects, (CLAIM, VOLUME, DEVICE_CLAIM, SLICE)))
         living = [pod for pod in pods if not is_over(pod)]
         return [
             *self.judge.at_rest(pods, model.objects(NODE), rows, model.objects(POD_GROUP), stored.takes),

@@ -65,7 +65,7 @@ class StorageJudge:
             self.problems.append(text)
         self._devices[name] = here
 
-    def at_rest(self, pods: Iterable[Object], objects: "StorageObjects") -> list[str]:
+    def at_rest(self, pods: Iterable[Object], objects: "StoredObjects") -> list[str]:
         """What is not as it must be once nothing moves. `pods`: those that are not over."""
         found: list[str] = []
         users: dict[str, set[str]] = {}
@@ -93,7 +93,7 @@ class StorageJudge:
         return found
 
 
-class StorageObjects:
+class StoredObjects:
     """The claims, volumes and slices of one moment."""
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The rights that objects of deploy/ grant, one by one: which of them service accounts used, and what becomes of
-a request without the right to it."""
+"""The rights that objects of deploy/ grant, one by one: which of them service accounts used, and what becomes
+of a request without the right to it."""
 
 import itertools
 from collections.abc import Iterator

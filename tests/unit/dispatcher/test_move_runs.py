@@ -3,8 +3,8 @@
 import pytest
 
 from dispatcher.core.moves import (
+    BegunEviction,
     ControllerSeat,
-    Eviction,
     MoveRun,
     MoveState,
     PlannedMove,
@@ -21,7 +21,7 @@ def run_of(*places, rate=10.0, waiting=0):
     return MoveRun(moves, (7,), waiting, rate, "spread")
 
 
-EVICTION = Eviction(b"{}", 7)
+EVICTION = BegunEviction(b"{}", 7)
 
 
 def pods(step):
@@ -234,7 +234,7 @@ def test_the_next_term_has_what_it_needs_of_pods_that_may_be_evicted(answered):
         run.waits(run.moves[1], "the budget forbids it")
     after = next_term(run, places={2: 2}, nodes=(2, 9))  # the nodes that the pods have left are removed
     assert [move.eviction for move in after.maybe_evicted()] == [
-        Eviction(b"{}", 7, (b"s" * 16, "default/p3")),
+        BegunEviction(b"{}", 7, (b"s" * 16, "default/p3")),
         EVICTION,
     ]
     assert after.moves[0].state is MoveState.EVICTED

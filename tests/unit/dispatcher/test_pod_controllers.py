@@ -1,5 +1,5 @@
-"""How it is noticed that nobody will make an evicted pod's successor: its controller is gone, or wants no more
-pods."""
+"""How it is noticed that nobody will make an evicted pod's successor: its controller is gone, or wants no
+more pods."""
 
 import asyncio
 

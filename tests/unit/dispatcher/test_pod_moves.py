@@ -12,7 +12,7 @@ from waiting import until
 from dispatcher.api.intake import read_template
 from dispatcher.core.kubernetes.pod_objects import PodReader, readable_part
 from dispatcher.core.machine import Machine, Settings
-from dispatcher.core.moves import Eviction, MoveRun, MoveState, PlannedMove, RunState
+from dispatcher.core.moves import BegunEviction, MoveRun, MoveState, PlannedMove, RunState
 from dispatcher.core.pods.sets import NewPods, Order
 from dispatcher.core.policy.rules import Policy
 from dispatcher.journal.memory import MemoryJournal
@@ -195,7 +195,7 @@ def move(number=1, *, state=MoveState.WAITING, eviction=None):
 
 def evicted(*, successor=None):
     readable = orjson.dumps(readable_part(on_node(1)))
-    return move(state=MoveState.EVICTED, eviction=Eviction(readable, OLD_SEQ, successor))
+    return move(state=MoveState.EVICTED, eviction=BegunEviction(readable, OLD_SEQ, successor))
 
 
 def seen(number):
@@ -303,7 +303,7 @@ async def test_a_successor_that_never_comes_is_given_up_in_the_next_term_as_well
         term.ledger.targets[uid_of(1)] = OLD_SEQ
         grace = {**on_node(1)["spec"], "terminationGracePeriodSeconds": 0}
         readable = orjson.dumps(readable_part({**on_node(1), "spec": grace}))
-        run = await term.take_over(move(state=MoveState.EVICTED, eviction=Eviction(readable, OLD_SEQ)))
+        run = await term.take_over(move(state=MoveState.EVICTED, eviction=BegunEviction(readable, OLD_SEQ)))
         await term.moves.end(run)
         assert "no successor has come within 0.05 s: its place is free again" in run.moves[0].text
         assert term.ledger.targets == {}

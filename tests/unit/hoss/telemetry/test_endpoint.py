@@ -100,7 +100,8 @@ class Door:
         return self.authority.issue(Identity(CallerKind.CLIENT, name, role, tenant), now=self.now)
 
     async def scrape(self, port: int, directory: Path | None, headers: str = "") -> tuple[str, bytes]:
-        """What a client with the certificate in the directory reads, and the certificate that it was shown."""
+        """What a client with the certificate in the directory reads, and the certificate that it was
+        shown."""
         tls = ssl.create_default_context(cafile=self.served.directory / "ca.crt")
         if directory is not None:
             tls.load_cert_chain(directory / "tls.crt", directory / "tls.key")
