@@ -93,7 +93,7 @@ async def test_it_ends_when_its_time_is_over_and_the_next_term_is_higher(lease, 
 
 async def test_redis_ends_it_by_its_own_clock(redis_server):
     lease = RedisLease(redis_server.url, SHORT_SECONDS)
-    granted, asked = await lease.acquire("a:1"), time.monotonic()
+    asked, granted = time.monotonic(), await lease.acquire("a:1")
     assert granted == Granted(1)
 
     async def ended() -> bool:

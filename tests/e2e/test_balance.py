@@ -154,7 +154,8 @@ async def test_a_consistently_hashed_class_stays_with_its_worker(cluster: Cluste
 async def test_a_worker_that_is_told_to_stop_hands_back_what_it_has_not_started(
     cluster: Cluster, start
 ) -> None:
-    start("slow", milliseconds=20.0)
+    # So slow that it has not started most of them when it is told, though the machine may hold that up.
+    start("slow", milliseconds=100.0)
     async with clients_of(cluster.endpoints) as clients:
         await _prepare(clients, workers=1)
         await _submit(clients, "load", classes=400, replicas=1)

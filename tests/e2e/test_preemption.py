@@ -22,9 +22,26 @@ from hossctl.load.nodes import register
 NODES = 20
 
 
+# Pods that say so go to the one worker or to the other.
+POLICY = """\
+apiVersion: hoss.dev/v1alpha1
+kind: SchedulingPolicy
+rules:
+  - {name: first, match: {labels: {matchLabels: {to: w1}}}, workers: {matchLabels: {name: w1}}}
+  - {name: second, match: {labels: {matchLabels: {to: w2}}}, workers: {matchLabels: {name: w2}}}
+  - {name: rest}
+"""
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"), workers=["w1", "w2"])
+    directory = tmp_path_factory.mktemp("cluster")
+    policy = directory / "policy.yaml"
+    policy.write_text(POLICY)
+    cluster = Cluster(directory, policy=policy)
+    for name in ("w1", "w2"):
+        # While one decides, the other takes what it has seen free.
+        cluster.start_worker(name, f"name={name}", options=("--decision-job-ms", "50"))
     yield cluster
     cluster.stop()
 
@@ -62,17 +79,17 @@ async def test_two_workers_after_the_same_victims_evict_no_more_than_must_go(cli
     """Each urgent pod needs a whole node, and every node has four victims: no more may go than the urgent
     pods need."""
     before = await gone(clients)
-    rounds, involved = 0, set()
-    while rounds < 2 or involved != {"w1", "w2"}:
-        rounds += 1
-        names = [f"urgent-{rounds}-{number}" for number in range(16)]
-        await asyncio.gather(*(submit(clients, name, cpu=4000, priority=10) for name in names))
+    for number in (1, 2):
+        workers = {f"urgent-{number}-{i}": ("w1", "w2")[i % 2] for i in range(16)}
+        await asyncio.gather(
+            *(submit(clients, name, cpu=4000, priority=10, to=to) for name, to in workers.items())
+        )
         await until(lambda: bound_of_many(clients, "urgent", 16))
         await until(lambda: unbound(clients, "low", 64))
-        assert await gone(clients) - before == 64 * rounds
-        involved |= {pod.worker for name in names for pod in await pods(clients, name)}
+        assert await gone(clients) - before == 64 * number
+        assert {name: pod.worker for name in workers for pod in await pods(clients, name)} == workers
         await assert_clean(clients, held=16 + 4 * (NODES - 16))
-        await clients.dispatcher.delete("default", jobs=names)
+        await clients.dispatcher.delete("default", jobs=[*workers])
         await until(lambda: bound(clients, "low", 4 * NODES))
 
 
@@ -183,9 +200,11 @@ async def submit(
     priority: int = 0,
     replicas: int = 1,
     grace_seconds: int = 0,
+    to: str = "",
     **fields,
 ) -> None:
-    spec = PodSpec(requests=(("cpu", cpu),), priority=priority, labels=(("app", name),), **fields)
+    labels = (("app", name), *((("to", to),) if to else ()))
+    spec = PodSpec(requests=(("cpu", cpu),), priority=priority, labels=labels, **fields)
     template = PodTemplate(spec, owner_kind="Job", termination_grace_seconds=grace_seconds)
     for request in submission([Workload(name, template, replicas)]):
         await clients.dispatcher.submit(request)

@@ -13,7 +13,6 @@ from waiting import until, wait_until
 
 from hoss.client.dispatcher import submission
 from hoss.model.pod import PodSpec, PodTemplate, Workload
-from hoss.v1.dispatcher_pb2 import SteerRequest
 from hossctl.endpoints import clients_of
 from hossctl.views.trace import Span, read_spans, spans_of, uid_of
 
@@ -52,8 +51,8 @@ def new_cluster(tmp_path: Path) -> Iterator[type[Traced]]:
         cluster.stop()
 
 
-def workloads(replicas: int, *, cpu_milli: int = 100) -> list[Workload]:
-    return [Workload("job", PodTemplate(PodSpec(requests=(("cpu", cpu_milli),)), owner_kind="Job"), replicas)]
+def workloads(replicas: int, *, cpu_milli: int = 100, name: str = "job") -> list[Workload]:
+    return [Workload(name, PodTemplate(PodSpec(requests=(("cpu", cpu_milli),)), owner_kind="Job"), replicas)]
 
 
 async def test_a_trace_goes_on_from_the_client_through_all_services(new_cluster):
@@ -102,16 +101,21 @@ async def test_of_what_went_well_nothing_is_kept_that_was_not_chosen(new_cluster
 
 
 async def test_a_batch_in_which_pods_were_refused_is_kept_by_all_who_had_to_do_with_it(new_cluster):
+    """The second worker hears of refusals alone: to it the node is empty, which the first one has half
+    filled."""
     cluster = new_cluster(0.0)
-    # They wait between placing and proposing: what one has placed meanwhile, the other does not know.
-    for name in ("w1", "w2"):
-        cluster.start_worker(name, options=("--decision-job-ms", "300"))
+    unaware = ("--sync", "refusal", "--pull-interval-ms", "60000")
     async with clients_of(cluster.endpoints) as clients:
-        await prepare(clients, workers=2, nodes=1, cpus=20)
-        await clients.dispatcher.stub.Steer(SteerRequest(overlap="shared"))
-        (request,) = submission(workloads(200, cpu_milli=150))
-        await clients.dispatcher.submit(request)
-        await until(lambda: some_bound(clients, 130))
+        await prepare(clients, workers=0, nodes=1, cpus=20)
+        cluster.start_worker("w1")
+        cluster.start_worker("w2", options=unaware)
+        await until(lambda: _filled(clients, 2))
+        for bound, idle, at_work in ((70, "w2", "w1"), (133, "w1", "w2")):
+            await clients.dispatcher.set_worker_state(idle, "Cordoned")
+            await clients.dispatcher.set_worker_state(at_work, "Ready")
+            for request in submission(workloads(70, cpu_milli=150, name=f"of-{at_work}")):
+                await clients.dispatcher.submit(request)
+            await until(lambda least=bound: some_bound(clients, least))
     spans = cluster.stopped()
     assert {"submit", "work batch", "place", "propose", "commit"} <= {span.name for span in spans}
     refused = [span for span in spans if span.name == "propose" and span.attributes["refused"]]
@@ -202,6 +206,10 @@ def _described(hoss, name: str):
 
 async def _confirmed(clients) -> bool:
     return not [uid async for chunk in clients.resolver.reservations() for uid in chunk.assumed if uid]
+
+
+async def _filled(clients, workers: int) -> bool:
+    return sum(worker.fill_seconds > 0 for worker in await clients.dispatcher.list_workers()) == workers
 
 
 async def _in_hand(clients, pods: int) -> bool:

@@ -12,7 +12,7 @@ from e2e import slow_plugin
 from e2e.cluster import Cluster
 from e2e.crashes import PODS, WORKERS, Moment, pods_under_way
 from e2e.loads import all_bound, assert_clean, prepare, submit
-from waiting import until
+from waiting import DEADLINE_SECONDS, until
 
 from dispatcher.journal.records import decompress
 from dispatcher.journal.redis_store import ATTEMPTS, FAULTS
@@ -152,7 +152,7 @@ async def test_a_worker_whose_plugin_hangs_names_it_and_gives_its_pods_to_others
         async with clients_of(cluster.endpoints) as clients:
             await prepare(clients, workers=1)
             await submit(clients, jobs=4, replicas=100)
-            cluster.await_end("w1", seconds=20)
+            cluster.await_end("w1", seconds=DEADLINE_SECONDS)
             assert [event["plugin"] for event in cluster.events("w1", "plugin_stuck")] == ["Slow"]
             (ending,) = cluster.events("w1", "worker_ends")
             assert ending["error"].startswith("plugin Slow has not answered for 1 s")

@@ -122,10 +122,8 @@ def test_a_binding_that_passed_a_guard_that_was_down_is_counted_and_told_of_with
     for pod in (*unseen, of_exempt):
         wait_until(lambda pod=pod: api.bind(pod, "n1")[0] == 201, "Ignore lets it pass")
     cluster.start_resolver()
-    began = time.monotonic()
     for pod in unseen:
         await_reason(api, pod["metadata"]["name"], "Bound to node n1 without a review by HOSS")
-    assert time.monotonic() - began < 10
     assert [reason for reason, _ in events_of(api, "unseen-0")] == ["BindingNotReviewed"]
     assert events_of(api, "reviewed") == []
     status = json.loads(run_hoss(cluster, "status", "-o", "json"))

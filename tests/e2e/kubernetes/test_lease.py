@@ -104,15 +104,16 @@ def test_a_holder_whose_clock_is_wrong_keeps_it_as_long_as_it_renews_and_no_long
             second,
         ):
             term = (await granted(first, "a:1")).term
-            until_then = time.monotonic() + 2 * SECONDS
-            while time.monotonic() < until_then:
+            renewed = time.monotonic()
+            until_then = renewed + 2 * SECONDS
+            while (asked := time.monotonic()) < until_then:
                 with suppress(LedgerUnavailable):  # an answer that the machine held up is none
                     assert await first.renew(term, "a:1")
+                    renewed = asked
                     assert isinstance(await second.acquire("b:2"), LeaseHeld)
                 await asyncio.sleep(0.1)
-            begun = time.monotonic()
             assert (await granted(second, "b:2")).term > term
-            assert time.monotonic() - begun > SECONDS / 2
+            assert time.monotonic() - renewed > SECONDS / 2
             assert not await _until_over(first, term)
 
     asyncio.run(run())
