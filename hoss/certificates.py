@@ -26,6 +26,10 @@ class KeyPair:
     key: bytes
 
 
+class DamagedPem(InvalidInput):
+    """A certificate or a private key cannot be read. `where`: which of those that were given."""
+
+
 def new_authority(name: str, *, now: datetime, lifetime: timedelta) -> KeyPair:
     """An authority that signs certificates of servers and clients. `now` has a time zone."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -53,7 +57,7 @@ def issue(
 
     `uri`: an identity that it also names. Then it is a client's certificate too, and a client's alone if
     there are no hosts. `key`: keep this key, PEM, instead of making one. It never outlives the authority."""
-    signer = x509.load_pem_x509_certificate(authority.certificate)
+    signer = _certificate(authority.certificate, where="the authority's certificate")
     signing_key = _loaded(authority.key, where="the authority's key")
     own_key = _loaded(key, where="key") if key else ec.generate_private_key(ec.SECP256R1())
     names = [_alternative(host) for host in hosts]
@@ -77,11 +81,20 @@ def issue(
 
 
 def _loaded(key: bytes, *, where: str) -> ec.EllipticCurvePrivateKey:
-    loaded = serialization.load_pem_private_key(key, password=None)
+    try:
+        loaded = serialization.load_pem_private_key(key, password=None)
+    except (TypeError, ValueError) as exc:  # TypeError: it is encrypted
+        raise DamagedPem("is no PEM key without a password", where=where) from exc
     if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-        problem = "is no key of an elliptic curve, as those of `new_authority` are"
-        raise InvalidInput(problem, where=where)
+        raise DamagedPem("is no key of an elliptic curve, as those of `new_authority` are", where=where)
     return loaded
+
+
+def _certificate(pem: bytes, *, where: str = "certificate") -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as exc:
+        raise DamagedPem("is no PEM certificate", where=where) from exc
 
 
 def uris(certificate: bytes) -> list[str]:
@@ -100,7 +113,7 @@ def hosts(certificate: bytes) -> list[str]:
 
 
 def _alternatives(certificate: bytes) -> x509.SubjectAlternativeName | None:
-    extensions = x509.load_pem_x509_certificate(certificate).extensions
+    extensions = _certificate(certificate).extensions
     try:
         return extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -108,13 +121,16 @@ def _alternatives(certificate: bytes) -> x509.SubjectAlternativeName | None:
 
 
 def validity(certificate: bytes) -> tuple[datetime, datetime]:
-    """Start and end of the validity of the (first) certificate in a PEM text, in UTC. Raises InvalidInput for
-    any other text."""
-    try:
-        loaded = x509.load_pem_x509_certificate(certificate)
-    except ValueError as exc:
-        raise InvalidInput(f"is no PEM certificate ({exc})", where="certificate") from exc
+    """Start and end of the validity of the (first) certificate in a PEM text, in UTC. Raises DamagedPem for
+    any other text, as everything here does."""
+    loaded = _certificate(certificate)
     return loaded.not_valid_before_utc, loaded.not_valid_after_utc
+
+
+def serial(certificate: bytes) -> str:
+    """The serial number of the (first) certificate in a PEM text, hexadecimal as openssl prints it."""
+    digits = f"{_certificate(certificate).serial_number:X}"
+    return digits.zfill(len(digits) + len(digits) % 2)
 
 
 def _builder(
@@ -153,7 +169,12 @@ def _alternative(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        pass
+    try:
         return x509.DNSName(host)
+    except ValueError as exc:  # only of what is no ASCII
+        problem = f"{host!r} is neither an address nor a DNS name; write other scripts as xn--..."
+        raise InvalidInput(problem, where="host") from exc
 
 
 def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:

@@ -7,10 +7,13 @@
     certificates.jsonl        which certificates were issued, wherever they are
     issued/NAME/              a directory for each identity, as services take it (hoss/security/transport.py)
 
-Invariants: keys and everything else here are readable by their user alone. A file is replaced as a whole.
+Invariants: keys and everything else here are readable by their user alone. A file is replaced as a whole, by
+one command at a time: two at once would lose a revocation, or a certificate that then nobody could revoke.
 Each entry of the three lists goes a day after the token or certificate that it is about has expired, when the
 list is written next; a user of another issuer stays revoked for ever."""
 
+import contextlib
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -38,6 +41,13 @@ _AUTHORITY_KEY, _TOKEN_KEY, _TOKENS = "ca.key", "token.key", "tokens.jsonl"
 _CERTIFICATES = "certificates.jsonl"
 _ISSUED = "issued"
 
+_Record = dict[str, str]  # a line of a list
+# What each line has. An earlier release wrote no role, tenant and serial of certificates.
+_FIELDS = {
+    _TOKENS: ("id", "name", "role", "tenant", "created", "expires"),
+    _CERTIFICATES: ("identity", "fingerprint", "expires"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Issued:
@@ -48,7 +58,21 @@ class Issued:
     not_before: datetime
     not_after: datetime
     fingerprint: str
+    serial: str  # hexadecimal, as openssl prints it
     revoked: bool
+
+    @property
+    def record(self) -> _Record:
+        """Its line in the list of what was issued."""
+        role = self.identity.role.value if self.identity.kind is CallerKind.CLIENT else ""
+        return {
+            "identity": str(self.identity),
+            "role": role,
+            "tenant": self.identity.tenant,
+            "serial": self.serial,
+            "fingerprint": self.fingerprint,
+            "expires": self.not_after.isoformat(timespec="seconds"),
+        }
 
 
 class Authority:
@@ -113,7 +137,8 @@ class Authority:
         held = self._read(directory)
         if held.identity != identity or held.revoked:
             return self.issue(identity, now=now, hosts=hosts, into=into)
-        self._copy_lists(directory)
+        with self._alone():
+            self._copy_lists(directory)
         due = held.not_after - (held.not_after - held.not_before) / 3
         return self.renew(held, now=now) if now >= due else held
 
@@ -140,19 +165,22 @@ class Authority:
     ) -> Issued:
         # A client has no name as a server, but a dashboard serves pages with its certificate.
         named = hosts if identity.kind is CallerKind.CLIENT else (server_name(identity.kind.value), *hosts)
-        pair = certificates.issue(self._pair(), named, now=now, lifetime=lifetime, uri=identity.uri, key=key)
-        _private_directory(directory)
-        _write(directory / AUTHORITY_FILE, (self.directory / AUTHORITY_FILE).read_bytes())
-        self._copy_lists(directory)
-        _write(directory / KEY_FILE, pair.key)
-        _write(directory / CERTIFICATE_FILE, pair.certificate)
-        made = self._read(directory)
-        record = {
-            "identity": str(made.identity),
-            "fingerprint": made.fingerprint,
-            "expires": made.not_after.isoformat(timespec="seconds"),
-        }
-        self._add_record(_CERTIFICATES, record, now)
+        try:
+            pair = certificates.issue(
+                self._pair(), named, now=now, lifetime=lifetime, uri=identity.uri, key=key
+            )
+        except certificates.DamagedPem as exc:
+            whose = directory if exc.where == "key" else self.directory
+            raise ConfigError(f"{exc}; restore the files there", where=str(whose)) from exc
+        with self._alone():
+            _private_directory(directory)
+            _write(directory / AUTHORITY_FILE, (self.directory / AUTHORITY_FILE).read_bytes())
+            self._copy_lists(directory)
+            # On the list first: what is in nobody's list, nobody can revoke.
+            made = self._issued(pair.certificate, directory)
+            self._add_record(_CERTIFICATES, made.record, now)
+            _write(directory / KEY_FILE, pair.key)
+            _write(directory / CERTIFICATE_FILE, pair.certificate)
         return made
 
     def _copy_lists(self, directory: Path) -> None:
@@ -167,11 +195,42 @@ class Authority:
         for certificate in sorted((self.directory / _ISSUED).glob(f"*/{CERTIFICATE_FILE}")):
             yield self._read(certificate.parent)
 
+    def known(self, *, now: datetime) -> list[_Record]:
+        """All certificates that were issued and have not expired, and those among its own files: identity,
+        role, tenant, serial, fingerprint, expires, revoked ("yes", "no"), and directory; "": it was written
+        elsewhere, or another has replaced it. Role, tenant and serial are "" where an earlier release issued
+        it. By identity, what lasts longest first."""
+        revoked = self._revoked_entries()
+        here = {held.fingerprint: held for held in self.issued()}
+        listed = {
+            record["fingerprint"]: record
+            for record in self._records(_CERTIFICATES)
+            if now < datetime.fromisoformat(record["expires"])
+        }
+        found = [
+            {
+                "role": "",
+                "tenant": "",
+                "serial": "",
+                **record,
+                "revoked": "yes" if f"certificate {print_}" in revoked else "no",
+                "directory": str(here[print_].directory) if print_ in here else "",
+            }
+            for print_, record in (listed | {print_: held.record for print_, held in here.items()}).items()
+        ]
+        found.sort(key=lambda record: datetime.fromisoformat(record["expires"]), reverse=True)
+        return sorted(found, key=lambda record: record["identity"])
+
     def named(self, name: str) -> Issued:
         """The certificate of an identity, as "worker/w1". Raises NotFound."""
         for issued in self.issued():
             if str(issued.identity) == name:
                 return issued
+        if any(record["identity"] == name for record in self._records(_CERTIFICATES)):
+            raise NotFound(
+                f"the certificate for {name!r} was written elsewhere, and its key is there alone; "
+                "`hoss certs issue` with --out writes another there"
+            )
         raise NotFound(f"no certificate was issued here for {name!r}; `hoss certs show` lists them")
 
     def revoke_identity(self, name: str, *, now: datetime) -> int:
@@ -198,7 +257,7 @@ class Authority:
         if identity.role is Role.NONE:
             raise InvalidInput("none would be of no use; give view, submit, operate or admin", where="role")
         token = Token(secrets.token_hex(8), identity, now.timestamp(), (now + lifetime).timestamp())
-        text = sign((self.directory / _TOKEN_KEY).read_bytes(), token)
+        text = sign(self._token_key(), token)
         record = {
             "id": token.id,
             "name": identity.name,
@@ -207,14 +266,15 @@ class Authority:
             "created": now.isoformat(timespec="seconds"),
             "expires": (now + lifetime).isoformat(timespec="seconds"),
         }
-        self._add_record(_TOKENS, record, now)
+        with self._alone():
+            self._add_record(_TOKENS, record, now)
         return text
 
     def create_login(self, identity: Identity, *, now: datetime) -> str:
         """A token for a link that logs in to the dashboard once, within LOGIN_LIFETIME. It is not listed."""
         expires = (now + LOGIN_LIFETIME).timestamp()
         token = Token(secrets.token_hex(8), identity, now.timestamp(), expires)
-        return sign((self.directory / _TOKEN_KEY).read_bytes(), token, audience=LOGIN_AUDIENCE)
+        return sign(self._token_key(), token, audience=LOGIN_AUDIENCE)
 
     def tokens(self) -> list[dict[str, str]]:
         """The tokens that were made: id, name, role, tenant, created, expires, and whether revoked."""
@@ -237,53 +297,85 @@ class Authority:
         """Sign tokens by a new key from now on. Tokens of the key before stay good until they expire, unless
         it ends `at_once`; those of older keys end."""
         signing, public = _new_token_key()
-        before = _public_key(self.directory / _TOKEN_KEY)
-        keys = public if at_once else before + public
-        # Known before the first token is signed by it.
-        for directory in (self.directory, *(self.directory / _ISSUED).glob("*/")):
-            _write(directory / PUBLIC_KEYS_FILE, keys)
-        _write(self.directory / _TOKEN_KEY, signing)
+        with self._alone():
+            before = _public_key(self.directory / _TOKEN_KEY)
+            keys = public if at_once else before + public
+            # Known before the first token is signed by it.
+            for directory in (self.directory, *(self.directory / _ISSUED).glob("*/")):
+                _write(directory / PUBLIC_KEYS_FILE, keys)
+            _write(self.directory / _TOKEN_KEY, signing)
 
     def _revoke(self, entry: str, until: datetime | None, now: datetime, whose: str = "") -> None:
         """`until`: when what is revoked expires; None: never. `whose` is for people who read the list."""
-        known = (self.directory / REVOKED_FILE).read_text("utf-8").splitlines()
-        again = entry.split()
-        kept = [line for line in known if _lasts(_end_of(line), now) and line.split()[:2] != again]
-        end = "" if until is None else f"until {until.isoformat(timespec='seconds')}"
-        fresh = " ".join(filter(None, (entry, end, whose)))
-        lines = "".join(f"{line}\n" for line in (*kept, fresh)).encode()
-        _write(self.directory / REVOKED_FILE, lines)
-        for directory in (self.directory / _ISSUED).glob("*/"):
-            _write(directory / REVOKED_FILE, lines)
+        with self._alone():
+            known = (self.directory / REVOKED_FILE).read_text("utf-8").splitlines()
+            again = entry.split()
+            kept = [line for line in known if _lasts(_end_of(line), now) and line.split()[:2] != again]
+            end = "" if until is None else f"until {until.isoformat(timespec='seconds')}"
+            fresh = " ".join(filter(None, (entry, end, whose)))
+            lines = "".join(f"{line}\n" for line in (*kept, fresh)).encode()
+            _write(self.directory / REVOKED_FILE, lines)
+            for directory in (self.directory / _ISSUED).glob("*/"):
+                _write(directory / REVOKED_FILE, lines)
 
     def _revoked_entries(self) -> frozenset[str]:
         lines = (self.directory / REVOKED_FILE).read_text("utf-8").splitlines()
         return frozenset(" ".join(line.split()[:2]) for line in lines)
 
-    def _records(self, name: str) -> list[dict[str, str]]:
+    def _records(self, name: str) -> list[_Record]:
+        """Raises ConfigError for a line that is no record, which only another hand can have written."""
         path = self.directory / name
-        return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [
+            _record(line, _FIELDS[name], where=f"{path}, line {number}")
+            for number, line in enumerate(lines, 1)
+        ]
 
-    def _add_record(self, name: str, record: dict[str, str], now: datetime) -> None:
+    def _add_record(self, name: str, record: _Record, now: datetime) -> None:
         kept = [known for known in self._records(name) if _lasts(known["expires"], now)]
         _write(self.directory / name, b"".join(orjson.dumps(line) + b"\n" for line in (*kept, record)))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While no other command changes files of this authority. Its key is never replaced."""
+        with (self.directory / _AUTHORITY_KEY).open("rb+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _token_key(self) -> bytes:
+        _public_key(self.directory / _TOKEN_KEY)  # which refuses a file that holds none
+        return (self.directory / _TOKEN_KEY).read_bytes()
 
     def _pair(self) -> KeyPair:
         certificate, key = (self.directory / name for name in (AUTHORITY_FILE, _AUTHORITY_KEY))
         return KeyPair(certificate.read_bytes(), key.read_bytes())
 
     def _read(self, directory: Path) -> Issued:
-        certificate = (directory / CERTIFICATE_FILE).read_bytes()
-        not_before, not_after = certificates.validity(certificate)
+        return self._issued((directory / CERTIFICATE_FILE).read_bytes(), directory)
+
+    def _issued(self, certificate: bytes, directory: Path) -> Issued:
+        """Raises ConfigError for what is no certificate of HOSS."""
+        try:
+            not_before, not_after = certificates.validity(certificate)
+            identity = Identity.from_uri("".join(certificates.uris(certificate)[:1]))
+        except InvalidInput as exc:
+            problem = "is no certificate of HOSS; restore the file, or remove its directory and issue another"
+            raise ConfigError(problem, where=str(directory / CERTIFICATE_FILE)) from exc
         print_ = fingerprint(certificate)
-        return Issued(
-            Identity.from_uri("".join(certificates.uris(certificate)[:1])),
-            directory,
-            not_before,
-            not_after,
-            print_,
-            f"certificate {print_}" in self._revoked_entries(),
-        )
+        revoked = f"certificate {print_}" in self._revoked_entries()
+        serial = certificates.serial(certificate)
+        return Issued(identity, directory, not_before, not_after, print_, serial, revoked)
+
+
+def _record(line: bytes, fields: tuple[str, ...], *, where: str) -> _Record:
+    """A line of a list. Raises ConfigError."""
+    with contextlib.suppress(ValueError):
+        found = orjson.loads(line)
+        whole = isinstance(found, dict) and all(isinstance(found.get(field), str) for field in fields)
+        if whole and datetime.fromisoformat(found["expires"]).tzinfo is not None:
+            return dict(found)
+    problem = "is no record of this authority; restore the file, or take out the line, and what it named"
+    raise ConfigError(f"{problem} cannot be revoked by name any more", where=where)
 
 
 def _end_of(line: str) -> str:

@@ -91,8 +91,22 @@ def issue(
 
 @certs.command("show")
 def show(*, directory: Directory = None, output: Output = Format.TABLE) -> None:
-    """The certificates that this authority has issued among its own files, and until when they are valid."""
-    _report(list(_authority(directory).issued()), output)
+    """The certificates that this authority has issued, wherever they were written, and what is revoked.
+
+    Several for one identity: it was renewed, or issued more than once, and all are good until they end."""
+    rows = [_row(record) for record in _authority(directory).known(now=THIS_HOST.utc_now())]
+    if not output.for_people:
+        print_document({"certificates": rows}, output)
+        return
+    columns = [
+        Column("IDENTITY", _field("identity")),
+        Column("ROLE", _field("role")),
+        Column("TENANT", _field("tenant")),
+        Column("NOT AFTER", _field("notAfter")),
+        Column("REVOKED", _field("revoked")),
+        Column("SERIAL", _field("serial")),
+    ]
+    print_rows(rows, columns)
 
 
 @certs.command("renew")
@@ -365,32 +379,28 @@ def _lifetime(text: str) -> timedelta:
     return timedelta(seconds=int(number) * _SECONDS[unit])
 
 
-def _report(found: "list[Issued]", output: Format, text: str = "") -> None:
-    rows: list[dict[str, Any]] = [
-        {
-            "identity": str(held.identity),
-            "role": held.identity.role.value if held.identity.kind is CallerKind.CLIENT else "",
-            "tenant": held.identity.tenant,
-            "notAfter": held.not_after.isoformat(timespec="seconds"),
-            "revoked": "yes" if held.revoked else "no",
-            "fingerprint": held.fingerprint,
-            "directory": str(held.directory),
-        }
-        for held in found
-    ]
-    if not output.for_people:
-        print_document({"certificates": rows}, output)
-    elif text:
+def _report(made: "list[Issued]", output: Format, text: str) -> None:
+    if output.for_people:
         say(text)
-    else:
-        columns = [
-            Column("IDENTITY", _field("identity")),
-            Column("ROLE", _field("role")),
-            Column("TENANT", _field("tenant")),
-            Column("NOT AFTER", _field("notAfter")),
-            Column("REVOKED", _field("revoked")),
-        ]
-        print_rows(rows, columns)
+        return
+    rows = [
+        _row({**held.record, "revoked": "yes" if held.revoked else "no", "directory": str(held.directory)})
+        for held in made
+    ]
+    print_document({"certificates": rows}, output)
+
+
+def _row(record: dict[str, str]) -> dict[str, Any]:
+    return {
+        "identity": record["identity"],
+        "role": record["role"],
+        "tenant": record["tenant"],
+        "notAfter": record["expires"],
+        "revoked": record["revoked"],
+        "serial": record["serial"],
+        "fingerprint": record["fingerprint"],
+        "directory": record["directory"],
+    }
 
 
 def _field(name: str) -> Any:

@@ -3,10 +3,14 @@
 import os
 import shutil
 import stat
+import threading
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
+from cryptography import x509
 
 from hoss import certificates
 from hoss.certificates import KeyPair
@@ -338,3 +342,133 @@ def test_certificates_of_an_earlier_release_which_kept_no_list_are_revoked(autho
     renewed = authority.renew(authority.named("worker/w1"), now=NOW)
     assert not renewed.revoked
     assert (renewed.directory / "tls.key").read_bytes() != key
+
+
+def test_what_was_issued_is_known_wherever_it_is_with_its_serial_and_whether_it_is_revoked(
+    authority, tmp_path
+) -> None:
+    day, ana = timedelta(days=1), Identity(CallerKind.CLIENT, "ana", Role.VIEW, "research")
+    authority.issue(ana, now=NOW - 9 * day, lifetime=day, into=tmp_path / "expired")
+    elsewhere = authority.issue(ana, now=NOW, lifetime=9 * day, into=tmp_path / "elsewhere")
+    first = authority.issue(WORKER, now=NOW)
+    renewed = authority.renew(first, now=NOW + day)
+    authority.revoke_certificate(first, now=NOW + day)
+    assert authority.known(now=NOW + day) == [
+        elsewhere.record | {"revoked": "no", "directory": ""},
+        renewed.record | {"revoked": "no", "directory": str(authority.directory / "issued" / "worker-w1")},
+        first.record | {"revoked": "yes", "directory": ""},
+    ]
+    assert (elsewhere.record["role"], elsewhere.record["tenant"], first.record["role"]) == (
+        "view", "research", "",
+    )  # fmt: skip
+    written = x509.load_pem_x509_certificate((tmp_path / "elsewhere" / "tls.crt").read_bytes())
+    assert int(elsewhere.serial, 16) == written.serial_number
+    assert len(elsewhere.serial) % 2 == 0
+    # It has expired, and is still among the authority's own files.
+    held = authority.known(now=NOW + 999 * day)
+    assert [record["serial"] for record in held] == [renewed.serial]
+
+
+def test_what_an_earlier_release_listed_without_a_serial_is_known_too(authority, tmp_path) -> None:
+    authority.issue(WORKER, now=NOW, into=tmp_path / "elsewhere")
+    path = authority.directory / "certificates.jsonl"
+    record = orjson.loads(path.read_bytes())
+    for name in ("role", "tenant", "serial"):
+        del record[name]
+    path.write_bytes(orjson.dumps(record))
+    (known,) = authority.known(now=NOW)
+    assert (known["identity"], known["serial"], known["role"]) == ("worker/w1", "", "")
+
+
+def test_a_certificate_that_was_written_elsewhere_cannot_be_renewed_here_and_the_error_says_so(
+    authority, tmp_path
+) -> None:
+    authority.issue(WORKER, now=NOW, into=tmp_path / "elsewhere")
+    with pytest.raises(NotFound, match=r"'worker/w1' was written elsewhere.*issue` with --out"):
+        authority.named("worker/w1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b"[]",
+        b'"text"',
+        b'{"identity": "worker/w1"}',
+        b'{"identity": "worker/w1", "fingerprint": 7, "expires": "2027-01-01T00:00:00+00:00"}',
+        b'{"identity": "worker/w1", "fingerprint": "7", "expires": "tomorrow"}',
+        b'{"identity": "worker/w1", "fingerprint": "7", "expires": "2027-01-01T00:00:00"}',
+        b"\xff\xfe",
+    ],
+)
+def test_a_list_that_another_hand_has_damaged_is_refused_by_its_line(authority, line) -> None:
+    authority.issue(WORKER, now=NOW)
+    path = authority.directory / "certificates.jsonl"
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    for use in (
+        lambda: authority.known(now=NOW),
+        lambda: authority.revoke_identity("worker/w1", now=NOW),
+        lambda: authority.issue(WORKER, now=NOW),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"certificates\.jsonl, line 2: is no record.*take out the line"
+        ):
+            use()
+
+
+@pytest.mark.parametrize("name", ["ca.key", "ca.crt", "token.key", "issued/worker-w1/tls.crt"])
+def test_a_damaged_file_of_the_authority_is_refused_by_its_place(authority, name) -> None:
+    held = authority.issue(WORKER, now=NOW)
+    (authority.directory / name).write_bytes(b"junk")
+    client, day = Identity(CallerKind.CLIENT, "a", Role.VIEW), timedelta(days=1)
+    uses = {
+        "token.key": lambda: authority.create_token(client, now=NOW, lifetime=day),
+        "issued/worker-w1/tls.crt": lambda: list(authority.issued()),
+    }
+    with pytest.raises(ConfigError) as refused:
+        uses.get(name, lambda: authority.renew(held, now=NOW))()
+    assert str(authority.directory / name).startswith(refused.value.where)
+    assert "restore the file" in str(refused.value) or "tokens cannot be signed" in str(refused.value)
+
+
+def test_a_damaged_key_of_a_certificate_is_refused_by_its_directory(authority) -> None:
+    held = authority.issue(WORKER, now=NOW)
+    (held.directory / "tls.key").write_bytes(b"junk")
+    with pytest.raises(
+        ConfigError, match="key: is no PEM key without a password; restore the files"
+    ) as refused:
+        authority.renew(held, now=NOW)
+    assert refused.value.where == str(held.directory)
+
+
+def test_of_two_commands_at_once_neither_loses_what_the_other_has_written(
+    authority, tmp_path, monkeypatch
+) -> None:
+    """Each stops after it has read a list, until the other has read it, too. The lock lets none do that."""
+    both = threading.Barrier(2)
+    read = Authority._records
+
+    def slowly(self: Authority, name: str) -> Any:
+        found = read(self, name)
+        try:
+            both.wait(0.2)
+        except threading.BrokenBarrierError:
+            both.reset()
+        return found
+
+    monkeypatch.setattr(Authority, "_records", slowly)
+    clients = [Identity(CallerKind.CLIENT, name, Role.VIEW) for name in ("ana", "bo")]
+    commands = [
+        threading.Thread(
+            target=Authority(authority.directory).issue,
+            args=(client,),
+            kwargs={"now": NOW, "into": tmp_path / client.name},
+        )
+        for client in clients
+    ]
+    for command in commands:
+        command.start()
+    for command in commands:
+        command.join()
+    monkeypatch.undo()
+    assert {record["identity"] for record in authority.known(now=NOW)} == {"client/ana", "client/bo"}
