@@ -405,7 +405,7 @@ _READERS: Mapping[str, Callable[[Object, str], dict[str, Any]]] = {
     ),
     "DynamicResources": _only_defaults(
         filterTimeout=("10s", "HOSS has a limit of its own"),
-        bindingTimeout=("10m", "HOSS places no devices with binding conditions"),
+        bindingTimeout=("10m", "all workers and resolvers wait ten minutes for a device"),
     ),
     "DefaultPreemption": _only_defaults(
         minCandidateNodesPercentage=(10, _CANDIDATES), minCandidateNodesAbsolute=(100, _CANDIDATES)

@@ -29,6 +29,10 @@ class StorageInMemory:
         if isinstance(read, ResourceSlice):
             self.shared_devices.put_slice(read)
 
+    def remove(self, kind: str, name: str) -> None:
+        """Of a storage object."""
+        del self._objects[kind, "default", name]
+
     def claim(self, namespace: str, name: str) -> Any:
         return self._objects.get(("PersistentVolumeClaim", namespace, name))
 
@@ -37,6 +41,10 @@ class StorageInMemory:
 
     def csi_node(self, name: str) -> Any:
         return self._objects.get(("CSINode", "default", name))
+
+    def attachments(self, node: str) -> Any:
+        kinds = (item for (kind, _, _), item in self._objects.items() if kind == "VolumeAttachment")
+        return [attachment for attachment in kinds if attachment.node == node]
 
     async def storage_for(self, namespace: str, volumes: Any) -> Any:
         return self

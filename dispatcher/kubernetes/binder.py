@@ -6,7 +6,7 @@ still be released: when the pod has changed since it was placed, or its node was
 take turns, because a binding costs a resolver up to half a millisecond of Python."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -58,11 +58,13 @@ class PodBinder:
         node_deleted: Callable[[str], bool],
         on_bound: Callable[[Rows, list[str]], None],
         on_volumes_refused: Callable[[Rows, list[str]], None],
+        on_devices_pending: Callable[[Rows, list[str]], None],
         volume_timeout_seconds: float,
     ) -> None:
         """`evictions_read`: up to which seq the evictions of a shard are known; `node_deleted`: whether the
         API server has no node of this name any more; `on_bound` gets bound pods and the names of their
-        nodes, `on_volumes_refused` pods whose volumes or devices were refused, and why."""
+        nodes, `on_volumes_refused` pods whose volumes or devices were refused, and why; `on_devices_pending`
+        pods whose devices are being made ready, and what is said of that, once for each pod."""
         self._runtime = runtime
         self._machine = runtime.machine
         self._client = client
@@ -72,12 +74,14 @@ class PodBinder:
         self._node_deleted = node_deleted
         self._on_bound = on_bound
         self._on_volumes_refused = on_volumes_refused
+        self._on_devices_pending = on_devices_pending
         self._volumes = VolumeWaits(
             self._machine.storage, timeout_seconds=volume_timeout_seconds, repeat_seconds=_VOLUME_SECONDS
         )
         self._machine.storage_updates.on_claims = self._claims_changed
         self._delayed: dict[bytes, _Request] = {}  # by UID, those that wait for their volumes
         self._judge_again: set[bytes] = set()  # pods in a call to a resolver, whose claims changed meanwhile
+        self._devices_pending: set[bytes] = set()  # UIDs of pods whose devices are being made ready
         self._attempted: set[bytes] = set()  # UIDs of pods that the API server may have bound already
         # In the queue, or due to come back to it. A request is looked at anew when it is taken, so one entry
         # is enough however often it is asked for.
@@ -171,9 +175,10 @@ class PodBinder:
         waits = results == pb.BIND_WAITS
         for uid in map(bytes, uids[waits]):
             self._volumes.written(uid, self._runtime.now())
+        self._tell_pending(rows, uids, waits & same, steps, texts)
         self._wait_for_volumes(rows[waits & same])
         over = ~np.isin(results, (pb.BIND_WAITS, pb.BIND_UNKNOWN, pb.BIND_VICTIMS)) | ~same
-        for uid in map(bytes, uids[over]) if steps else ():
+        for uid in map(bytes, uids[over]) if steps or self._devices_pending else ():
             self._forget_volumes(uid)
         await self._settle(
             rows[same], uids[same], nodes[same], results[same], np.array(texts, object)[same].tolist()
@@ -240,7 +245,27 @@ class PodBinder:
             else:
                 self._judge_again.add(uid)
 
+    def _tell_pending(
+        self,
+        rows: Rows,
+        uids: Uids,
+        waits: NDArray[np.bool_],
+        steps: Mapping[int, VolumeJudgement],
+        texts: Sequence[str],
+    ) -> None:
+        """Tell of the pods that wait, with all their volumes, for their devices, unless they were told of."""
+        told = [
+            i
+            for i in np.flatnonzero(waits).tolist()
+            if steps.get(int(rows[i]), READY).step is VolumeStep.BOUND_ALREADY
+            and uids[i].tobytes() not in self._devices_pending
+        ]
+        if told:
+            self._devices_pending.update(map(bytes, uids[told]))
+            self._on_devices_pending(rows[told], [texts[i] for i in told])
+
     def _forget_volumes(self, uid: bytes) -> None:
+        self._devices_pending.discard(uid)
         self._volumes.forget(uid)
         self._judge_again.discard(uid)
 

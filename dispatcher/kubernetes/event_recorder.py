@@ -84,6 +84,13 @@ class EventRecorder:
             namespace, name, uid = self._identity(row)
             self._record(self._event(namespace, name, uid, "FailedScheduling", reason, action="Scheduling"))
 
+    def devices_pending(self, rows: Rows, texts: Sequence[str]) -> None:
+        """These pods have their nodes, and wait there for their devices to become ready."""
+        for row, text in zip(rows.tolist(), texts, strict=True):
+            namespace, name, uid = self._identity(row)
+            event = self._event(namespace, name, uid, "BindingConditionsPending", text, action="Scheduling")
+            self._record(event)
+
     def claim_deallocated(self, row: int, text: str) -> None:
         """A claim of this pod has given its devices back, so that the pod may get others."""
         namespace, name, uid = self._identity(row)

@@ -83,6 +83,7 @@ class KubernetesMode:
             node_deleted=self.informers.node_deleted,
             on_bound=self._recorder.bound,
             on_volumes_refused=self._recorder.volumes_refused,
+            on_devices_pending=self._recorder.devices_pending,
             volume_timeout_seconds=config.volume_bind_timeout_seconds,
         )
         self.moves = PodMoves(

@@ -145,9 +145,16 @@ def _read_bound_pod(pod: Object) -> BoundPod | None:
         requests=tuple(sorted(amounts(total_requests(resources), "spec").items())),
         nonzero_cpu_milli=cpu_milli,
         nonzero_memory_bytes=memory_bytes,
-        deleting=metadata.get("deletionTimestamp") is not None,
+        deleting=(deleting := metadata.get("deletionTimestamp") is not None),
+        preempted=deleting and _is_preempted(status),
         started_at=moment(status, "startTime", "status", default=float("inf")),
     )
+
+
+def _is_preempted(status: Object) -> bool:
+    conditions = mappings(status, "conditions", "status")
+    found = next((c for c in conditions if c.get("type") == "DisruptionTarget"), {})
+    return (found.get("status"), found.get("reason")) == ("True", "PreemptionByScheduler")
 
 
 def _read_spec(metadata: Object, spec: Object, status: Object) -> PodSpec:

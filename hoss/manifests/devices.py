@@ -198,7 +198,8 @@ def _read_device(device: Object, path: str, *, own_reach: bool) -> Device:
         shareable=boolean(device, "allowMultipleAllocations", path),
         reach=_read_reach(device, path) if own_reach else None,
         binds_to_node=boolean(device, "bindsToNode", path),
-        has_binding_conditions=bool(texts(device, "bindingConditions", path)),
+        binding_conditions=texts(device, "bindingConditions", path),
+        binding_failure_conditions=texts(device, "bindingFailureConditions", path),
     )
 
 
@@ -368,9 +369,10 @@ def _device_id(entry: Object, path: str) -> DeviceId:
 def _read_result(result: Object, states: dict[DeviceId, set[str]], path: str) -> DeviceResult:
     device = _device_id(result, path)
     conditions, true = texts(result, "bindingConditions", path), states.get(device, set())
+    failures = texts(result, "bindingFailureConditions", path)
     binding = BindingState.READY
     if conditions:
-        if true.intersection(texts(result, "bindingFailureConditions", path)):
+        if true.intersection(failures):
             binding = BindingState.FAILED
         elif not true.issuperset(conditions):
             binding = BindingState.WAITING
@@ -380,5 +382,7 @@ def _read_result(result: Object, states: dict[DeviceId, set[str]], path: str) ->
         shared=result.get("shareID") is not None,
         consumed=tuple(sorted(_amounts(result, "consumedCapacity", path).items())),
         admin_access=boolean(result, "adminAccess", path),
+        binding_conditions=conditions,
+        binding_failure_conditions=failures,
         binding=binding,
     )

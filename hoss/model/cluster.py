@@ -185,6 +185,7 @@ class BoundPod:
     nonzero_cpu_milli: int
     nonzero_memory_bytes: int
     deleting: bool = False
+    preempted: bool = False  # deleted for a more urgent pod
     started_at: float = float("inf")  # seconds since the epoch; infinite: not started
 
 

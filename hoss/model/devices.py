@@ -83,7 +83,8 @@ class Device:
     shareable: bool = False  # allowMultipleAllocations
     reach: NodeReach | None = None  # with perDeviceNodeSelection
     binds_to_node: bool = False
-    has_binding_conditions: bool = False
+    binding_conditions: tuple[str, ...] = ()  # true of its status before a pod is bound
+    binding_failure_conditions: tuple[str, ...] = ()  # with one of them true it never will be ready
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -183,6 +184,8 @@ class DeviceResult:
     shared: bool = False
     consumed: tuple[tuple[str, Quantity], ...] = ()
     admin_access: bool = False
+    binding_conditions: tuple[str, ...] = ()  # of the device, as the claim got it
+    binding_failure_conditions: tuple[str, ...] = ()
     binding: BindingState = BindingState.READY
 
 

@@ -287,7 +287,7 @@ class DeviceAmount(_message.Message):
     def __init__(self, name: _Optional[str] = ..., amount: _Optional[str] = ...) -> None: ...
 
 class HeldDevice(_message.Message):
-    __slots__ = ("request", "driver", "pool", "device", "shared", "consumed", "admin_access")
+    __slots__ = ("request", "driver", "pool", "device", "shared", "consumed", "admin_access", "binding_conditions", "binding_failure_conditions")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     DRIVER_FIELD_NUMBER: _ClassVar[int]
     POOL_FIELD_NUMBER: _ClassVar[int]
@@ -295,6 +295,8 @@ class HeldDevice(_message.Message):
     SHARED_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
     ADMIN_ACCESS_FIELD_NUMBER: _ClassVar[int]
+    BINDING_CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    BINDING_FAILURE_CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     request: str
     driver: str
     pool: str
@@ -302,7 +304,9 @@ class HeldDevice(_message.Message):
     shared: bool
     consumed: _containers.RepeatedCompositeFieldContainer[DeviceAmount]
     admin_access: bool
-    def __init__(self, request: _Optional[str] = ..., driver: _Optional[str] = ..., pool: _Optional[str] = ..., device: _Optional[str] = ..., shared: bool = ..., consumed: _Optional[_Iterable[_Union[DeviceAmount, _Mapping]]] = ..., admin_access: bool = ...) -> None: ...
+    binding_conditions: _containers.RepeatedScalarFieldContainer[str]
+    binding_failure_conditions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request: _Optional[str] = ..., driver: _Optional[str] = ..., pool: _Optional[str] = ..., device: _Optional[str] = ..., shared: bool = ..., consumed: _Optional[_Iterable[_Union[DeviceAmount, _Mapping]]] = ..., admin_access: bool = ..., binding_conditions: _Optional[_Iterable[str]] = ..., binding_failure_conditions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HeldClaim(_message.Message):
     __slots__ = ("namespace", "name", "devices", "nodes", "mappings")

@@ -69,6 +69,8 @@ def held_claim_to_proto(held: HeldClaim) -> pb.HeldClaim:
                 shared=result.shared,
                 consumed=[pb.DeviceAmount(name=n, amount=q.canonical) for n, q in result.consumed],
                 admin_access=result.admin_access,
+                binding_conditions=result.binding_conditions,
+                binding_failure_conditions=result.binding_failure_conditions,
             )
             for result in held.allocation.results
         ],
@@ -97,6 +99,8 @@ def held_claim_from_proto(message: pb.HeldClaim) -> HeldClaim:
             shared=device.shared,
             consumed=tuple((c.name, parse_quantity(c.amount)) for c in device.consumed),
             admin_access=device.admin_access,
+            binding_conditions=tuple(device.binding_conditions),
+            binding_failure_conditions=tuple(device.binding_failure_conditions),
         )
         for device in message.devices
     )

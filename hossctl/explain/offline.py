@@ -61,16 +61,23 @@ _LEFT_OVER_DELETED = "deletion of ResourceClaim completed"
 _NO_STATE = "not found"
 
 
-def explain(spec: PodSpec, cluster: Cluster, *, preemption: bool, profile: Profile | None = None) -> Document:
+def explain(
+    spec: PodSpec,
+    cluster: Cluster,
+    *,
+    preemption: bool,
+    profile: Profile | None = None,
+    nominated_node: str = "",
+) -> Document:
     """The scheduler's evaluation of the pod on every node; with `preemption` also its choice of victims where
-    no node is feasible."""
+    no node is feasible. `nominated_node`: where room was made for the pod before."""
     profile = profile or default_profile()
     snapshot = ClusterSnapshot(cluster)
     subject = examine(spec, snapshot, profile)
     explanation = explain_placement(subject, snapshot, profile)
     document = explanation_document(explanation)
     if preemption and not explanation.feasible and explanation.failure is None:
-        found = preempt(spec, subject, snapshot, profile)
+        found = preempt(spec, subject, snapshot, profile, nominated_node)
         message = ""
         if not found.node:
             message = _why_no_node(found, _devices_message(spec, subject, snapshot, explanation))
@@ -134,7 +141,13 @@ def _answer_scheduling(case: Object) -> Document:
     if twice := sorted(name for name, count in names.items() if count > 1):
         raise InvalidInput(f"has the node {quoted(twice[0])} twice; give each node once", where="case.nodes")
     preemption = "preemption" in mapping(case, "want", "case") or case.get("category") == "preemption"
-    return explain(read_pending_pod(mapping(case, "pod", "case"), cluster), cluster, preemption=preemption)
+    pod = mapping(case, "pod", "case")
+    spec = read_pending_pod(pod, cluster)
+    return explain(spec, cluster, preemption=preemption, nominated_node=_nominated_node(pod))
+
+
+def _nominated_node(pod: Object) -> str:
+    return text(mapping(pod, "status", "pod"), "nominatedNodeName", "status")
 
 
 def _answer_requests(case: Object) -> Document:
@@ -294,6 +307,7 @@ class Pending(NamedTuple):
     title: str  # namespace/name
     spec: PodSpec
     pods: int = 1
+    nominated_node: str = ""  # where room was made for it before
 
     def document(self, profile: str) -> Document:
         """The first fields of its explanation."""
@@ -315,7 +329,13 @@ class NamedProfile(NamedTuple):
 
 def explain_offline(pending: Pending, cluster: Cluster, chosen: NamedProfile) -> Document:
     """The explanation for a cluster from files, preemption included."""
-    explained = explain(pending.spec, cluster, preemption=True, profile=chosen.profile)
+    explained = explain(
+        pending.spec,
+        cluster,
+        preemption=True,
+        profile=chosen.profile,
+        nominated_node=pending.nominated_node,
+    )
     return {**pending.document(chosen.name), **explained}
 
 
@@ -351,7 +371,7 @@ def _bare_pod(pod: Object, cluster: Cluster) -> Pending:
     metadata = mapping(pod, "metadata", "pod")
     spec = read_pending_pod(pod, cluster)
     name = text(metadata, "name", "metadata") or text(metadata, "generateName", "metadata") or "pod"
-    return Pending(f"{spec.namespace}/{name}", spec)
+    return Pending(f"{spec.namespace}/{name}", spec, nominated_node=_nominated_node(pod))
 
 
 def _owned_pods(item: Object, kind: tuple[str, str], cluster: Cluster) -> list[Pending]:

@@ -5,6 +5,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -59,12 +60,13 @@ class Binder:
         patience_seconds: float = _PATIENCE_SECONDS,
         request_seconds: float = REQUEST_SECONDS,
         clock: Callable[[], float] = THIS_HOST.monotonic,
+        utc_now: Callable[[], datetime] = THIS_HOST.utc_now,
         rng: random.Random = THIS_HOST.rng,
     ) -> None:
         self.counters: Counter[str] = Counter()
         self._api = api
         self._volumes = VolumeBinder(api)
-        self._devices = DeviceBinder(api)
+        self._devices = DeviceBinder(api, utc_now)
         self._clock = clock
         self._rng = rng
         self._patience_seconds = patience_seconds
@@ -78,7 +80,7 @@ class Binder:
         return list(found)
 
     async def _bind(self, request: BindingRequest) -> Bound:
-        """First the volumes, which may have to be waited for, then the devices, then the pod."""
+        """First the volumes, then the devices, then the pod. Both may have to be waited for."""
         namespace, _, name = request.pod.partition("/")
         if request.volumes is not None:
             not_yet = await self._volumes.bind(
@@ -89,10 +91,12 @@ class Binder:
         if not request.claims:
             return await self._bind_pod(request)
         user = ClaimUser(name, request.uid)
-        devices = ClaimsRequest(namespace, user, request.claims, request.chosen, request.is_current)
-        refused = await self._devices.bind(devices)
-        if refused is not None:
-            return refused
+        devices = ClaimsRequest(
+            namespace, user, request.claims, request.chosen, request.is_current, request.node
+        )
+        not_yet = await self._devices.bind(devices)
+        if not_yet is not None:
+            return not_yet
         bound = await self._bind_pod(request)
         if bound.result is BindResult.REFUSED and (unknown := await self._devices.release(devices)):
             return unknown

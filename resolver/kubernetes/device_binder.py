@@ -1,8 +1,10 @@
 """Gives the resource claims of reserved pods their devices before the pods are bound, and takes them back
-where a pod cannot be bound."""
+where a pod cannot be bound. Devices may have to become ready first. Nothing is waited for here: whoever asks,
+asks again."""
 
 import contextlib
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from hoss.errors import TransportError
@@ -14,6 +16,7 @@ from resolver.core.kubernetes.claim_allocations import (
     DevicesRefused,
     check_extended,
     classes_of,
+    devices_ready,
     extended_claim,
     extended_status_patch,
     finalizer_patch,
@@ -32,29 +35,35 @@ def always() -> bool:
 
 
 class ClaimsRequest(NamedTuple):
-    """The claims of a pod by name, and what was chosen for those that had no devices when it was placed.
-    `is_current`: whether the ledger that has the choice is still the ledger. One that was rebuilt since may
-    have given the devices to others."""
+    """The claims of a pod by name, and what was chosen for those that had no devices when it was placed on
+    `node`. `is_current`: whether the ledger that has the choice is still the ledger. One that was rebuilt since
+    may have given the devices to others."""
 
     namespace: str
     user: ClaimUser
     claims: tuple[str, ...]
     chosen: Mapping[str, HeldClaim]
     is_current: Callable[[], bool] = always
+    node: str = ""
 
 
 class DeviceBinder:
     """Serves any number of pods at a time."""
 
-    def __init__(self, api: KubeApi) -> None:
+    def __init__(self, api: KubeApi, utc_now: Callable[[], datetime]) -> None:
+        self._utc_now = utc_now
         self._objects = ObjectWriter(api, DevicesRefused)
 
     async def bind(self, request: ClaimsRequest) -> Bound | None:
-        """None: all claims have their devices and list the pod. Else REFUSED with the reason, after what was
-        written is taken back; or UNKNOWN if the API server did not answer."""
+        """None: all claims have their devices, which are ready, and list the pod. Else WAITS while devices are
+        made ready; REFUSED with the reason, after what was written is taken back; or UNKNOWN if the API server
+        did not answer."""
         try:
-            for name in request.claims:
-                await self._bind_claim(request, name)
+            claims = [await self._bind_claim(request, name) for name in request.claims]
+            now = self._utc_now()
+            if not all(devices_ready(claim, now) for claim in claims):
+                text = f"waiting for binding conditions for device on node {request.node}"
+                return Bound(BindResult.WAITS, text)
         except DevicesRefused as refused:
             problem = await self.release(request)
             return problem or Bound(BindResult.REFUSED, str(refused))
@@ -71,7 +80,7 @@ class DeviceBinder:
             return Bound(BindResult.UNKNOWN, str(exc))
         return None
 
-    async def _bind_claim(self, request: ClaimsRequest, name: str) -> None:
+    async def _bind_claim(self, request: ClaimsRequest, name: str) -> Object:
         path, held = _path(request, name), request.chosen.get(name)
         chosen = None if held is None else held.allocation
         if held is None and _is_extended(request, name):
@@ -88,14 +97,15 @@ class DeviceBinder:
         def reserving(found: Object) -> dict[str, Any] | None:
             if not request.is_current():
                 raise TransportError("the ledger was lost since the devices were chosen; ask again")
-            return reserving_patch(found, chosen, request.user, classes)
+            return reserving_patch(found, chosen, request.user, classes, self._utc_now())
 
-        await self._objects.write(path, reserving, part="/status")
+        claim = await self._objects.write(path, reserving, part="/status")
         if held is not None and held.mappings:
             pod = f"/api/v1/namespaces/{request.namespace}/pods/{request.user.name}"
             await self._objects.write(
                 pod, lambda found: extended_status_patch(found, held, request.user), part="/status"
             )
+        return claim
 
     async def _release_claim(self, request: ClaimsRequest, name: str) -> None:
         if _is_extended(request, name):

@@ -63,7 +63,7 @@ class KubernetesServices:
         self._name = name
         self._review_server = review_server
         self._insecure = insecure
-        self.binder = Binder(api, clock=clock, rng=rng)
+        self.binder = Binder(api, clock=clock, utc_now=utc_now, rng=rng)
         self._clock = clock
         self._utc_now = utc_now
         self._rng = rng

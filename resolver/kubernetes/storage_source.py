@@ -1,5 +1,5 @@
-"""Where the binding webhook learns of volumes and devices: claims, volumes and CSINodes from watches, because
-the volumes of all pods of a node are counted; slices and resource claims from watches, because what claims
+"""Where the binding webhook learns of volumes and devices: claims, volumes, CSINodes and VolumeAttachments from
+watches, because the volumes of all pods of a node are counted; slices and resource claims from watches, because what claims
 take of shared devices is added up; and the resource claims of a pod from the API server, because a scheduler
 writes their devices right before it asks.
 
@@ -8,7 +8,8 @@ and its volume, are read again."""
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from hoss.errors import InvalidInput, TransportError
@@ -18,18 +19,26 @@ from hoss.manifests.devices import read_device_object
 from hoss.manifests.volumes import read_storage_object
 from hoss.model.devices import PodClaims, ResourceClaim, ResourceSlice
 from hoss.model.volume_topology import inline_volumes
-from hoss.model.volumes import CsiNode, PersistentVolume, PersistentVolumeClaim, PodVolumes
+from hoss.model.volumes import (
+    CsiNode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodVolumes,
+    VolumeAttachment,
+)
 from hoss.telemetry import logger
 from resolver.core.kubernetes.held_view import ClaimKey
 from resolver.core.kubernetes.shared_devices import SharedDevices
 from resolver.core.kubernetes.volumes_and_devices import StorageView
 
-_CLAIMS, _VOLUMES, _CSI_NODES = (
-    "/api/v1/persistentvolumeclaims",
-    "/api/v1/persistentvolumes",
-    "/apis/storage.k8s.io/v1/csinodes",
-)
-_KINDS = {_CLAIMS: "PersistentVolumeClaim", _VOLUMES: "PersistentVolume", _CSI_NODES: "CSINode"}
+_VOLUMES = "/api/v1/persistentvolumes"
+_KINDS = {
+    "/api/v1/persistentvolumeclaims": "PersistentVolumeClaim",
+    _VOLUMES: "PersistentVolume",
+    "/apis/storage.k8s.io/v1/csinodes": "CSINode",
+    "/apis/storage.k8s.io/v1/volumeattachments": "VolumeAttachment",
+}
+_NOTHING: Mapping[str, VolumeAttachment] = MappingProxyType({})
 _DEVICE_GROUP = "/apis/resource.k8s.io/v1"
 _DEVICE_KINDS = {
     f"{_DEVICE_GROUP}/resourceslices": "ResourceSlice",
@@ -72,6 +81,9 @@ class _FreshStorage:
     def csi_node(self, name: str) -> CsiNode | None:
         return self._known.csi_node(name)
 
+    def attachments(self, node: str) -> Iterable[VolumeAttachment]:
+        return self._known.attachments(node)
+
 
 class ClusterStorage:
     """The StorageSource of a cluster. Its `reflectors` must be running."""
@@ -84,6 +96,8 @@ class ClusterStorage:
         self._claims: dict[ClaimKey, PersistentVolumeClaim] = {}
         self._volumes: dict[str, PersistentVolume] = {}
         self._csi_nodes: dict[str, CsiNode] = {}
+        self._attachment_nodes: dict[str, str] = {}  # by name of a VolumeAttachment
+        self._attachments: dict[str, dict[str, VolumeAttachment]] = {}  # by node and name
         self.shared_devices = SharedDevices()
         self._storage_reflectors = [
             Reflector(api, path, self._handler(kind), clock=clock, rng=rng) for path, kind in _KINDS.items()
@@ -99,7 +113,8 @@ class ClusterStorage:
         return [*self._storage_reflectors, *self._device_reflectors]
 
     def __len__(self) -> int:
-        objects = len(self._claims) + len(self._volumes) + len(self._csi_nodes)
+        tables = (self._claims, self._volumes, self._csi_nodes, self._attachment_nodes)
+        objects = sum(map(len, tables))
         return objects + len(self.shared_devices)
 
     def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
@@ -110,6 +125,9 @@ class ClusterStorage:
 
     def csi_node(self, name: str) -> CsiNode | None:
         return self._csi_nodes.get(name)
+
+    def attachments(self, node: str) -> Iterable[VolumeAttachment]:
+        return self._attachments.get(node, _NOTHING).values()
 
     async def storage_for(self, namespace: str, volumes: PodVolumes) -> StorageView:
         if not volumes.claims and not any(True for _ in inline_volumes(volumes)):
@@ -173,6 +191,10 @@ class ClusterStorage:
                 self._volumes[volume.name] = volume
             case CsiNode() as node:
                 self._csi_nodes[node.name] = node
+            case VolumeAttachment() as attachment:
+                self._detach(attachment.name)
+                self._attachment_nodes[attachment.name] = attachment.node
+                self._attachments.setdefault(attachment.node, {})[attachment.name] = attachment
 
     def _remove(self, kind: str, namespace: str, name: str) -> None:
         match kind:
@@ -184,8 +206,17 @@ class ClusterStorage:
                 self._claims.pop((namespace, name), None)
             case "PersistentVolume":
                 self._volumes.pop(name, None)
+            case "VolumeAttachment":
+                self._detach(name)
             case _:
                 self._csi_nodes.pop(name, None)
+
+    def _detach(self, name: str) -> None:
+        node = self._attachment_nodes.pop(name, None)
+        if node is not None:
+            del self._attachments[node][name]
+            if not self._attachments[node]:
+                del self._attachments[node]
 
 
 def _check_complete(reflectors: Iterable[Reflector], of: str) -> None:

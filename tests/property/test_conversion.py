@@ -161,6 +161,8 @@ results = st.builds(
     st.booleans(),
     tuples(st.tuples(texts, quantities)),
     st.booleans(),
+    tuples(texts),
+    tuples(texts),
 )
 held_claims = st.builds(
     HeldClaim,

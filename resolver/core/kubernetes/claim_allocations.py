@@ -7,13 +7,22 @@ allocation along; others of a shared claim only join the list. The finalizer kee
 vanishing. The cluster's resourceclaim controller takes ended pods out of the list. It frees the devices of a
 claim without pods, and removes the finalizer."""
 
+import json
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
-from hoss.manifests.fields import Object
-from hoss.model.devices import EXTENDED_CLAIM_ANNOTATION, Allocation, DeviceId, DeviceResult, HeldClaim
+from hoss.manifests.fields import Object, moment
+from hoss.model.devices import (
+    BINDING_SECONDS,
+    EXTENDED_CLAIM_ANNOTATION,
+    Allocation,
+    DeviceId,
+    DeviceResult,
+    HeldClaim,
+)
 from hoss.model.selectors import NodeSelector, Requirement
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -109,18 +118,24 @@ def finalizer_patch(claim: Object, chosen: Allocation | None) -> dict[str, Any] 
 
 
 def reserving_patch(
-    claim: Object, chosen: Allocation | None, user: ClaimUser, classes: Mapping[str, Object]
+    claim: Object,
+    chosen: Allocation | None,
+    user: ClaimUser,
+    classes: Mapping[str, Object],
+    now: datetime,
 ) -> dict[str, Any] | None:
-    """The merge patch of the status that gives the claim its devices and lists the pod; None: that is done.
-    `chosen`: the devices; None: another pod brought them. `classes`: those of `classes_of`, by name. Raises
-    DevicesRefused."""
+    """The merge patch of the status that gives the claim its devices, as of `now`, and lists the pod; None:
+    that is done. `chosen`: the devices; None: another pod brought them. `classes`: those of `classes_of`, by
+    name. Raises DevicesRefused."""
     _check(claim, chosen)
     users = _users(claim)
     status: dict[str, Any] = {}
     if not any(known.get("uid") == user.uid for known in users):
         status["reservedFor"] = [*users, {"resource": "pods", "name": user.name, "uid": user.uid}]
     if _allocation(claim) is None and chosen is not None:
-        status["allocation"] = _allocation_of(claim, chosen, classes)
+        status["allocation"] = _allocation_of(claim, chosen, classes) | {
+            "allocationTimestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        }
     return _patch(claim) | {"status": status} if status else None
 
 
@@ -136,6 +151,35 @@ def releasing_patch(claim: Object, chosen: Allocation | None, user: ClaimUser) -
     if not left and chosen is not None and _has(claim, chosen) and not claim["status"].get("devices"):
         status["allocation"] = None
     return _patch(claim) | {"status": status}
+
+
+def devices_ready(claim: Object, now: datetime) -> bool:
+    """Whether the binding conditions of all devices of an allocated claim are true, so that its pod may be
+    bound. Raises DevicesRefused if a device never will be ready, or was not within the time limit. As with
+    kube-scheduler the first device that is not ready decides."""
+    allocation, status = _allocation(claim) or {}, claim.get("status") or {}
+    described = {_device_id(entry): entry.get("conditions") or () for entry in status.get("devices") or ()}
+    name = claim["metadata"]["name"]
+    for result in (allocation.get("devices") or {}).get("results") or ():
+        needed = set(result.get("bindingConditions") or ())
+        if not needed:
+            continue
+        true = {c["type"]: c for c in described.get(_device_id(result), ()) if c.get("status") == "True"}
+        for failure in result.get("bindingFailureConditions") or ():
+            if (found := true.get(failure)) is not None:
+                message = json.dumps(found.get("message", ""), ensure_ascii=False)
+                reason = f"claim={name}, reason={found.get('reason', '')}, message={message}"
+                raise DevicesRefused(f"device binding failed: {reason}")
+        if not true.keys() >= needed:
+            since = moment(allocation, "allocationTimestamp", "status.allocation", default=float("inf"))
+            if now.timestamp() - since > BINDING_SECONDS:
+                raise DevicesRefused(f"device binding timeout: claim={name}")
+            return False
+    return True
+
+
+def _device_id(item: Object) -> DeviceId:
+    return DeviceId(item["driver"], item["pool"], item["device"])
 
 
 def classes_of(claim: Object, chosen: Allocation | None) -> list[str]:
@@ -171,7 +215,7 @@ def _users(claim: Object) -> list[Object]:
 def _has(claim: Object, chosen: Allocation) -> bool:
     """Whether the claim has these very devices."""
     results = ((_allocation(claim) or {}).get("devices") or {}).get("results") or []
-    there = {(r["request"], DeviceId(r["driver"], r["pool"], r["device"])) for r in results}
+    there = {(r["request"], _device_id(r)) for r in results}
     return there == {(result.request, result.id) for result in chosen.results}
 
 
@@ -210,6 +254,10 @@ def _result(claim: Object, result: DeviceResult) -> Object:
     if result.shared:
         # The same for every attempt: a repeated patch changes nothing.
         found["shareID"] = str(uuid.uuid5(uuid.UUID(claim["metadata"]["uid"]), f"{result.request} {device}"))
+    if result.binding_conditions:
+        found["bindingConditions"] = list(result.binding_conditions)
+    if result.binding_failure_conditions:
+        found["bindingFailureConditions"] = list(result.binding_failure_conditions)
     if result.consumed:
         found["consumedCapacity"] = {name: amount.canonical for name, amount in result.consumed}
     tolerations = _request(claim, result.request).get("tolerations")

@@ -8,7 +8,7 @@ settled is not judged again: a volume belongs to the claim that its claimRef nam
 chosen meanwhile. Of devices that claims share, and of counters that devices share, nobody gets more than is
 left."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -36,6 +36,7 @@ from hoss.model.volumes import (
     PersistentVolume,
     PersistentVolumeClaim,
     PodVolumes,
+    VolumeAttachment,
 )
 from resolver.core.kubernetes.held_view import ClaimKey, HeldView
 from resolver.core.kubernetes.shared_devices import SharedDevices
@@ -54,6 +55,9 @@ class StorageView(Protocol):
 
     def csi_node(self, name: str) -> CsiNode | None:
         """The drivers of the node of the name. None: they are not known."""
+
+    def attachments(self, node: str) -> Iterable[VolumeAttachment]:
+        """What is attached to the node of the name, will be or is being detached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,7 @@ def _attachments_problem(
     own = {volume for volume in _attached(namespace, volumes, storage) if volume.driver in limits}
     if not own:
         return ""
-    attached: set[CsiVolume] = set()
+    attached = set(_left_attached(node, storage))
     for group in there:
         if group.volumes is not None:
             attached.update(_attached(group.namespace, group.volumes, storage))
@@ -198,6 +202,15 @@ def _attached(namespace: str, volumes: PodVolumes, storage: StorageView) -> Iter
         volume = None if claim is None or not claim.bound else storage.volume(claim.volume_name)
         if volume is not None and volume.csi is not None:
             yield volume.csi
+
+
+def _left_attached(node: BindingNode, storage: StorageView) -> Iterator[CsiVolume]:
+    """The volumes of the node's VolumeAttachments. Those of pods that are gone stay until they are detached."""
+    for attachment in storage.attachments(node.name):
+        volume = storage.volume(attachment.volume_name)
+        known = None if volume is None else volume.attached_by_driver
+        if known is not None:
+            yield CsiVolume(attachment.attacher, known.handle)
 
 
 def _devices_problem(key: ClaimKey, allocation: Allocation, node: BindingNode, held: HeldView) -> str:

@@ -208,6 +208,8 @@ class _Search:
                 # As it is read from where it is written.
                 consumed=tuple((name, parse_quantity(q.canonical)) for name, q in taken.consumed.items()),
                 admin_access=taken.alternative.admin_access,
+                binding_conditions=taken.offered.device.binding_conditions,
+                binding_failure_conditions=taken.offered.device.binding_failure_conditions,
             )
             for taken in self._taken[c]
         )

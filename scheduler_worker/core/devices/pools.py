@@ -194,7 +194,7 @@ class PoolTable:
             gathered = (_gather(p, node, labels) for p in (*self._by_node.get(node, ()), *self._general))
             pools = [pool for pool in gathered if pool is not None]
             pools += [pool for pool in self._troubling if self._node_of[pool.id] != node]
-            pools.sort(key=lambda p: (any(d.device.has_binding_conditions for d in p.devices), p.id))
+            pools.sort(key=lambda p: (any(bool(d.device.binding_conditions) for d in p.devices), p.id))
             found = self._pools[node] = tuple(pools)
         return found
 

@@ -12,7 +12,13 @@ from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.placement.diagnosis import ExaminedPod, resolvable
-from scheduler_worker.core.preemption.search import NEVER, PreemptionSearch, VictimCandidates, unhelpful
+from scheduler_worker.core.preemption.search import (
+    NEVER,
+    VICTIMS_LEAVING,
+    PreemptionSearch,
+    VictimCandidates,
+    unhelpful,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +45,28 @@ class PreemptionResult:
         return self.candidates[self.node].victims if self.node else ()
 
 
-def preempt(spec: PodSpec, pod: ExaminedPod, snapshot: ClusterSnapshot, profile: Profile) -> PreemptionResult:
-    """Find the node to make room on, for a pod that fits on none. Leaves the snapshot as it was."""
+def preempt(
+    spec: PodSpec,
+    pod: ExaminedPod,
+    snapshot: ClusterSnapshot,
+    profile: Profile,
+    nominated_node: str = "",
+) -> PreemptionResult:
+    """Find the node to make room on, for a pod that fits on none. Leaves the snapshot as it was.
+    `nominated_node`: where room was made for the pod before."""
     if not spec.may_preempt:
         return PreemptionResult("", {}, NEVER)
     name = snapshot.cache.catalogue.name
     nodes = np.array(sorted(resolvable(pod, profile, snapshot.cache).tolist(), key=name), np.intp)
     pods = snapshot.cluster.pods
+    # Where no eviction helps on the nominated node any more, another one is found.
+    nominated = [node for node in nodes.tolist() if name(node) == nominated_node]
+    if any(
+        pods[number].preempted and pods[number].spec.priority < spec.priority
+        for node in nominated
+        for number in snapshot.pods_on(node)
+    ):
+        return PreemptionResult("", {}, VICTIMS_LEAVING)
     numbers = [
         number
         for node in nodes.tolist()

@@ -92,6 +92,7 @@ def unhelpful(reasons: Counter[str], *, nodes: int, tried: int) -> str:
 
 
 NEVER = "not eligible due to preemptionPolicy=Never."
+VICTIMS_LEAVING = "not eligible due to a terminating pod on the nominated node."
 NO_VICTIMS = "No preemption victims found for incoming pod"
 
 

@@ -93,6 +93,15 @@ class Devices:
         [result] = allocation["devices"]["results"]
         return f"{result['pool']}/{result['device']}"
 
+    def tell(self, claim: str, condition: str) -> None:
+        """The driver of the claim's device says that this is true of it."""
+        path = f"{_CLAIMS}/{claim}"
+        [result] = self._api("GET", path)["status"]["allocation"]["devices"]["results"]
+        told = {"type": condition, "status": "True", "reason": "Told", "message": "by the driver"}
+        told["lastTransitionTime"] = "2026-11-24T12:00:00Z"
+        device = {key: result[key] for key in ("driver", "pool", "device")} | {"conditions": [told]}
+        self._api("PATCH", f"{path}/status", {"status": {"devices": [device]}}, **_MERGE)
+
     def users_of(self, claim: str) -> list[str]:
         """The pods that the claim is reserved for, sorted."""
         return sorted(user["name"] for user in self.claim(claim).get("status", {}).get("reservedFor", ()))

@@ -151,6 +151,18 @@ class Storage:
         self.create_volume(f"pv-{claim}", node=self.selected_node(claim))
         self.bind(claim, f"pv-{claim}")
 
+    def attach(self, volume: str, node: str, name: str = "csi-1") -> None:
+        """The volume is attached to the node, as the controller manager has it."""
+        source = {"persistentVolumeName": volume}
+        body = {
+            "metadata": {"name": name},
+            "spec": {"attacher": PROVISIONER, "nodeName": node, "source": source},
+        }
+        self._api("POST", "/apis/storage.k8s.io/v1/volumeattachments", body)
+
+    def detach(self, name: str = "csi-1") -> None:
+        self._api("DELETE", f"/apis/storage.k8s.io/v1/volumeattachments/{name}")
+
     def limit(self, node: str, count: int, driver: str = PROVISIONER) -> None:
         """The driver attaches so many volumes to the node."""
         uid = self._api("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]

@@ -54,6 +54,32 @@ def test_a_pod_goes_where_its_device_is_and_the_claim_says_so_before_the_pod_is_
     assert "n2" in str(allocation["nodeSelector"])
 
 
+def test_a_pod_waits_on_its_node_until_its_device_is_ready_and_gets_another_one_where_it_fails(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    conditions = {"bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}
+    api.create_node("n1")
+    devices.create_class()
+    devices.publish("n1", *({"name": f"gpu-{i}", "bindsToNode": True, **conditions} for i in (0, 1)))
+    devices.create_claim("mine")
+    api.create_pod("p", scheduler="hoss", resourceClaims=claiming("mine"))
+    await_reason(api, "p", "waiting for binding conditions for device on node n1")
+    assert not node_of(api, "p")
+    allocation = devices.claim("mine")["status"]["allocation"]
+    [result] = allocation["devices"]["results"]
+    assert {key: result[key] for key in conditions} == conditions
+    assert result["device"] == "gpu-0"
+    assert "n1" in str(allocation["nodeSelector"])
+    assert allocation["allocationTimestamp"]
+    devices.withdraw("n1-slice")
+    devices.publish("n1", {"name": "gpu-1", **conditions})
+    devices.tell("mine", "Broken")
+    await_reason(api, "p", 'device binding failed: claim=mine, reason=Told, message="by the driver"')
+    wait_until(lambda: devices.device_of("mine") == "n1/gpu-1", "the pod gets another device")
+    devices.tell("mine", "Ready")
+    assert placed(api, "p") == "n1"
+
+
 def test_pods_share_a_claim_and_its_device_is_another_pods_once_the_claim_is_free(
     api: Api, devices: Devices, cluster: Cluster
 ) -> None:

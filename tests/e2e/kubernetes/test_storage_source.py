@@ -62,6 +62,13 @@ class InMemory:
         driver = {"name": PROVISIONER, "allocatable": {"count": count}}
         self._source.put("CSINode", node, spec={"drivers": [driver]})
 
+    def attach(self, volume: str, node: str) -> None:
+        spec = {"attacher": PROVISIONER, "nodeName": node, "source": {"persistentVolumeName": volume}}
+        self._source.put("VolumeAttachment", "csi-1", spec=spec)
+
+    def detach(self) -> None:
+        self._source.remove("VolumeAttachment", "csi-1")
+
     def give(self, claim: str, node: str, device: str, **given: Any) -> None:
         result = {"request": "one", "driver": DRIVER, "pool": node, "device": device, **given}
         self._source.put("ResourceClaim", claim, status={"allocation": {"devices": {"results": [result]}}})
@@ -138,6 +145,18 @@ async def test_drivers_with_a_limit_are_known_by_node(source: Source) -> None:
     assert view.csi_node("n1").limits == ((PROVISIONER, 7),)
     assert view.csi_node("n2") is None
     assert len(source.source) >= 1
+
+
+async def test_volumes_that_are_attached_to_a_node_are_known_until_they_are_detached(source: Source) -> None:
+    source.storage.create_volume("pv-left")
+    source.storage.attach("pv-left", "n1")
+    view = await source.source.storage_for("default", _volumes("any"))
+    await until(lambda: list(view.attachments("n1")), "the attachment is known")
+    [attachment] = view.attachments("n1")
+    assert (attachment.attacher, attachment.volume_name) == (PROVISIONER, "pv-left")
+    assert list(view.attachments("n2")) == []
+    source.storage.detach()
+    await until(lambda: not list(view.attachments("n1")), "the attachment is gone")
 
 
 async def test_devices_are_known_the_moment_a_claim_has_them(source: Source) -> None:

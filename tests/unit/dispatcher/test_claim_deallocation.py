@@ -95,7 +95,7 @@ async def test_one_idle_claim_gives_its_devices_back_in_the_state_in_which_it_is
     assert blocked.writes.patches == {
         "idle/status": {
             "metadata": {"uid": "idle", "resourceVersion": "7"},
-            "status": {"allocation": None, "reservedFor": None},
+            "status": {"allocation": None, "devices": None, "reservedFor": None},
         }
     }
     assert blocked.told == [f"{DEALLOCATED}: default/idle"]

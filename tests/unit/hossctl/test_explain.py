@@ -110,6 +110,32 @@ def test_cases_of_all_kinds_are_answered_line_by_line_and_a_bad_one_stops_nothin
 
 
 @pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("PreemptionByScheduler", "not eligible due to a terminating pod on the nominated node."),
+        ("EvictionByEvictionAPI", ""),
+    ],
+)
+def test_a_pod_that_waits_for_its_victims_says_so(explain, reason, message):
+    """Of victims its status and theirs tell."""
+
+    def made(name, **status):
+        requests = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}
+        return {"metadata": {"name": name, "uid": name}, "spec": requests, "status": status}
+
+    pending, leaving = made("p", nominatedNodeName="n"), made("left", phase="Running")
+    pending["spec"]["priority"], leaving["spec"]["nodeName"] = 10, "n"
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-24T12:00:00Z"
+    leaving["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": reason}]
+    node = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "1", "pods": "9"}}}
+    case = {"id": "w", "category": "preemption", "nodes": [node], "pods": [leaving], "pod": pending}
+    result = explain("--cases", "cases", cases=json.dumps(case))
+    told = json.loads(result.stdout)["want"]["preemption"]
+    assert message in told["message"]
+    assert told["victims"] == ([] if message else ["left"])
+
+
+@pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["-f", "pod", "--pods", "nodes"], "--nodes: is missing"),

@@ -1,5 +1,7 @@
 """What is written to the API server so that a pod's resource claims get the devices that were chosen."""
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 
 from hoss.model.devices import Allocation, DeviceId, DeviceResult, HeldClaim, RequestMapping
@@ -11,6 +13,7 @@ from resolver.core.kubernetes.claim_allocations import (
     DevicesRefused,
     check_extended,
     classes_of,
+    devices_ready,
     extended_claim,
     extended_status_patch,
     finalizer_patch,
@@ -24,6 +27,8 @@ USER = ClaimUser("p", "u9")
 GPU = Allocation((DeviceResult("one", DeviceId("d", "n1", "gpu-0")),))
 OTHER = Allocation((DeviceResult("one", DeviceId("d", "n1", "gpu-1")),))
 WRITTEN = {"devices": {"results": [{"request": "one", "driver": "d", "pool": "n1", "device": "gpu-0"}]}}
+NOW = datetime(2026, 11, 24, 12, 0, 30, 900, tzinfo=timezone.utc)
+AT_NOW = {"allocationTimestamp": "2026-11-24T12:00:30Z"}
 SAME = {"uid": UID, "resourceVersion": "7"}
 
 
@@ -48,16 +53,16 @@ def test_a_claim_is_protected_before_it_gets_its_devices():
 
 
 def test_the_first_pod_brings_the_devices_and_others_join():
-    first = reserving_patch(claim(), GPU, USER, {})
+    first = reserving_patch(claim(), GPU, USER, {}, NOW)
     user = {"resource": "pods", "name": "p", "uid": "u9"}
-    assert first == {"metadata": SAME, "status": {"reservedFor": [user], "allocation": WRITTEN}}
-    joined = reserving_patch(claim("a", allocation=WRITTEN), None, USER, {})["status"]
+    assert first == {"metadata": SAME, "status": {"reservedFor": [user], "allocation": WRITTEN | AT_NOW}}
+    joined = reserving_patch(claim("a", allocation=WRITTEN), None, USER, {}, NOW)["status"]
     assert [known["name"] for known in joined.pop("reservedFor")] == ["a", "p"]
     assert not joined
 
 
 def test_what_is_written_already_is_not_written_again():
-    assert reserving_patch(claim("p", allocation=WRITTEN), GPU, ClaimUser("p", "uid-p"), {}) is None
+    assert reserving_patch(claim("p", allocation=WRITTEN), GPU, ClaimUser("p", "uid-p"), {}, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -69,7 +74,10 @@ def test_what_is_written_already_is_not_written_again():
     ],
 )
 def test_a_claim_that_cannot_be_used_is_refused(found, chosen, why):
-    for attempt in (lambda: finalizer_patch(found, chosen), lambda: reserving_patch(found, chosen, USER, {})):
+    for attempt in (
+        lambda: finalizer_patch(found, chosen),
+        lambda: reserving_patch(found, chosen, USER, {}, NOW),
+    ):
         with pytest.raises(DevicesRefused) as refused:
             attempt()
         assert str(refused.value) == f'running PreBind plugin "DynamicResources": {why}'
@@ -92,13 +100,60 @@ def test_devices_that_their_driver_has_described_stay():
     assert releasing_patch(found, GPU, ClaimUser("p", "uid-p"))["status"] == {"reservedFor": None}
 
 
+def described(conditions, *, seconds_ago=0, failures=("Failed", "Lost")):
+    """A claim to two devices. The second must be attached and powered. `conditions`: what its driver says
+    of it; None: nothing."""
+    needed = {"bindingConditions": ["Attached", "Powered"], "bindingFailureConditions": list(failures)}
+    plain, bound = ({"request": "one", "driver": "d", "pool": "n1", "device": f"gpu-{i}"} for i in (0, 1))
+    at = (NOW - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = claim(allocation={"devices": {"results": [plain, bound | needed]}, "allocationTimestamp": at})
+    if conditions is not None:
+        listed = [{"type": t, "status": s, "reason": "Fuse", "message": 'a "b"'} for t, s in conditions]
+        found["status"]["devices"] = [{**bound, "conditions": listed}]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "ready"),
+    [
+        (claim(allocation=WRITTEN), True),
+        (described(None), False),
+        (described([("Attached", "True")]), False),
+        (described([("Attached", "True"), ("Powered", "False")]), False),
+        (described([("Attached", "True"), ("Powered", "True")]), True),
+        (described([("Attached", "True"), ("Powered", "True"), ("Failed", "False")]), True),
+        (described([("Attached", "True"), ("Powered", "True")], seconds_ago=601), True),
+        (described(None, seconds_ago=599), False),
+    ],
+)
+def test_devices_are_ready_when_all_their_binding_conditions_are_true(found, ready):
+    assert devices_ready(found, NOW) is ready
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (
+            described([("Attached", "True"), ("Powered", "True"), ("Lost", "True")]),
+            'device binding failed: claim=c, reason=Fuse, message="a \\"b\\""',
+        ),
+        (described(None, seconds_ago=602), "device binding timeout: claim=c"),
+        (described([("Attached", "True")], seconds_ago=602), "device binding timeout: claim=c"),
+    ],
+)
+def test_devices_that_fail_or_take_too_long_are_refused_in_kube_schedulers_words(found, why):
+    with pytest.raises(DevicesRefused) as refused:
+        devices_ready(found, NOW)
+    assert str(refused.value) == f'running PreBind plugin "DynamicResources": {why}'
+
+
 def test_configuration_comes_from_the_classes_and_then_from_the_claim_for_the_requests_that_are_used():
     alternatives = [{"name": name, "deviceClassName": name} for name in ("big", "small")]
     config = [{"opaque": n, "requests": r} for n, r in ((1, ["r"]), (2, ["r/small"]), (3, ["r/big"]))]
     found = claim(requests=[{"name": "r", "firstAvailable": alternatives}], config=[*config, {"opaque": 4}])
     chosen = Allocation((DeviceResult("r/small", DeviceId("d", "n1", "gpu-0")),))
     assert classes_of(found, chosen) == ["small"]
-    patch = reserving_patch(found, chosen, USER, {"small": {"spec": {"config": [{"opaque": 0}]}}})
+    patch = reserving_patch(found, chosen, USER, {"small": {"spec": {"config": [{"opaque": 0}]}}}, NOW)
     written = patch["status"]["allocation"]["devices"]["config"]
     assert [(one["source"], one["opaque"]) for one in written] == [
         ("FromClass", 0),
@@ -115,9 +170,12 @@ def test_an_allocation_says_what_is_shared_tolerated_and_where():
     )
     nodes = NodeSelector((NodeSelectorTerm(match_fields=(Requirement("metadata.name", "In", ("n1",)),)),))
     consumed = (("memory", read_quantity("4Gi")),)
-    chosen = Allocation((DeviceResult("one", DeviceId("d", "n1", "g"), True, consumed, True),), nodes)
-    written = reserving_patch(found, chosen, USER, {})["status"]["allocation"]
-    assert written == reserving_patch(found, chosen, USER, {})["status"]["allocation"], "in every attempt"
+    result = DeviceResult("one", DeviceId("d", "n1", "g"), True, consumed, True, ("Ready",), ("Failed",))
+    chosen = Allocation((result,), nodes)
+    written = reserving_patch(found, chosen, USER, {}, NOW)["status"]["allocation"]
+    assert written == reserving_patch(found, chosen, USER, {}, NOW)["status"]["allocation"], (
+        "in every attempt"
+    )
     [result] = written["devices"]["results"]
     assert len(result.pop("shareID")) == 36
     assert result == {
@@ -127,6 +185,8 @@ def test_an_allocation_says_what_is_shared_tolerated_and_where():
         "device": "g",
         "adminAccess": True,
         "consumedCapacity": {"memory": "4Gi"},
+        "bindingConditions": ["Ready"],
+        "bindingFailureConditions": ["Failed"],
         "tolerations": tolerations,
     }
     field = {"key": "metadata.name", "operator": "In", "values": ["n1"]}

@@ -1,5 +1,7 @@
 """The claim for a pod's extended resources: made before the pod is bound, and deleted where it cannot be."""
 
+from datetime import datetime, timedelta, timezone
+
 import orjson
 import pytest
 from aiohttp import web
@@ -88,6 +90,65 @@ async def test_what_is_there_already_is_not_made_again():
     assert [asked for asked in server.asked if asked.startswith("PATCH")] == [
         f"PATCH {NAME}", "PATCH status", "PATCH status",
     ]  # fmt: skip
+
+
+CONDITIONAL = DeviceResult(
+    "r", DeviceId("d", "n1", "gpu-0"), binding_conditions=("Ready",), binding_failure_conditions=("Failed",)
+)
+WAITING = BindingRequest(
+    "default/p", UID, "n1", claims=("c",), chosen={"c": HeldClaim("default", "c", Allocation((CONDITIONAL,)))}
+)
+
+
+class ConditionalDevice(Objects):
+    """A claim that gets a device with conditions."""
+
+    def __init__(self) -> None:
+        super().__init__(binding_status=201)
+        self.claim = self.objects[f"{CLAIMS}/c"] = {
+            "metadata": {"namespace": "default", "name": "c", "uid": "c1", "resourceVersion": "1"},
+            "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}},
+        }
+
+    def describe(self, condition: str) -> None:
+        """The device's driver says this of it."""
+        device = {"driver": "d", "pool": "n1", "device": "gpu-0"}
+        told = {"type": condition, "status": "True", "reason": "Told", "message": "by the driver"}
+        self.claim["status"]["devices"] = [{**device, "conditions": [told]}]
+
+
+async def test_a_pod_is_bound_when_its_device_is_ready_and_not_before():
+    server = ConditionalDevice()
+    for _ in range(2):
+        async with answering(server) as api:
+            (bound,) = await Binder(api).bind([WAITING])
+        text = "waiting for binding conditions for device on node n1"
+        assert (bound.result, bound.text) == (BindResult.WAITS, text)
+    assert server.claim["status"]["allocation"]["devices"]["results"][0]["bindingConditions"] == ["Ready"]
+    assert "POST binding" not in server.asked
+    server.describe("Ready")
+    assert await server.bind(WAITING) is BindResult.DONE
+    assert server.asked.count("PATCH status") == 1
+
+
+async def test_a_pod_whose_device_fails_is_refused_and_does_not_use_the_claim_any_more():
+    server = ConditionalDevice()
+    assert await server.bind(WAITING) is BindResult.WAITS
+    server.describe("Failed")
+    assert await server.bind(WAITING) is BindResult.REFUSED
+    assert server.claim["status"]["reservedFor"] is None
+    assert "POST binding" not in server.asked
+
+
+async def test_a_device_that_is_not_ready_in_time_is_taken_back():
+    server, now = ConditionalDevice(), datetime(2026, 11, 24, 12, tzinfo=timezone.utc)
+    for seconds, result in ((0, BindResult.WAITS), (600, BindResult.WAITS), (601, BindResult.REFUSED)):
+        async with answering(server) as api:
+            binder = Binder(api, utc_now=lambda: now + timedelta(seconds=seconds))  # noqa: B023 - used at once
+            (bound,) = await binder.bind([WAITING])
+        assert bound.result is result
+    assert bound.text.endswith("device binding timeout: claim=c")
+    assert server.claim["status"]["allocation"] is None
 
 
 async def test_the_claim_of_a_pod_that_cannot_be_bound_is_deleted():

@@ -292,6 +292,24 @@ async def test_a_node_gets_no_more_volumes_than_its_driver_attaches_and_pods_sha
     assert await cluster.ask(third, "n2") == "reserved"
 
 
+async def test_a_volume_that_is_still_attached_for_a_pod_that_is_gone_takes_an_attachment(
+    cluster: VolumeCluster,
+) -> None:
+    cluster.limit("n1", 1)
+    left, other = cluster.volume("left"), cluster.volume("other")
+    source = {"persistentVolumeName": "pv-left"}
+    attachment = {"nodeName": "n1", "attacher": "disks.example.com", "source": source}
+    cluster.storage.put("VolumeAttachment", "csi-1", spec=attachment)
+    early = cluster.pod("early", volumes=other)
+    assert (await cluster.ask(early)).endswith("node(s) exceed max volume count")
+    assert await cluster.ask(cluster.pod("elsewhere", volumes=other), "n2") == "reserved"
+    cluster.storage.remove("VolumeAttachment", "csi-1")
+    assert await cluster.ask(cluster.pod("later", volumes=other)) == "reserved"
+    cluster.storage.put("VolumeAttachment", "csi-1", spec=attachment | {"nodeName": "n2"})
+    cluster.limit("n2", 2)
+    assert await cluster.ask(cluster.pod("returning", volumes=left), "n2") == "reserved"  # it counts once
+
+
 async def test_a_disk_that_pods_name_is_mounted_once_on_a_node(cluster: VolumeCluster) -> None:
     disk = [{"name": "d", "gcePersistentDisk": {"pdName": "disk-1"}}]
     assert await cluster.ask(cluster.pod("first", volumes=disk)) == "reserved"

@@ -71,6 +71,13 @@ def in_use(*devices):
     return usage
 
 
+def test_a_claim_gets_the_binding_conditions_of_its_device():
+    device = Device("gpu", binding_conditions=("Ready",), binding_failure_conditions=("Failed", "Lost"))
+    [allocation] = allocate([ClaimShape((exactly(),))], offered(device)).allocations
+    [result] = allocation.results
+    assert (result.binding_conditions, result.binding_failure_conditions) == (("Ready",), ("Failed", "Lost"))
+
+
 def test_admin_access_takes_a_device_that_is_in_use_but_not_one_of_its_own_claim():
     admin, own = exactly("admin", admin_access=True), exactly("own")
     watching = ClaimShape((admin,))

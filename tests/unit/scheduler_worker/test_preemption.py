@@ -1,5 +1,7 @@
 """Who has to go for whom."""
 
+from dataclasses import replace
+
 import pytest
 
 from hoss.model.cluster import BoundPod, Cluster, DisruptionBudget
@@ -25,7 +27,7 @@ def pod(name, node, cpu, priority=0, started_at=0.0, **fields):
 
 @pytest.fixture
 def preemption_for():
-    def run(pending, *pods, nodes=2, budgets=()):
+    def run(pending, *pods, nodes=2, budgets=(), nominated_node=""):
         specs = [
             NodeSpec(f"n{i}", ((HOSTNAME, f"n{i}"),), allocatable=(("cpu", 1000), ("pods", 10)))
             for i in range(nodes)
@@ -34,7 +36,7 @@ def preemption_for():
         profile = default_profile()
         subject = examine(pending, ground, profile)
         before = explain_placement(subject, ground, profile)
-        found = preempt(pending, subject, ground, profile)
+        found = preempt(pending, subject, ground, profile, nominated_node)
         assert explain_placement(subject, ground, profile) == before, "the ground is as it was"
         return found
 
@@ -93,6 +95,25 @@ def test_nobody_goes_where_that_would_not_help(preemption_for):
     )
     found = preemption_for(spec(2000, 10), pod("a", "n0", 1000))
     assert found.message == "0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+
+
+@pytest.mark.parametrize(
+    ("nominated_node", "leaving", "node"),
+    [
+        ("n0", {"deleting": True, "preempted": True}, ""),
+        ("n0", {"deleting": True}, "n1"),  # by its owner
+        ("n0", {"deleting": True, "preempted": True, "priority": 10}, "n1"),  # for another pod
+        ("n1", {"deleting": True, "preempted": True}, "n1"),
+        ("gone", {"deleting": True, "preempted": True}, "n1"),
+    ],
+)
+def test_a_pod_whose_victims_are_still_leaving_its_nominated_node_gets_no_others(
+    preemption_for, nominated_node, leaving, node
+):
+    left = replace(pod("a", "n0", 1000, leaving.pop("priority", 5)), **leaving)
+    found = preemption_for(spec(1000, 10), left, pod("b", "n1", 1000, 4), nominated_node=nominated_node)
+    assert found.node == node
+    assert node or found.message == "not eligible due to a terminating pod on the nominated node."
 
 
 def test_a_pod_that_never_preempts_does_not(preemption_for):
