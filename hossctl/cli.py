@@ -173,6 +173,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "rebalance plan": (
         "hoss rebalance plan --goal fit-pending",
         "hoss rebalance plan --goal empty-nodes --max-moves 50 --max-pods-per-workload 2",
+        "hoss rebalance plan --add-nodes 3 --like node-00001",
         "hoss rebalance plan --drain node-00001 -o json",
         "hoss rebalance plan -f examples/web.yaml",
     ),

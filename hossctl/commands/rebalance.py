@@ -23,6 +23,7 @@ from hossctl.options import Dispatcher, Output, Resolver
 
 if TYPE_CHECKING:
     from hossctl.rebalance.gathering import Gathered
+    from hossctl.rebalance.new_nodes import NewNodes
     from hossctl.rebalance.usage import UsageFile
     from scheduler_worker.core.rebalance.plan_state import WaitingPods
 
@@ -113,6 +114,16 @@ def plan(
         Path | None,
         typer.Option("-f", "--file", help="Pods that would wait, for a what-if; goal fit-pending."),
     ] = None,
+    add_nodes: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, help="So many more nodes, for a what-if; with --like."),
+    ] = None,
+    like: Annotated[
+        str,
+        typer.Option(
+            metavar="NODE|FILE", help="The shape of the added nodes: a node's, or the Node in a file."
+        ),
+    ] = "",
     usage: _Usage = None,
     usage_max_age: _UsageAge = 600.0,
     dispatcher: Dispatcher = "",
@@ -131,6 +142,7 @@ def plan(
 
     if file is not None and (drain or goal is not RebalanceGoal.FIT_PENDING):
         raise InvalidInput("goes with the goal fit-pending only, without --drain", where="-f")
+    new = _new_nodes(add_nodes, like)
     more = [] if file is None else _read_waiting(file)
     used = _usage_for(goal, usage, usage_max_age)
     gathered = _gathered(Endpoints(dispatcher, resolver))
@@ -142,6 +154,7 @@ def plan(
         drain=drain,
         more=more,
         usage=used,
+        new=new,
     )
     if not output.for_people:
         print_document(document, output)
@@ -318,6 +331,17 @@ def _usage_for(goal: RebalanceGoal, file: Path | None, max_age: float) -> "Usage
     if not wanted and file is not None:
         raise InvalidInput("goes with the goal quiet-nodes only", where="--usage")
     return None if file is None else _read_usage(file, max_age)
+
+
+def _new_nodes(count: int | None, like: str) -> "NewNodes | None":
+    """The nodes that a what-if adds. Raises InvalidInput where half of the question is missing."""
+    from hossctl.rebalance.new_nodes import read_new_nodes
+
+    if count is None and like:
+        raise InvalidInput("goes with --add-nodes, which says how many", where="--like")
+    if count is not None and not like:
+        raise InvalidInput("is missing; name a node, or a file with a Node", where="--like")
+    return None if count is None else read_new_nodes(count, like)
 
 
 def _read_usage(file: Path, max_age: float) -> "UsageFile":

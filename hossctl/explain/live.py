@@ -5,7 +5,7 @@ The nodes are evaluated in this process, by the workers' code. Its snapshot of t
 cache, filled from the same feed, which is read once up to the present."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,10 @@ import numpy as np
 from hoss.errors import InvalidInput
 from hoss.manifests.fields import Object
 from hoss.model.cluster import Cluster, Namespace, Service
+from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, group_of
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.wire.columns import CARD_SLOTS, U16, account_dtype, decode, decode_uids
+from hoss.wire.columns import CARD_SLOTS, NO_CARD, U16, account_dtype, decode, decode_uids
 from hoss.wire.convert import pod_spec_from_proto
 from hoss.wire.convert_selectors import labels_from_proto
 from hossctl.cli import run_async
@@ -82,6 +83,45 @@ class LiveSnapshot:
                 pods=(PodRun(group, np.array([index], np.intp), gone=True),),
             )
         )
+
+    def with_nodes(self, specs: Sequence[NodeSpec], held: Sequence[tuple[PodSpec, int]] = ()) -> list[int]:
+        """Add these nodes in this snapshot only, and return their indexes. Each holds one pod of each spec in
+        `held`, with these cards of its node; these pods count in no rule about other pods."""
+        cache, first = self.cache, self.cache.size
+        offered = {resource for spec in specs for resource, _ in spec.allocatable}
+        schema = (*cache.schema.names, *sorted(offered.difference(cache.schema.names)))
+        indexes = list(range(first, first + len(specs)))
+        shards = max(cache.shards, 1)
+        rows = {resource: row for row, resource in enumerate(schema)}
+        for shard in range(shards):
+            mine = [number for number, index in enumerate(indexes) if index % shards == shard]
+            if not mine:
+                continue
+            seq = cache.seqs.get(shard, 0) + 1
+            records = np.zeros(len(mine), account_dtype(len(schema)))
+            records["seq"] = seq
+            cards = np.full((len(mine), CARD_SLOTS), NO_CARD, np.uint16)
+            for row, number in enumerate(mine):
+                spec = specs[number]
+                for resource, amount in spec.allocatable:
+                    records["amounts"][row, rows[resource], 0] = amount
+                cards[row, : spec.cards] = 0
+            for spec_held, card_mask in held:
+                demand = compile_demand(spec_held, cache.schema)
+                records["amounts"][:, : len(demand.request), 1] += demand.request
+                if demand.devices is not None:
+                    cards[:, (card_mask >> _CARD_BITS) & 1 == 1] += demand.devices.milli
+            at = np.array([indexes[number] for number in mine], np.uint32)
+            cache.apply_feed(
+                FeedUpdate(
+                    shard=shard,
+                    seq=seq,
+                    accounts=AccountBatch(at, records, at, cards),
+                    specs=tuple((indexes[number], specs[number]) for number in mine),
+                    schema=schema,
+                )
+            )
+        return indexes
 
 
 async def take_snapshot(clients: Clients) -> LiveSnapshot:

@@ -7,9 +7,13 @@ The document (camel case):
     seen                  by shard, the sequence number of the snapshot
     before, after
     moves[]               in the order in which they can be made: pod, from, to, gain, purpose, priority,
-    requests placements[]          waiting, node, afterMoves: a waiting pod fits there after so many moves
-    impossible[]          subject, why cost                  pods (restarted), workloads, requests (of the
-    moved pods, in schema units)
+                          requests
+    placements[]          waiting, node, afterMoves: a waiting pod fits there after so many moves
+    impossible[]          subject, why
+    newNodes              null, or of the nodes that a what-if adds: like, nodes (how many), pods (that they get),
+                          used[] (those that get any: name, pods, requested), and of the used ones together
+                          resources[]: resource, allocatable, requested
+    cost                  pods (restarted), workloads, requests (of the moved pods, in schema units)
 """
 
 from collections import Counter
@@ -25,6 +29,7 @@ from hossctl.choices import RebalanceGoal
 from hossctl.console import Column, Document
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.rebalance.gathering import Gathered, gather, workload_of
+from hossctl.rebalance.new_nodes import NewNodes, add_new_nodes, new_nodes_document, new_nodes_sentence
 from hossctl.rebalance.room import popularity_of
 from hossctl.rebalance.usage import UsageFile
 from scheduler_worker.core.framework.profile import Profile
@@ -43,21 +48,31 @@ def plan_document(
     drain: str = "",
     more: Sequence[WaitingPods] = (),
     usage: UsageFile | None = None,
+    new: NewNodes | None = None,
 ) -> Document:
     """The plan for a goal. `usage`: what pods use, for the goal quiet-nodes. `drain`: instead empty these
-    nodes, a name or LABEL=VALUE. `more`: pods that would wait, beside those that do. Changes the snapshot.
-    Raises NotFound for nodes that are not there."""
+    nodes, a name or LABEL=VALUE. `more`: pods that would wait, instead of those that do. `new`: nodes that
+    would be there as well. Changes the snapshot. Raises NotFound for nodes that are not there."""
     waiting = gathered.waiting
+    seen = {str(shard): seq for shard, seq in sorted(gathered.snapshot.cache.seqs.items())}
+    drained = nodes_of(gathered, drain) if drain else []
+    # Added before the state compiles its classes; after the nodes to drain, whose labels the new ones may have.
+    added = None if new is None else add_new_nodes(gathered, new)
     state = PlanState(gathered.snapshot, profile, gathered.pods, limits)
     if drain:
-        plan = goals.drain(state, nodes_of(gathered, drain))
+        plan = goals.drain(state, drained)
     elif more:
         plan, waiting = goals.fit_pending(state, more), tuple(more)
+    elif added is not None and goal is RebalanceGoal.EMPTY_NODES:
+        plan = goals.empty_nodes(state, added.indexes)
     else:
         plan = plan_for(goal, state, gathered, usage)
     head = {"kind": "RebalancePlan", "goal": f"drain {drain}" if drain else goal.value}
-    seen = {str(shard): seq for shard, seq in sorted(gathered.snapshot.cache.seqs.items())}
-    return head | {"seen": seen} | _document(gathered, state, plan, waiting)
+    return head | {
+        "seen": seen,
+        **_document(gathered, state, plan, waiting),
+        "newNodes": None if added is None else new_nodes_document(state.cache, added),
+    }
 
 
 def plan_for(goal: RebalanceGoal, state: PlanState, gathered: Gathered, usage: UsageFile | None) -> MovePlan:
@@ -197,6 +212,8 @@ def plan_lines(document: Document) -> list[tuple[str, object]]:
             ),
         ),
     ]
+    if document["newNodes"] is not None:
+        lines.append(("new nodes", new_nodes_sentence(document["newNodes"])))
     by_waiting: Counter[tuple[str, str, int]] = Counter(
         (at["waiting"], at["node"], at["afterMoves"]) for at in document["placements"]
     )

@@ -45,6 +45,8 @@ def read_plan(file: Path) -> Document:
         raise InvalidInput(f"is no JSON: {exc}", where=str(file)) from exc
     if not isinstance(document, dict) or document.get("kind") != "RebalancePlan":
         raise InvalidInput("is no plan; write one with `hoss rebalance plan -o json`", where=str(file))
+    if document.get("newNodes"):
+        raise InvalidInput("relies on nodes that are not there; add them, and plan again", where=str(file))
     try:
         _start(document, 1.0)
     except (KeyError, TypeError, ValueError, AttributeError) as exc:

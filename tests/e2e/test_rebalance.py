@@ -76,6 +76,16 @@ def test_a_plan_makes_room_for_the_waiting_pod_and_leaves_immovable_pods(platfor
     assert (none["moves"], none["after"]) == ([], 1)
 
 
+def test_more_nodes_would_take_the_waiting_pod_without_a_move(platform):
+    plan = platform.json("rebalance", "plan", "--add-nodes", "2", "--like", "n0")
+    assert (plan["moves"], [at["waiting"] for at in plan["placements"]]) == ([], ["default/big"])
+    assert [node["name"] for node in plan["newNodes"]["used"]] == ["n0-new-1"]
+    said = platform("rebalance", "plan", "--add-nodes", "2", "--like", "n0").stdout
+    assert "1 of 2 like n0 get pods, 1 in all; requested of these nodes: cpu 60%, memory 10%" in said
+    assert "--like: is missing" in platform("rebalance", "plan", "--add-nodes", "2", code=2).stderr
+    assert "--add-nodes" in platform("rebalance", "plan", "--like", "n0", code=2).stderr
+
+
 def test_a_waiting_pod_says_after_which_moves_it_fits(platform):
     [pod] = platform.json("get", "pods", "--waiting")["items"]
     [move] = platform.json("rebalance", "plan")["moves"]

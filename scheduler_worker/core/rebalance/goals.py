@@ -223,8 +223,10 @@ def _move_all(
 # --- empty-nodes, and nodes that are to be drained ---
 
 
-def empty_nodes(state: PlanState) -> MovePlan:
-    """Free nodes of all their pods, so that they can be switched off. The gain is in nodes."""
+def empty_nodes(state: PlanState, also: Sequence[int] = ()) -> MovePlan:
+    """Free nodes of all their pods, so that they can be switched off. The gain is in nodes.
+
+    Pods go to nodes that are in use; `also`: to these empty ones as well, which then count as used."""
     used = _nodes_with_pods(state)
     plan = MovePlan("nodes in use", before=len(used), after=len(used))
     load = state.load()
@@ -242,6 +244,7 @@ def empty_nodes(state: PlanState) -> MovePlan:
             blocked["pods that the dispatcher does not know"] += 1
     open_targets = np.zeros(state.cache.size, np.bool_)
     open_targets[used] = True
+    open_targets[list(also)] = True
     in_vain = 0
     for pods, _, node in sorted(candidates):
         if in_vain >= _NODES_IN_VAIN:
@@ -262,7 +265,7 @@ def empty_nodes(state: PlanState) -> MovePlan:
             continue
         in_vain = 0
         state.credit(1.0)
-        plan.after -= 1
+    plan.after = len(_nodes_with_pods(state))
     plan.moves = state.moves
     plan.impossible = [Impossible(f"{nodes} nodes", why) for why, nodes in blocked.most_common()]
     return plan
