@@ -63,7 +63,9 @@ _REMEDIES = {
     errno.EACCES: _ELSEWHERE,
     errno.EPERM: _ELSEWHERE,
     errno.ENOTDIR: _ELSEWHERE,
+    errno.EMFILE: "raise the number of files that a process may have open (ulimit -n)",
 }
+_NO_TEMPORARY_FILES = "No usable temporary directory"  # as Python's tempfile begins
 
 # Command -> (module in hossctl.commands, summary).
 COMMANDS = {
@@ -451,6 +453,8 @@ def report(error: BaseException) -> None:
     elif isinstance(error, OSError) and error.errno in _REMEDIES:
         place = f"{error.filename}: " if error.filename else ""
         typer.echo(f"error: {place}{error.strerror}; {_REMEDIES[error.errno]}", err=True)
+    elif isinstance(error, OSError) and str(error.strerror).startswith(_NO_TEMPORARY_FILES):
+        typer.echo(f"error: {error.strerror}: name a directory of yours with TMPDIR", err=True)
     else:
         fault = "this is a fault in hoss, run again with HOSS_DEBUG=1 for the place"
         typer.echo(f"error: {type(error).__name__}: {error}; {fault}", err=True)

@@ -45,12 +45,15 @@ HUNG_SECONDS = 700
 
 def pytest_configure(config: pytest.Config) -> None:
     """A shell's jobs in the background ignore Ctrl-C, and so would every process that a test starts: some are
-    to end by it. What a shell says of HOSS is not for tests either."""
+    to end by it. What a shell says of HOSS is not for tests either. Where nothing can be tested, say why at
+    once, in one line."""
     forget_users_settings(os.environ)
     config.pluginmanager.register(RunReport(), "run report")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     use_chosen_server(config)
+    if problem := needs():
+        pytest.exit(f"no test can run on this machine: {problem}", returncode=pytest.ExitCode.USAGE_ERROR)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -58,12 +61,6 @@ def pytest_xdist_auto_num_workers() -> int:
     """What `-n auto` means: tests of services wait more than they compute, so that a process a core would
     leave cores idle."""
     return 2 * (psutil.cpu_count() or 1)
-
-
-def pytest_sessionstart() -> None:
-    """Say at once, in one line, why nothing can be tested here."""
-    if problem := needs():
-        pytest.exit(f"no test can run on this machine: {problem}", returncode=pytest.ExitCode.USAGE_ERROR)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,7 +13,7 @@ from e2e.kubernetes.kubelet import no_kubelet
 
 from hoss.errors import HossError
 from hossctl.local.control_plane import find_binaries
-from hossctl.local.ports import free_ports
+from hossctl.local.ports import check_loopback, free_ports
 from hossctl.local.redis_server import find_redis_server
 from tools.faults.catalogue import BY_NAME
 from tools.faults.machines import no_network
@@ -46,6 +46,7 @@ def needs() -> str:
     try:
         find_redis_server()
         free_ports(1)
+        check_loopback()
     except HossError as exc:
         return str(exc)
     try:

@@ -21,6 +21,7 @@ from hoss.errors import HossError, InvalidInput
 from hoss.host import THIS_HOST
 from hoss.redis_accounts import DISPATCHER, RESOLVER, RedisAccount, password_in
 from hoss.security.identity import CallerKind, Identity, Role
+from hossctl.local.ports import check_loopback
 from hossctl.local.process import READY_SECONDS, ProcessRecord, ServiceProcess, record_of, stop_all
 from hossctl.local.redis_server import RedisServer
 
@@ -214,6 +215,7 @@ class Starter:
     def start(self) -> PlatformState:
         """Start everything in the order of dependence, workers at the same time. Raises HossError where a
         part does not serve."""
+        check_loopback()
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
         self._note(replace(self.state, tls_dir=self._tls_dir(OPERATOR)))
         redis_url = self._options.redis_url or self._start_redis()

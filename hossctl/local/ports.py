@@ -10,6 +10,7 @@ import functools
 import os
 import secrets
 import socket
+import tempfile
 from collections import deque
 
 from hoss.errors import HossError, InvalidInput
@@ -18,6 +19,8 @@ from hoss.errors import HossError, InvalidInput
 _FIRST, _PORTS = 20_000, 12_000
 _HELD = 1_000  # locks of one process; by the time that it needs more, the oldest ports have their servers
 _held: deque[int] = deque()
+_CONNECT_SECONDS = 10.0
+_OUTGOING = 16  # ports of the system's choice at once: a small platform has more
 
 
 def free_ports(count: int) -> list[int]:
@@ -31,14 +34,39 @@ def free_ports(count: int) -> list[int]:
             if len(found) == count:
                 return found
             port = _FIRST + secrets.randbelow(_PORTS)
-            probe = probes.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
+            with contextlib.ExitStack() as tried, contextlib.suppress(OSError):
+                tried.enter_context(socket.socket()).bind(("127.0.0.1", port))
                 if _hold(port):
                     found.append(port)
+                    probes.enter_context(tried.pop_all())
     raise HossError(
         f"nearly all ports of loopback from {_FIRST} to {_FIRST + _PORTS} are in use; stop what holds them"
     )
+
+
+def check_loopback() -> None:
+    """Raise HossError where processes of this machine cannot talk to each other over loopback. Without this
+    check they wait for each other, and each ends with another message."""
+    with contextlib.ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(_OUTGOING + 1)]
+        *listening, calling = sockets
+        try:
+            for each in listening:
+                each.bind(("127.0.0.1", 0))
+        except OSError as exc:
+            raise HossError(
+                f"the system gives fewer than {_OUTGOING} ports of loopback ({exc.strerror}): end what holds"
+                " them, or widen net.ipv4.ip_local_port_range"
+            ) from exc
+        try:
+            listening[0].listen()
+            calling.settimeout(_CONNECT_SECONDS)
+            calling.connect(listening[0].getsockname())
+        except OSError as exc:
+            raise HossError(
+                f"127.0.0.1 cannot be reached ({exc.strerror or exc}): see that the loopback interface is up"
+                " (ip link set lo up) and that no firewall closes it"
+            ) from exc
 
 
 def _hold(port: int) -> bool:
@@ -62,9 +90,11 @@ def _hold(port: int) -> bool:
 @functools.cache
 def _lock_file() -> int | None:
     """None where it cannot be opened: then only chance keeps processes apart."""
-    path = f"/tmp/hoss-ports-{os.getuid()}"  # noqa: S108 - the same for every TMPDIR; links are not followed
-    with contextlib.suppress(OSError):
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    # The first is the same for every TMPDIR; links are not followed.
+    for folder in ("/tmp", ""):  # noqa: S108
+        with contextlib.suppress(OSError):
+            path = f"{folder or tempfile.gettempdir()}/hoss-ports-{os.getuid()}"
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     return None
 
 

@@ -1,6 +1,7 @@
 """What commands print, and with which code they end."""
 
 import json
+import tempfile
 
 import pytest
 import yaml
@@ -8,7 +9,7 @@ import yaml
 from hoss import version
 from hoss.errors import LedgerUnavailable, TransportError
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.cli import COMMANDS
+from hossctl.cli import COMMANDS, report
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n"
 JOB = """\
@@ -59,6 +60,16 @@ def test_what_cannot_be_reached_is_code_3_and_one_line(hoss, error):
     result = hoss("get", "pods")
     assert result.exit_code == 3
     assert result.stderr == f"error: {error}\n"
+
+
+def test_a_machine_without_a_directory_for_temporary_files_is_one_line_with_the_way_out(monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
+    with pytest.raises(FileNotFoundError) as caught:
+        tempfile.mkdtemp()
+    report(caught.value)
+    told = "error: No usable temporary directory found in ['/proc/nowhere']: name a directory of yours with TMPDIR\n"
+    assert capsys.readouterr().err == told
 
 
 def test_an_address_without_a_port_is_bad_input(hoss):

@@ -2,9 +2,15 @@
 
 import json
 import os
+import resource
+import shutil
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS, wait_until
@@ -69,6 +75,53 @@ def test_where_nearly_all_are_taken_that_is_said_and_not_tried_for_ever(monkeypa
     monkeypatch.setattr(ports, "_PORTS", 10)
     with pytest.raises(HossError, match="nearly all ports of loopback from 32730 to 32740 are in use"):
         ports.free_ports(11)
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """This process may open some twenty more files."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds() + 20, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_to_try_all_of_them_takes_no_more_files_than_to_find_some(monkeypatch, few_files):
+    monkeypatch.setattr(ports, "_FIRST", 32_742)
+    monkeypatch.setattr(ports, "_PORTS", 1)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 32_742))
+        # A thousand tries, of one port.
+        monkeypatch.setattr(ports, "range", lambda _: range(1000), raising=False)
+        with pytest.raises(HossError, match="nearly all ports of loopback"):
+            ports.free_ports(1)
+
+
+@pytest.mark.parametrize(
+    ("prepared", "told"),
+    [
+        (":", "127.0.0.1 cannot be reached (Network is unreachable): see that the loopback interface is up"),
+        (
+            "echo 32800 32800 > /proc/sys/net/ipv4/ip_local_port_range",
+            "the system gives fewer than 16 ports of loopback (Address already in use): end what holds them",
+        ),
+    ],
+    ids=["loopback is down", "one port for everybody"],
+)
+def test_a_machine_on_which_processes_cannot_reach_each_other_says_what_it_lacks(prepared: str, told: str):
+    own_network = [shutil.which("unshare") or "no unshare", "--net", "sh", "-c"]
+    try:
+        subprocess.run([*own_network, ":"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no network namespaces on this machine")
+    program = "from hossctl.local.ports import check_loopback as check; check()"
+    done = subprocess.run(
+        [*own_network, f'{prepared} && exec "$0" -c "$1"', sys.executable, program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.splitlines()[-1].startswith(f"hoss.errors.HossError: {told}")
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts(few):
