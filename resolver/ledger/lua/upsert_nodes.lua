@@ -81,11 +81,10 @@ local function upsert(position)
     call('HDEL', REMOVED, node)
     return
   end
-  local there = record and not has_flag(account, FLAG_GONE)
-  local older = false
+  local there, older = not has_flag(account, FLAG_GONE), false
   if versions[position] > 0 then
     local known = tonumber(call('HGET', VERSIONS, node) or 0)
-    older = there and versions[position] < known
+    older = versions[position] < known
     call('HSET', VERSIONS, node, string.format('%d', math.max(known, versions[position])))
   end
   if there and (older or call('HGET', SPECS, node) == spec) then
@@ -110,8 +109,7 @@ local function upsert(position)
   end
   local used = read_cards(node)
   -- A damaged record stays: nobody knows what pods hold of the cards, and nobody gets one.
-  local is_damaged = not used and call('HEXISTS', CARDS, node) == 1
-  if used or card_counts[position] > 0 and not is_damaged then
+  if used or card_counts[position] > 0 and call('HEXISTS', CARDS, node) == 0 then
     cards[node], touched_cards[node] = resize_cards(used, card_counts[position]), true
   end
   local exceeds = overcommitted(account) or has_closed_card(cards[node])
