@@ -92,4 +92,6 @@ def _shard_accounts(shard: int, state: ShardState) -> ShardAccounts:
         commit_faults=state.commit_faults,
         moved=state.moved,
         damaged=state.damaged,
+        damaged_accounts=state.damaged_accounts,
+        damaged_cards=state.damaged_cards,
     )

@@ -19,6 +19,7 @@ from resolver.core.values import LedgerNodeChange
 from resolver.ledger.rebuild import RebuildStatus, RedisRebuild
 from resolver.ledger.scripts import RECOVERING, RESTORING, superseded
 from resolver.ledger.store import RedisLedger
+from resolver.ledger.stored import number
 from resolver.messages.nodes import node_change, shard_of
 from resolver.messages.parts import LedgerContents, PartWriter, read_parts
 from resolver.messages.proposals import group_of
@@ -174,7 +175,14 @@ class RebuildService:
             state = await self._ledger.state(shard)
             names = {i: common_pb2.NodeSpec.FromString(s).name for i, s in state.snapshot.specs.items()}
             claims = {key: group_of(text).ports for key, (text, _) in state.groups.items() if text}
-            repair = plan_repair(state, claims, schema, names)
+            described = {
+                index: node_change(common_pb2.NodeSpec.FromString(state.snapshot.specs[index]), schema)
+                for field in (*state.damaged_accounts, *state.damaged_cards)
+                if (index := int.from_bytes(field, "little")) in state.snapshot.specs
+            }
+            in_quarantine = await self._ledger.quarantine_records(shard) if described else {}
+            quarantined = set(map(number, in_quarantine))
+            repair = plan_repair(state, claims, schema, names, described=described, quarantined=quarantined)
             if not repair.changes or await self._store.repair(shard, state.snapshot.seq, repair):
                 return repair
             await asyncio.sleep(0.01 * attempt)  # the shard gets commits in bursts

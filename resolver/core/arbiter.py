@@ -360,7 +360,7 @@ class Arbiter(Shard):
         for uid, former in targets.items():
             target = taken[former]
             self.reservations[uid] = replace(target, seq=seq, is_target=False)
-            account = self.accounts[target.node]
+            account = self.accounts.get(target.node, Account(born=0))
             account.ports = [(uid if holder == former else holder, claim) for holder, claim in account.ports]
         for commit in {target.seq for target in taken.values()}:
             listed = self.pending[commit][1] if commit in self.pending else []
@@ -417,6 +417,10 @@ class Arbiter(Shard):
             node = self.index_of(change.name)
             known = self.resource_versions.get(node, 0)
             newest = max(known, change.resource_version)
+            if node in self.damaged_accounts:
+                self._describe(node, change)
+                self.removed.pop(node, None)
+                continue
             is_old = 0 < change.resource_version < known and node in self.specs
             if newest:
                 self.resource_versions[node] = newest
@@ -450,6 +454,9 @@ class Arbiter(Shard):
         account.set_flag(FLAG_SHRUNK, shrunk)
         account.set_flag(FLAG_UNSCHEDULABLE, change.unschedulable)
         account.seq = account.described = seq
+        self._describe(node, change)
+
+    def _describe(self, node: int, change: LedgerNodeChange) -> None:
         self.specs[node] = change.spec
         self.constraints.labels[node] = dict(change.labels)
 
@@ -459,11 +466,11 @@ class Arbiter(Shard):
         seq, missing, gone, before = self.seq + 1, [], [], []
         for position, name in enumerate(names):
             node = self.names.get(name)
-            if node is None or self.accounts[node].has(FLAG_GONE):
+            if node is None or node in self.removed:
                 missing.append(position)
                 before += [] if node is None else [node]
                 continue
-            account = self.accounts[node]
+            account = self.accounts.setdefault(node, Account(born=0))
             account.set_flag(FLAG_GONE, True)
             account.set_flag(FLAG_SHRUNK, False)
             account.seq = seq
@@ -473,6 +480,8 @@ class Arbiter(Shard):
             gone.append(node)
         if gone:
             self.publish(ShardChange(seq, tuple(gone), removed=tuple(gone)))
+        for node in self.damaged_accounts.keys() & set(gone):
+            del self.accounts[node]  # it was there for the feed alone
         return RemovedNodes(tuple(gone), missing, before)
 
     def forget_nodes(self, nodes: Iterable[int]) -> int:

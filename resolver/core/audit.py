@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.resources import WHOLE_CARD_MILLI
-from hoss.wire.columns import CARD_CLOSED, FLAG_GONE, FLAG_SHRUNK, NO_CARD, Uids
+from hoss.wire.columns import CARD_CLOSED, FLAG_GONE, FLAG_SHRUNK, NO_CARD, U32, Uids
 from hoss.wire.uids import UID_BYTES, uid_text
 from resolver.core.accounts import ReservationSums, resource_name, sum_reservations
 from resolver.core.commits import CommitFault
@@ -100,6 +100,8 @@ class ShardAccounts:
     # Of pods that were moved here: node and commit of the source on another shard, which is being released.
     moved: Mapping[bytes, tuple[int, int]] = field(default_factory=dict)
     damaged: Mapping[bytes, bytes] = field(default_factory=dict)  # reservations that cannot be read
+    damaged_accounts: Mapping[bytes, bytes] = field(default_factory=dict)  # by field, as stored
+    damaged_cards: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
     def terminating(self) -> NDArray[np.bool_]:
@@ -136,6 +138,8 @@ def audit(
             LedgerFinding(6, None, "", f"shard {shard.shard}: {fault.text}") for fault in shard.commit_faults
         )
         findings += _damaged(shard)
+        findings += _damaged_nodes(shard, "accounts", shard.damaged_accounts, names)
+        findings += _damaged_nodes(shard, "cards", shard.damaged_cards, names)
     return findings + _reserved_twice(shards, names)
 
 
@@ -149,6 +153,30 @@ def _damaged(shard: ShardAccounts) -> Iterator[LedgerFinding]:
             " forgets the record; the dispatcher has the pod reserved anew"
         )
         yield LedgerFinding(6, None, uid, text)
+
+
+def _damaged_nodes(
+    shard: ShardAccounts, key: str, damaged: Mapping[bytes, bytes], names: Mapping[int, str]
+) -> Iterator[LedgerFinding]:
+    what, withheld = ("account", "pods") if key == "accounts" else ("record of cards", "cards")
+    for field_name, record in sorted(damaged.items()):
+        node = _index_in(field_name)
+        of = "no node" if node is None else _name(names, node)
+        why = f"cannot be read ({len(record)} bytes)" if record else "is missing"
+        text = (
+            f"shard {shard.shard}: the {what} of {of} {why}: key {{hoss:{shard.shard}}}:{key}, field"
+            f" {field_name.hex()}; the node gets no {withheld} until `hoss audit --repair` computes the"
+            " record anew, from the node's spec and its reservations"
+        )
+        yield LedgerFinding(6, node, "", text)
+
+
+def _indexes_in(damaged: Mapping[bytes, bytes]) -> NDArray[np.uint32]:
+    return np.array([index for name in damaged if (index := _index_in(name)) is not None], U32)
+
+
+def _index_in(field_name: bytes) -> int | None:
+    return int.from_bytes(field_name, "little") if len(field_name) == U32.itemsize else None
 
 
 def _name(names: Mapping[int, str], index: int) -> str:
@@ -202,7 +230,8 @@ def _unequal_amounts(
     requested, reserved = (
         np.pad(amounts, ((0, 0), (0, resources - amounts.shape[1]))) for amounts in (accounts, sums.requested)
     )
-    for row, resource in zip(*np.nonzero(reserved != requested), strict=True):
+    readable = ~np.isin(shard.indexes, _indexes_in(shard.damaged_accounts))
+    for row, resource in zip(*np.nonzero((reserved != requested) & readable[:, None]), strict=True):
         index = int(shard.indexes[row])
         text = (
             f"{_name(names, index)}: {resource_name(schema, resource)} requested {requested[row, resource]}, "
@@ -216,7 +245,8 @@ def _unequal_cards(
     shard: ShardAccounts, sums: ReservationSums, names: Mapping[int, str]
 ) -> Iterator[LedgerFinding]:
     holding = shard.records["node"][shard.records["card_mask"] > 0]
-    for node in holding[~np.isin(holding, shard.card_indexes)].tolist():
+    known = np.concatenate([shard.card_indexes, _indexes_in(shard.damaged_cards)])
+    for node in holding[~np.isin(holding, known)].tolist():
         yield LedgerFinding(6, node, "", f"{_name(names, node)}: cards reserved where there are none")
     row_of = {index: row for row, index in enumerate(shard.indexes.tolist())}
     reserved = sums.cards[[row_of[index] for index in shard.card_indexes.tolist()]]

@@ -1,22 +1,33 @@
 """The repair of a shard: accounts, cards, ports and group counts become the sums of the reservations, and
 commits that are not confirmed get the lease that they lack.
 
+Damaged accounts and cards are computed anew, from the specs of their nodes and from the reservations.
 Reservations are promises to pods, so a repair never changes them. One that cannot be read is forgotten:
 nobody knows what it promised. What is only prepared is no promise: without a lease it is given one that is
 over. A repair reports what reservations alone cannot tell."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.wire.columns import CARD_CLOSED, CARD_SLOTS, CARDS, NO_CARD, U32, account_dtype
+from hoss.wire.columns import (
+    CARD_CLOSED,
+    CARD_SLOTS,
+    CARDS,
+    FLAG_QUARANTINED,
+    FLAG_SHRUNK,
+    FLAG_UNSCHEDULABLE,
+    NO_CARD,
+    U32,
+    account_dtype,
+)
 from hoss.wire.uids import uid_text
 from resolver.core.accounts import resource_name, sum_reservations
 from resolver.core.commits import CommitFault, LeaseRule
-from resolver.core.values import Claim, PortHold, Reservations, ShardState, port_text
+from resolver.core.values import Claim, LedgerNodeChange, PortHold, Reservations, ShardState, port_text
 
 
 @dataclass(slots=True)
@@ -33,14 +44,18 @@ class Repair:
     leases: dict[int, LeaseRule] = field(default_factory=dict)  # by seq of a commit
     lists: dict[int, bytes] = field(default_factory=dict)  # by seq of a commit, the UIDs of its pods
     damaged: list[bytes] = field(default_factory=list)  # UIDs of reservations that are forgotten
+    # Fields of accounts and cards that are of no node, or of nodes without cards.
+    no_accounts: list[bytes] = field(default_factory=list)
+    no_cards: list[bytes] = field(default_factory=list)
+    computed_anew: bool = False  # whether a damaged record was: followers may know the node otherwise
     changes: list[str] = field(default_factory=list)
     remaining: list[str] = field(default_factory=list)
 
     @property
     def needs_gap(self) -> bool:
-        """Whether ports, group counts or prepared commits change. A feed entry cannot express that, so
-        followers must take a new snapshot."""
-        return bool(self.ports or self.group_pods or self.prepared_pods)
+        """Whether ports, group counts or prepared commits change, or a damaged record is computed anew. A
+        feed entry cannot express that, so followers must take a new snapshot."""
+        return bool(self.ports or self.group_pods or self.prepared_pods or self.computed_anew)
 
 
 class _Texts(NamedTuple):
@@ -54,9 +69,18 @@ class _Texts(NamedTuple):
 
 
 def plan_repair(
-    state: ShardState, claims: Mapping[int, Sequence[Claim]], schema: Sequence[str], names: Mapping[int, str]
+    state: ShardState,
+    claims: Mapping[int, Sequence[Claim]],
+    schema: Sequence[str],
+    names: Mapping[int, str],
+    *,
+    described: Mapping[int, LedgerNodeChange] | None = None,
+    quarantined: Collection[int] = (),
 ) -> Repair:
-    """The changes that make the shard agree with its reservations. `claims`: see `sum_reservations`."""
+    """The changes that make the shard agree with its reservations. `claims`: see `sum_reservations`;
+    `described`: nodes whose accounts or cards are damaged, as their specs say; `quarantined`: nodes in
+    quarantine."""
+    described = described or {}
     rows = state.snapshot.accounts
     indexes = np.frombuffer(rows.indexes, U32)
     records = state.reservations.records
@@ -68,7 +92,9 @@ def plan_repair(
             f"pod {uid} holds a reservation on index {node}, where there is no node; delete the "
             "pod, or restore the node"
         )
-    resources = max(rows.resources, sums.requested.shape[1])
+    resources = max(
+        rows.resources, sums.requested.shape[1], *(len(n.allocatable) for n in described.values())
+    )
     accounts = np.zeros(len(indexes), account_dtype(resources))
     old = np.frombuffer(rows.records, account_dtype(rows.resources))
     for name in ("seq", "born", "flags"):
@@ -76,9 +102,9 @@ def plan_repair(
     accounts["amounts"][:, : rows.resources] = old["amounts"]
     texts = _Texts(schema, names)
     _repair_amounts(found, indexes, accounts, sums.requested, texts)
-    _repair_cards(
-        found, rows.card_indexes, rows.cards, dict(zip(indexes.tolist(), sums.cards, strict=True)), texts
-    )
+    cards = dict(zip(indexes.tolist(), sums.cards, strict=True))
+    _replace_damaged(found, state, accounts, cards, texts, described=described, quarantined=quarantined)
+    _repair_cards(found, rows.card_indexes, rows.cards, cards, texts)
     _repair_ports(found, state.ports, sums.ports, texts)
     for key in sorted(sums.group_pods.keys() | state.groups.keys()):
         definition, counted = state.groups.get(key, (b"", 0))
@@ -102,6 +128,57 @@ def plan_repair(
         if len(row):
             found.accounts[node] = accounts[row[0]]
     return found
+
+
+def _replace_damaged(
+    found: Repair,
+    state: ShardState,
+    accounts: NDArray[Any],
+    cards: dict[int, NDArray[np.int64]],
+    texts: _Texts,
+    *,
+    described: Mapping[int, LedgerNodeChange],
+    quarantined: Collection[int],
+) -> None:
+    """Compute damaged accounts and cards anew, from the specs of their nodes and from the reservations.
+    `accounts`: of all nodes, with what their reservations add up to; `cards`: what pods hold of them, by
+    node, from which the nodes that are done are taken."""
+    rows = {
+        index: row for row, index in enumerate(np.frombuffer(state.snapshot.accounts.indexes, U32).tolist())
+    }
+    for name, record in sorted(state.damaged_accounts.items()):
+        node = int.from_bytes(name, "little")
+        if len(name) != U32.itemsize:
+            found.no_accounts.append(name)
+            found.changes.append(
+                f"accounts field {name.hex()} is of no node and is forgotten: {record.hex()}"
+            )
+            continue
+        account, spec = accounts[rows[node]], described.get(node)
+        if spec is not None:
+            account["amounts"][: len(spec.allocatable), 0] = spec.allocatable
+            exceeds = bool((account["amounts"][:, 1] > account["amounts"][:, 0]).any())
+            account["flags"] = FLAG_UNSCHEDULABLE * spec.unschedulable | FLAG_SHRUNK * exceeds
+            account["flags"] |= FLAG_QUARANTINED * (node in quarantined)
+        # Whoever knew another node under this index must not place pods here.
+        account["born"] = state.snapshot.seq + 1
+        account["described"] = account["born"] & 0xFFFFFFFF
+        found.accounts[node], found.computed_anew = account, True
+        found.changes.append(
+            f"{texts.node(node)}: its account was damaged and is computed anew: {record.hex()}"
+        )
+    for name, record in sorted(state.damaged_cards.items()):
+        node = int.from_bytes(name, "little")
+        there = node in rows and len(name) == U32.itemsize
+        count = described[node].cards if there and node in described else 0
+        use = cards.pop(node) if there else np.zeros(CARD_SLOTS, np.int64)
+        if count or use.any():
+            found.cards[node] = with_use(np.where(np.arange(CARD_SLOTS) < count, 0, NO_CARD), use)
+            found.computed_anew = True
+        else:
+            found.no_cards.append(name)
+        of = texts.node(node) if there else f"cards field {name.hex()}"
+        found.changes.append(f"{of}: its cards were damaged and are computed anew: {record.hex()}")
 
 
 def _repair_commit(found: Repair, fault: CommitFault, reservations: Reservations) -> None:

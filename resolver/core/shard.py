@@ -211,6 +211,7 @@ class Shard:
         self.specs: dict[int, bytes] = {}
         self.resource_versions: dict[int, int] = {}
         self.accounts: dict[int, Account] = {}
+        self.damaged_accounts: dict[int, bytes] = {}  # of nodes that get nothing until a repair
         self.reservations: dict[Uid, Reservation] = {}
         self.pending: dict[int, tuple[int, list[Uid]]] = {}  # seq of a commit: deadline (ms), UIDs
         self.leases = LeaseClock()
@@ -276,7 +277,7 @@ class Shard:
         """Forget a node on which nothing is reserved."""
         node = self.names.pop(name)
         tables: tuple[dict[int, Any], ...] = (self.accounts, self.specs, self.resource_versions)
-        for table in (*tables, self.constraints.labels, self.quarantine, self.removed):
+        for table in (*tables, self.damaged_accounts, self.constraints.labels, self.quarantine, self.removed):
             table.pop(node, None)
         self.free.append(node)
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.resources import BASE_RESOURCES, ResourceSchema
-from hoss.wire.columns import CARDS, FLAG_GONE, NONE_U32, U32, Uids, account_dtype
+from hoss.wire.columns import CARDS, FLAG_GONE, FLAG_QUARANTINED, NONE_U32, U32, Uids, account_dtype
 from hoss.wire.uids import UID_BYTES
 from resolver.core.accounts import Account
 from resolver.core.arbiter import Arbiter, uid_bytes
@@ -104,6 +104,11 @@ class MemoryLedger:
         """A pod's reservation becomes something that cannot be read."""
         self.arbiters[shard].reservations.pop(uid)
         self.arbiters[shard].unreadable[uid] = record
+
+    def damage_account(self, shard: int, node: int, record: bytes) -> None:
+        """A node's account becomes something that cannot be read."""
+        del self.arbiters[shard].accounts[node]
+        self.arbiters[shard].damaged_accounts[node] = record
 
     def empty(self) -> None:
         """Every shard is lost."""
@@ -383,10 +388,11 @@ class MemoryLedger:
         arbiter = self._read(shard, incomplete=incomplete)
         if groups:
             arbiter.set_aside(list(arbiter.unreadable))
-        live = [node for node, account in arbiter.accounts.items() if not account.has(FLAG_GONE)]
+        accounts = self._shown_accounts(shard)
+        live = [node for node, account in accounts.items() if not account.has(FLAG_GONE)]
         visible = (held for held in arbiter.reservations.values() if not arbiter.prepared.open(held.seq))
         runs = group_runs(visible, gone=False) if groups else ()
-        rows = self._rows(shard, sorted(live))
+        rows = self._rows(shard, sorted(live), accounts=accounts)
         prepared = arbiter.prepared.under_way()
         return Snapshot(arbiter.seq, rows, dict(arbiter.specs), runs, prepared, arbiter.nonce)
 
@@ -396,9 +402,18 @@ class MemoryLedger:
     async def snapshot_of(self, shard: int, names: Sequence[str]) -> Snapshot:
         arbiter = self._read(shard)
         nodes = {arbiter.names[name] for name in names if name in arbiter.names}
-        live = sorted(node for node in nodes if not arbiter.accounts[node].has(FLAG_GONE))
+        accounts = self._shown_accounts(shard)
+        live = sorted(node for node in nodes if not accounts[node].has(FLAG_GONE))
         specs = {node: arbiter.specs[node] for node in live}
-        return Snapshot(arbiter.seq, self._rows(shard, live), specs, nonce=arbiter.nonce)
+        return Snapshot(arbiter.seq, self._rows(shard, live, accounts=accounts), specs, nonce=arbiter.nonce)
+
+    def _shown_accounts(self, shard: int) -> dict[int, Account]:
+        """With a blank account in the place of each damaged one."""
+        arbiter = self.arbiters[shard]
+        return arbiter.accounts | {
+            node: Account(born=0, flags=FLAG_QUARANTINED if node in arbiter.specs else FLAG_GONE)
+            for node in arbiter.damaged_accounts
+        }
 
     async def nodes_named(self, shard: int, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
         arbiter = self._read(shard)
@@ -409,7 +424,8 @@ class MemoryLedger:
 
     async def state(self, shard: int) -> ShardState:
         arbiter = self._read(shard, incomplete=True)
-        rows, prepared = self._rows(shard, sorted(arbiter.accounts)), arbiter.prepared.under_way()
+        accounts, prepared = self._shown_accounts(shard), arbiter.prepared.under_way()
+        rows = self._rows(shard, sorted(accounts), accounts=accounts)
         snapshot = Snapshot(arbiter.seq, rows, dict(arbiter.specs), prepared=prepared, nonce=arbiter.nonce)
         ports = {node: list(account.ports) for node, account in arbiter.accounts.items() if account.ports}
         pods = Counter(held.group for held in arbiter.reservations.values() if held.group is not None)
@@ -425,7 +441,8 @@ class MemoryLedger:
         shares = {uid: (share.preemptor, share.requests) for uid, share in arbiter.terminating.items()}
         held = self._reservations(shard)
         moved, damaged = dict(arbiter.moved), dict(arbiter.damaged)
-        return ShardState(snapshot, held, ports, groups, commits, moved, shares, damaged)
+        odd = {node.to_bytes(4, "little"): record for node, record in arbiter.damaged_accounts.items()}
+        return ShardState(snapshot, held, ports, groups, commits, moved, shares, damaged, odd)
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         self._read(shard, incomplete=True)

@@ -259,8 +259,8 @@ class LedgerReading:
             resources = len(await self.schema()) if groups else 0
             nodes = [("hgetall", keys[key]) for key in (1, 2, 3)]
             if not groups:
-                position, (accounts, cards, specs) = await self._read(shard, *nodes, incomplete=incomplete)
-                return _snapshot(position, _live(accounts), cards, specs)
+                position, columns = await self._read(shard, *nodes, incomplete=incomplete)
+                return _live_snapshot(position, *columns)
             position, held, (accounts, cards, specs, definitions, holds) = await self._read_with_reservations(
                 shard, *nodes, ("hgetall", keys[10]), ("hkeys", keys[15]), incomplete=incomplete
             )
@@ -270,7 +270,7 @@ class LedgerReading:
             runs = stored.runs_of_reservations(
                 records, {stored.number(key): text for key, text in definitions.items()}
             )
-            return replace(_snapshot(position, _live(accounts), cards, specs), runs=runs, prepared=prepared)
+            return replace(_live_snapshot(position, accounts, cards, specs), runs=runs, prepared=prepared)
 
     async def node_names(self, shard: int) -> list[str]:
         with stored.damage_named(shard):
@@ -285,7 +285,7 @@ class LedgerReading:
             commands = [("hmget", keys[key], nodes) for key in (1, 2, 3)] if nodes else []
             position, columns = await self._read(shard, *commands)
             accounts, cards, specs = [_present(nodes, column) for column in columns] or ({}, {}, {})
-            return _snapshot(position, _live(accounts), cards, specs)
+            return _live_snapshot(position, accounts, cards, specs)
 
     async def nodes_named(self, shard: int, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
         with stored.damage_named(shard):
@@ -322,9 +322,11 @@ class LedgerReading:
             readable = await self._readable(shard, held)
             damaged |= {uid: record for uid, record in held.items() if uid not in readable}
             resources = max(len(await self.schema(incomplete=True)), 1)
+            nodes = stored.readable_nodes(accounts, cards, specs)
             return ShardState(
                 replace(
-                    _snapshot(position, accounts, cards, specs), prepared=tuple(sorted(map(int, prepared)))
+                    _snapshot(position, nodes.accounts, nodes.cards, specs),
+                    prepared=tuple(sorted(map(int, prepared))),
                 ),
                 _reservations(readable, pending, list(prepared), resources),
                 {stored.number(node): stored.read_ports(record) for node, record in ports.items()},
@@ -333,6 +335,8 @@ class LedgerReading:
                 {uid: stored.read_source(record) for uid, record in moved.items()},
                 {uid: stored.read_share(record) for uid, record in shares.items()},
                 damaged,
+                nodes.damaged_accounts,
+                nodes.damaged_cards,
             )
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
@@ -480,8 +484,13 @@ def _present(fields: list[bytes], values: list[bytes | None]) -> dict[bytes, byt
     return {field: value for field, value in zip(fields, values, strict=True) if value is not None}
 
 
-def _live(accounts: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    return {index: account for index, account in accounts.items() if not account[16] & FLAG_GONE}
+def _live_snapshot(
+    position: Position, accounts: dict[bytes, bytes], cards: dict[bytes, bytes], specs: dict[bytes, bytes]
+) -> Snapshot:
+    """Of the nodes that are not removed."""
+    nodes = stored.readable_nodes(accounts, cards, specs)
+    live = {index: account for index, account in nodes.accounts.items() if not account[16] & FLAG_GONE}
+    return _snapshot(position, live, nodes.cards, specs)
 
 
 def _snapshot(

@@ -203,11 +203,11 @@ def _repair_fields(repair: Repair, seq: int) -> Iterable[tuple[str, Hash, list[b
     for node, account in repair.accounts.items():
         account["seq"] = seq
         accounts[stored.node_field(node)] = account.tobytes() + stored.spread(node)
-    yield "accounts", accounts, []
+    yield "accounts", accounts, repair.no_accounts
     yield (
         "cards",
         {stored.node_field(node): cards.astype("<u2").tobytes() for node, cards in repair.cards.items()},
-        [],
+        repair.no_cards,
     )
     ports = {
         stored.node_field(node): b"".join(uid + claim for uid, claim in holds)

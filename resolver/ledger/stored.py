@@ -3,15 +3,15 @@ evictions.
 
 Accounts and reservations end with bytes for Lua's string hash; see lua/prelude.lua."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import LedgerUnavailable
-from hoss.wire.columns import U32, Uids, account_dtype
+from hoss.wire.columns import CARDS, FLAG_GONE, FLAG_QUARANTINED, U32, Uids, account_dtype
 from hoss.wire.uids import UID_BYTES
 from resolver.core.values import CLAIM_BYTES, AccountRows, Eviction, GroupRun, PortHold, reservation_dtype
 
@@ -64,6 +64,49 @@ def joined_accounts(accounts: dict[bytes, bytes], cards: dict[bytes, bytes]) -> 
         b"".join(card_indexes),
         b"".join(cards[index] for index in card_indexes),
     )
+
+
+def _odd(of_nodes: dict[bytes, bytes], is_wrong: Callable[[int], bool]) -> dict[bytes, bytes]:
+    """The records of a wrong length, and those under a name that is no node's index."""
+    wrong = set(filter(is_wrong, set(map(len, of_nodes.values()))))
+    if not wrong and set(map(len, of_nodes)) <= {U32.itemsize}:
+        return {}
+    return {
+        index: record
+        for index, record in of_nodes.items()
+        if len(record) in wrong or len(index) != U32.itemsize
+    }
+
+
+class ReadableNodes(NamedTuple):
+    """Accounts and cards of a shard's nodes, as stored, without those that are damaged."""
+
+    accounts: dict[bytes, bytes]
+    cards: dict[bytes, bytes]
+    damaged_accounts: dict[bytes, bytes]  # b"" for one that is missing though its node has a spec
+    damaged_cards: dict[bytes, bytes]
+
+
+def readable_nodes(
+    accounts: dict[bytes, bytes], cards: dict[bytes, bytes], specs: Mapping[bytes, Any]
+) -> ReadableNodes:
+    """Tells apart what can be read and what cannot. A node whose account is damaged is there all the same,
+    for its pods run: it has a blank account, with which it offers nothing, as the scripts give it nothing."""
+    least = account_dtype(0).itemsize + SPREAD_BYTES
+    step = account_dtype(1).itemsize - account_dtype(0).itemsize
+    odd = _odd(accounts, lambda length: length < least or (length - least) % step > 0)
+    odd |= dict.fromkeys(specs.keys() - accounts.keys(), b"")
+    odd_cards = _odd(cards, lambda length: length != CARDS.itemsize)
+    if odd:
+        blank = np.zeros(1, account_dtype(0))
+        accounts = {index: record for index, record in accounts.items() if index not in odd}
+        for index in odd:
+            if len(index) == U32.itemsize:
+                blank["flags"] = FLAG_QUARANTINED if index in specs else FLAG_GONE
+                accounts[index] = blank.tobytes() + spread(number(index))
+    if odd_cards:
+        cards = {index: record for index, record in cards.items() if index not in odd_cards}
+    return ReadableNodes(accounts, cards, odd, odd_cards)
 
 
 def node_field(node: int) -> bytes:

@@ -326,6 +326,22 @@ async def test_a_rule_that_another_resolver_forgot_is_registered_anew(racks, dec
     assert await decide(proposed(2, 2, 1, web(APART), await seqs(racks))) == [C]
 
 
+@pytest.mark.parametrize("ledger_url", ["server"], indirect=True)
+@two_shards
+async def test_prepared_pods_whose_rule_another_resolver_forgot_and_registered_anew_are_refused(
+    racks, held, ledger_url
+):
+    """Pods that were placed meanwhile are not recorded for it."""
+    part, decision = held
+    other = RedisLedger(ledger_url)
+    await other.open(racks.shards)
+    assert await other.forget_rules(await seqs(racks)) == 1
+    await other.register_rules([web(SPREAD)])
+    await other.close()
+    [refused] = await finish_prepared(racks, [part], [decision], 0)
+    assert refused.verdicts.tolist() == [T]
+
+
 async def test_rules_that_come_and_go_take_no_room_for_ever(racks, decide, proposed):
     for number in range(30):
         rule = PlacementRule(

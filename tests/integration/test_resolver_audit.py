@@ -1,5 +1,8 @@
 """The audit on a live ledger that somebody damaged."""
 
+import struct
+import time
+
 import numpy as np
 import pytest
 import redis
@@ -9,7 +12,13 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import PodAffinity, PodAffinityTerm, PodGroup
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.columns import numbered_uids
+from hoss.wire.columns import (
+    FLAG_QUARANTINED,
+    FLAG_SHRUNK,
+    FLAG_UNSCHEDULABLE,
+    account_dtype,
+    numbered_uids,
+)
 from hoss.wire.convert_rules import definition_of
 from hoss.wire.uids import uid_text
 
@@ -99,6 +108,73 @@ async def test_a_damaged_reservation_is_named_with_its_key_and_repaired_without_
         assert "node a: cpu requested 60, now 30" in changes
         assert list((await client.audit()).violations) == []
         assert not direct.exists("{hoss:0}:damaged")
+
+
+async def test_a_damaged_account_is_named_with_its_key_and_computed_anew(client, redis_server):
+    await place(client, 2, cpu=30)
+    await client.upsert_nodes(
+        [NodeSpec("a", allocatable=(("cpu", 100), ("pods", 5)), unschedulable=True, cards=2)]
+    )
+    with redis.Redis(port=redis_server.port) as direct:
+        before = direct.hget("{hoss:0}:accounts", bytes(4))
+        direct.hset("{hoss:0}:accounts", mapping={bytes(4): before[:-9], b"odd": b"x"})
+        direct.hset("{hoss:0}:cards", mapping={bytes(4): b"12345"})
+        audit = await client.audit()
+        assert (audit.nodes, audit.reservations) == (1, 2)
+        assert [(v.invariant, v.node) for v in audit.violations] == [(6, "a"), (6, ""), (6, "a")]
+        account, odd, cards = (violation.text for violation in audit.violations)
+        assert account == (
+            f"shard 0: the account of node a cannot be read ({len(before) - 9} bytes): key"
+            " {hoss:0}:accounts, field 00000000; the node gets no pods until `hoss audit --repair` computes"
+            " the record anew, from the node's spec and its reservations"
+        )
+        assert "the account of no node cannot be read (1 bytes): key {hoss:0}:accounts, field 6f6464" in odd
+        assert (
+            "the record of cards of node a cannot be read (5 bytes): key {hoss:0}:cards, field 0000" in cards
+        )
+        repaired = await client.repair()
+        assert list(repaired.remaining) == []
+        assert "accounts field 6f6464 is of no node and is forgotten: 78" in repaired.changes
+        audit = await client.audit()
+        assert (list(audit.violations), list(audit.reports)) == ([], [])
+        after = np.frombuffer(direct.hget("{hoss:0}:accounts", bytes(4))[:-7], account_dtype(6))
+        assert after["amounts"].tolist() == np.frombuffer(before[:-7], account_dtype(6))["amounts"].tolist()
+        assert after["flags"] == FLAG_UNSCHEDULABLE
+        assert direct.hget("{hoss:0}:cards", bytes(4)) == bytes(4) + b"\xff" * 28
+        assert not (await client.repair()).changes
+
+
+async def test_a_damaged_account_of_a_node_that_shrank_and_is_in_quarantine_has_both_flags_again(
+    client, redis_server
+):
+    await place(client, 2, cpu=50)
+    await client.upsert_nodes([NodeSpec("a", allocatable=(("cpu", 60), ("pods", 5)))])
+    with redis.Redis(port=redis_server.port) as direct:
+        direct.hset("{hoss:0}:accounts", bytes(4), b"")
+        until = (int(time.time()) + 3600) * 1000
+        direct.hset("{hoss:0}:quarantine", bytes(4), struct.pack("<qq", 0, until) + b"by hand")
+        await client.repair()
+        audit = await client.audit()
+        assert list(audit.violations) == []
+        assert [report.split(":")[0] for report in audit.reports] == ["node a"]
+        after = np.frombuffer(direct.hget("{hoss:0}:accounts", bytes(4))[:-7], account_dtype(6))
+        assert after["flags"] == FLAG_SHRUNK | FLAG_QUARANTINED
+
+
+async def test_the_account_of_a_removed_node_that_is_damaged_does_not_keep_it(client, redis_server):
+    """The removal was broken off after its first step."""
+    await place(client, 1, cpu=50)
+    with redis.Redis(port=redis_server.port) as direct:
+        direct.hdel("{hoss:0}:specs", bytes(4))
+        direct.hset("{hoss:0}:removed", bytes(4), b"a")
+        direct.hset("{hoss:0}:accounts", bytes(4), b"123")
+        assert any(
+            "the account of node index 0 cannot be read" in v.text for v in (await client.audit()).violations
+        )
+        await client.repair()
+        assert list((await client.audit()).violations) == []
+        assert list((await client.remove_nodes(["a"])).not_found) == ["a"]  # and finishes the removal
+        assert not direct.exists("{hoss:0}:accounts", "{hoss:0}:removed", "{hoss:0}:reservations")
 
 
 async def test_a_shrunken_node_is_a_report(client):

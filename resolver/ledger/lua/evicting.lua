@@ -114,7 +114,7 @@ function room.make(node, holders, records, flat, slot)
   for i = 1, #holders do
     room.give_amounts(account, records[i])
     local mask, milli = unpack_values('<I2I2', records[i], 5)
-    if mask > 0 then
+    if mask > 0 and cards_of(node) then  -- else the record was damaged
       cards_left = cards_left or {unpack(cards_of(node))}
       give_cards(cards_left, mask, milli)
     end

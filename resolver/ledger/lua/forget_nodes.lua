@@ -16,8 +16,8 @@ end
 local free = {}
 for _, node in ipairs(args.nodes) do
   local name, record = call('HGET', REMOVED, node), call('HGET', ACCOUNTS, node)
-  local is_over = name and (not record or holds_nothing(read_account(record, 0)))
-  if is_over and call('HEXISTS', PORTS, node) == 0 then
+  local account = record and read_account(record, 0)
+  if name and (not account or holds_nothing(account)) and call('HEXISTS', PORTS, node) == 0 then
     call('HDEL', NAMES, name)
     for _, key in ipairs({ACCOUNTS, CARDS, SPECS, LABELS, VERSIONS, QUARANTINE, REMOVED}) do
       call('HDEL', key, node)

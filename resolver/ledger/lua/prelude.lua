@@ -120,7 +120,13 @@ local function widen(record, resources)
   return record:sub(1, -SPREAD_BYTES - 1) .. rep('\0', AMOUNT_BYTES * missing) .. record:sub(-SPREAD_BYTES)
 end
 
+-- The account in a record; false: the record was damaged. Then nobody knows what the node offers and holds: it
+-- gets nothing until a repair, and what its pods held is not given back to it.
 local function read_account(record, resources)
+  local amounts = #record - HEAD_BYTES - SPREAD_BYTES
+  if amounts < 0 or amounts % AMOUNT_BYTES ~= 0 then
+    return false
+  end
   if #record < HEAD_BYTES + SPREAD_BYTES + AMOUNT_BYTES * resources then
     record = widen(record, resources)
   end

@@ -10,16 +10,23 @@ local names, seq = args.names, last_seq + 1
 local nodes, records, missing, before = {}, {}, {}, {}
 for position = 1, #names do
   local node = call('HGET', NAMES, names[position])
-  local account = node and read_account(call('HGET', ACCOUNTS, node), 0)
-  if not account or has_flag(account, FLAG_GONE) then
+  local record = node and call('HGET', ACCOUNTS, node)
+  local account = record and read_account(record, 0)
+  local is_gone = account and has_flag(account, FLAG_GONE)
+  is_gone = is_gone or node and not account and call('HEXISTS', REMOVED, node) == 1
+  if not node or is_gone then
     missing[#missing + 1] = position - 1
     before[#before + 1] = node or nil
   else
+    local readable = account  -- a damaged record stays until the node is forgotten
+    account = account or read_account(rep('\0', HEAD_BYTES) .. spread(node), 0)
     account[1] = seq
     set_flag(account, FLAG_GONE, true)
     set_flag(account, FLAG_SHRUNK, false)
     nodes[#nodes + 1], records[#records + 1] = node, write_account(account)
-    call('HSET', ACCOUNTS, node, records[#records])
+    if readable then
+      call('HSET', ACCOUNTS, node, records[#records])
+    end
     call('HDEL', SPECS, node)
     call('HDEL', LABELS, node)
     call('HSET', REMOVED, node, names[position])

@@ -56,20 +56,35 @@ local function resize_cards(used, count)
   return used
 end
 
+local function describe(node, position)
+  call('HSET', SPECS, node, specs[position])
+  if labels[position] ~= '' then
+    call('HSET', LABELS, node, labels[position])
+  else
+    call('HDEL', LABELS, node)
+  end
+end
+
 local touched, cards, touched_cards, records = {}, {}, {}, {}
 local indexes, over, spec_entries = {}, {}, {}
 
 local function upsert(position)
   local name, spec = names[position], specs[position]
-  local node = call('HGET', NAMES, name) or new_node(name)
+  local known_node = call('HGET', NAMES, name)
+  local node = known_node or new_node(name)
   indexes[position] = node
   local record = call('HGET', ACCOUNTS, node)
-  local account = record and read_account(record, resources) or new_account(node)
-  local there = record and not has_flag(account, FLAG_GONE)
-  local older = false
+  local account = record and read_account(record, resources) or not known_node and new_account(node)
+  if not account then
+    -- A damaged or lost account is left to a repair, which goes by the spec: nobody knows what pods hold.
+    describe(node, position)
+    call('HDEL', REMOVED, node)
+    return
+  end
+  local there, older = not has_flag(account, FLAG_GONE), false
   if versions[position] > 0 then
     local known = tonumber(call('HGET', VERSIONS, node) or 0)
-    older = there and versions[position] < known
+    older = versions[position] < known
     call('HSET', VERSIONS, node, string.format('%d', math.max(known, versions[position])))
   end
   if there and (older or call('HGET', SPECS, node) == spec) then
@@ -94,8 +109,7 @@ local function upsert(position)
   end
   local used = read_cards(node)
   -- A damaged record stays: nobody knows what pods hold of the cards, and nobody gets one.
-  local is_damaged = not used and call('HEXISTS', CARDS, node) == 1
-  if used or card_counts[position] > 0 and not is_damaged then
+  if used or card_counts[position] > 0 and call('HEXISTS', CARDS, node) == 0 then
     cards[node], touched_cards[node] = resize_cards(used, card_counts[position]), true
   end
   local exceeds = overcommitted(account) or has_closed_card(cards[node])
@@ -111,15 +125,7 @@ local function upsert(position)
   touched[done], records[done] = node, write_account(account)
   spec_entries[done] = node .. pack_values('<I4', #spec) .. spec
   call('HSET', ACCOUNTS, node, records[done])
-  call('HSET', SPECS, node, spec)
-  if labels[position] ~= '' then
-    call('HSET', LABELS, node, labels[position])
-  else
-    call('HDEL', LABELS, node)
-  end
-  if touched_cards[node] then
-    call('HSET', CARDS, node, pack_values(CARDS_FORMAT, unpack(cards[node], 1, 16)))
-  end
+  describe(node, position)
 end
 
 for position = 1, #names do

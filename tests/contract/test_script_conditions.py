@@ -1,0 +1,195 @@
+"""Conditions in the scripts that race with something else, so that no ordinary call meets them: what a script is
+told may be older than the shard. On any ledger where both have the operation; shard 0 of two, so node indexes are
+even."""
+
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hoss.model.pod import HostPort
+from hoss.wire.columns import CARD_CLOSED, CARDS, FLAG_SHRUNK, NO_CARD, account_dtype
+from resolver.ledger import packing
+from resolver.ledger.memory import MemoryLedger
+from resolver.ledger.reading import SHARD_KEYS
+
+redis_alone = pytest.mark.parametrize("ledger_url", ["server"], indirect=True)
+
+
+async def rows_of(ledger):
+    """Accounts by node, and cards by node."""
+    rows = (await ledger.snapshot(0)).accounts
+    accounts = np.frombuffer(rows.records, account_dtype(rows.resources))
+    cards = np.frombuffer(rows.cards, CARDS.base).reshape(-1, *CARDS.shape)
+    return (
+        dict(zip(np.frombuffer(rows.indexes, "<u4").tolist(), accounts, strict=True)),
+        dict(zip(np.frombuffer(rows.card_indexes, "<u4").tolist(), cards.tolist(), strict=True)),
+    )
+
+
+async def close(ledger, name):
+    """The first step of a removal, after which its resolver died."""
+    if isinstance(ledger, MemoryLedger):
+        ledger.arbiters[0].remove([name])
+    else:
+        await ledger.run("remove_nodes", 0, names=[name])
+
+
+async def forget(ledger, *nodes):
+    """The last step."""
+    if isinstance(ledger, MemoryLedger):
+        return ledger.arbiters[0].forget_nodes(nodes)
+    return await ledger.run("forget_nodes", 0, nodes=[node.to_bytes(4, "little") for node in nodes])
+
+
+@pytest.fixture
+async def nodes(ledger, make_node):
+    """Nodes 0 and 2, and worker w1 with epoch 1."""
+    await ledger.upsert_nodes(0, [make_node("a", cpu=1000, cards=2), make_node("b", cpu=1000)])
+    assert await ledger.grant("w1") == 1
+    return ledger
+
+
+# -- nodes that go
+
+
+async def test_a_closed_node_on_which_something_is_reserved_is_not_forgotten(nodes, make_proposal):
+    await nodes.commit(0, [make_proposal([1], [[0]])])
+    await close(nodes, "a")
+    assert await forget(nodes, 0) == 0
+    assert await nodes.removals(0) == {0}
+
+
+async def test_a_closed_node_whose_port_a_pod_holds_is_not_forgotten(nodes, make_proposal):
+    proposal = make_proposal([1], [[0]], cpu=0, ports=[[HostPort(80)]])
+    proposal.requests[:] = 0
+    await nodes.commit(0, [proposal])
+    await close(nodes, "a")
+    assert await forget(nodes, 0) == 0
+    assert await nodes.release(0, proposal.uids) == 1
+    assert await forget(nodes, 0) == 1
+
+
+async def test_a_node_that_came_back_meanwhile_is_not_forgotten(nodes, make_node):
+    await close(nodes, "a")
+    await nodes.upsert_nodes(0, [make_node("a", cpu=500)])
+    assert await forget(nodes, 0, 2, 8) == 0
+    assert (await nodes.node_indexes(0, ["a", "b"])).tolist() == [0, 2]
+
+
+async def test_a_removal_of_nothing_is_no_change(nodes):
+    before = await nodes.seq(0)
+    assert (await nodes.remove_nodes(0, ["x", "y"])).missing == [0, 1]
+    assert await nodes.seq(0) == before
+
+
+# -- nodes that change
+
+
+async def test_a_node_is_changed_only_from_the_spec_that_the_caller_knew(nodes, make_node):
+    known, changed = make_node("a", cpu=1000, cards=2), make_node("a", cpu=500, cards=2)
+    before = await nodes.seq(0)
+    for node in (changed, make_node("x")):
+        assert await nodes.upsert_nodes(0, [node], expected=changed.spec) is None
+    assert await nodes.seq(0) == before
+    assert (await nodes.upsert_nodes(0, [changed], expected=known.spec)).indexes.tolist() == [0]
+    assert (await nodes.snapshot(0)).specs[0] == changed.spec
+
+
+async def test_a_node_that_is_told_again_is_no_change_and_is_overcommitted_still(
+    nodes, make_node, make_proposal
+):
+    await nodes.commit(0, [make_proposal([1], [[0]], cpu=800)])
+    smaller = make_node("a", cpu=500, cards=2)
+    assert (await nodes.upsert_nodes(0, [make_node("b", cpu=1000), smaller])).overcommitted == [1]
+    before = await nodes.seq(0)
+    assert (await nodes.upsert_nodes(0, [make_node("b", cpu=1000), smaller])).overcommitted == [1]
+    assert await nodes.seq(0) == before
+
+
+async def test_versions_of_a_node_object_never_go_back(nodes, make_node):
+    for version, cpu in ((9, 900), (3, 300), (5, 500)):
+        await nodes.upsert_nodes(0, [replace(make_node("b", cpu=cpu), resource_version=version)])
+    accounts, _ = await rows_of(nodes)
+    assert accounts[2]["amounts"][0, 0] == 900
+
+
+async def test_a_closed_node_comes_back_with_any_version_of_its_object(nodes, make_node):
+    """The API server may have been restored from a copy."""
+    await nodes.upsert_nodes(0, [replace(make_node("b", cpu=900), resource_version=9)])
+    await close(nodes, "b")
+    await nodes.upsert_nodes(0, [replace(make_node("b", cpu=300), resource_version=3)])
+    accounts, _ = await rows_of(nodes)
+    assert accounts[2]["amounts"][0, 0] == 300
+
+
+async def test_what_pods_exceeded_before_a_change_is_no_shrinking(nodes, make_node, make_proposal):
+    await nodes.commit(0, [make_proposal([1], [[2]], cpu=2000, unchecked=True)])
+    await nodes.upsert_nodes(0, [make_node("b", cpu=1500)])
+    accounts, _ = await rows_of(nodes)
+    assert accounts[2]["flags"] & FLAG_SHRUNK == 0
+    await nodes.upsert_nodes(0, [make_node("b", cpu=3000)])
+    await nodes.upsert_nodes(0, [make_node("b", cpu=1500)])
+    accounts, _ = await rows_of(nodes)
+    assert accounts[2]["flags"] & FLAG_SHRUNK
+
+
+async def test_cards_in_use_outlive_changes_of_their_node(nodes, make_node, make_proposal):
+    await nodes.commit(0, [make_proposal([1, 2], [[0], [0]], devices=[(1, 400), (1, 700)])])
+    for change in ({"cards": 2, "cpu": 5000}, {"cards": 1}, {"cards": 0}, {"cards": 3}):
+        upserted = await nodes.upsert_nodes(0, [make_node("a", **change)])
+        count = change["cards"]
+        in_use = (700, 400) if (await rows_of(nodes))[1][0][0] % CARD_CLOSED == 700 else (400, 700)
+        closed = [used if slot < count else CARD_CLOSED + used for slot, used in enumerate(in_use)]
+        _, cards = await rows_of(nodes)
+        assert cards[0] == [*closed, *([0] * max(0, count - 2)), *([NO_CARD] * (16 - max(2, count)))]
+        assert upserted.overcommitted == ([0] if count < 2 else [])
+    assert 2 not in cards, "it never had any"
+
+
+# -- rules
+
+
+@redis_alone
+async def test_rules_that_are_newer_than_the_low_watermark_or_in_use_or_unknown_stay(ledger):
+    key, redis = await stored(ledger, "rules")
+    born = {b"old rule": 3, b"new rule": 7, b"in use..": 2}
+    await redis.hset(key, mapping={name: struct.pack("<Q", at) + b"rule" for name, at in born.items()})
+    await redis.hset((await stored(ledger, "stamps"))[0], b"in use..u", bytes(48))
+    asked = [b"unknown.", *born]
+    assert await ledger.run("forget_rules", 0, keys=asked, low_watermark=3) == b"old rule"
+    assert sorted(await redis.hkeys(key)) == [b"in use..", b"new rule"]
+    before = await ledger.seq(0)
+    assert await ledger.run("forget_rules", 0, keys=asked, low_watermark=3) == b""
+    assert await ledger.seq(0) == before
+
+
+@redis_alone
+async def test_domain_versions_above_the_low_watermark_of_any_shard_stay(ledger):
+    """By whomever: prepared pods are not validated in the order of their commits."""
+    await ledger.run("raise_low_watermarks", 0, seqs=packing.seqs([5, 5]))
+    key, redis = await stored(ledger, "stamps")
+    versions = {  # of either shard: seq and epoch of the last worker, seq of all others
+        b"seen": (5, 1, 4, 3, 2, 5),
+        b"last": (6, 1, 4, 3, 2, 5),
+        b"other": (4, 1, 6, 3, 2, 5),
+        b"elsewhere": (5, 1, 4, 3, 2, 6),
+    }
+    await redis.hset(key, mapping={name: struct.pack("<6Q", *numbers) for name, numbers in versions.items()})
+    assert await ledger.run("forget_versions", 0, fields=[b"gone meanwhile", *versions]) == 1
+    assert sorted(await redis.hkeys(key)) == [b"elsewhere", b"last", b"other"]
+
+
+@redis_alone
+async def test_low_watermarks_never_go_back(ledger):
+    for asked in ([5, 2], [3, 4]):
+        await ledger.run("raise_low_watermarks", 0, seqs=packing.seqs(asked))
+    key, redis = await stored(ledger, "meta")
+    assert struct.unpack("<2Q", await redis.hget(key, "floors")) == (5, 4)
+
+
+async def stored(ledger, name):
+    """The key of that name, and a client of its server."""
+    key = ledger.keys_of(0)[SHARD_KEYS.index(name)]
+    return key, await ledger.scripts.access.at(key)
