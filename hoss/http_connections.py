@@ -7,9 +7,9 @@ callers compress.
 
 Invariants: a connection without a request ends after FIRST_REQUEST_SECONDS, one whose TLS handshake does not
 end after HANDSHAKE_SECONDS. Of too many, those without a request go first, the oldest first, then those that
-rest. A client whose requests are answered is not cut for one who sends none. Of a body no more is kept than the
-server's `client_max_size`; what a refused client goes on to send is thrown away for LINGERING_SECONDS, so that it
-can read why, and then its connection ends."""
+rest. A client whose requests are answered is not cut for one who sends none. Of a body no more is kept than
+the server's `client_max_size`. What a refused client goes on to send is thrown away for LINGERING_SECONDS, so
+that it can read why, and then its connection ends."""
 
 import asyncio
 import contextlib

@@ -2,9 +2,9 @@
 
 Names come from people: the API server checks those of objects, but not every name by which an object refers
 to another, such as that of a pod's owner or claim. A name must never lead elsewhere than to an object of its
-collection. Quoting alone does not do it: the API server splits a path into its parts after it has decoded it, and
-proxies resolve `..`, quoted or not. So a name that Kubernetes allows nobody (as client-go, it has `/` or `%`,
-or is `.` or `..`) is also never asked for: `KubeApi` answers that there is no such object.
+collection. Quoting alone does not do it: the API server splits a path into its parts after it has decoded it,
+and proxies resolve `..`, quoted or not. So a name that Kubernetes allows nobody is never asked for: `KubeApi`
+answers that there is no such object. As for client-go, it is one with `/` or `%`, or is `.` or `..`.
 
 Pure, because cores build paths, too."""
 
@@ -18,8 +18,8 @@ _NOBODYS_CHARACTERS = "/%"
 
 
 def object_path(collection: str, *names: str) -> str:
-    """Of an object, or a part of one, below a list: `object_path("/api/v1/namespaces", namespace, "pods", pod,
-    "status")`. A list within a namespace ends likewise in its own name."""
+    """Of an object, or of a part of one, below a list: `object_path("/api/v1/namespaces", namespace, "pods",
+    pod, "status")`. A list within a namespace is such a part, too."""
     return "/".join((collection, *(n if _unquoted(n) else quote(n, safe="") for n in names)))
 
 
