@@ -1,17 +1,21 @@
 """The connections of an HTTP server that strangers reach: how many there are, and how long one may take.
 
-aiohttp bounds what a request may be. It bounds neither how many connections there are nor, in all its
+aiohttp bounds how large a request may be. It bounds neither how many connections there are nor, in all its
 versions, how long a client takes for its request. So whoever reached the dashboard or the binding webhook
-could have taken every file descriptor of its process.
+could have taken every file descriptor of its process. It also decompresses bodies, which none of HOSS's
+callers compress.
 
 Invariants: a connection without a request ends after FIRST_REQUEST_SECONDS, one whose TLS handshake does not
 end after HANDSHAKE_SECONDS. Of too many, those without a request go first, the oldest first, then those that
-rest. A client whose requests are answered is not cut for one who sends none."""
+rest. A client whose requests are answered is not cut for one who sends none. Of a body no more is kept than
+the server's `client_max_size`. What a refused client goes on to send is thrown away for LINGERING_SECONDS, so
+that it can read why, and then its connection ends."""
 
 import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 from aiohttp import web
 
@@ -20,9 +24,16 @@ from hoss.tasks import background
 HANDSHAKE_SECONDS = 10.0
 FIRST_REQUEST_SECONDS = 10.0
 BODY_SECONDS = 10.0
+LINGERING_SECONDS = 2.0
 MOST_CONNECTIONS = 1000
 _LOOK_SECONDS = 0.5
 
+# For aiohttp's server, or the runner that makes one.
+SERVER_OPTIONS: dict[str, Any] = {
+    "access_log": None,
+    "auto_decompress": False,
+    "lingering_time": LINGERING_SECONDS,
+}
 
 _Server = web.Server
 _Connection = web.RequestHandler
@@ -96,8 +107,18 @@ class HttpConnections:
 
 
 async def body_of(request: web.BaseRequest) -> bytes:
-    """The body of a request. Raises HTTPRequestTimeout where the client takes too long for it."""
+    """The body of a request. Raises an HTTPException that says why it is not taken."""
+    if "Content-Encoding" in request.headers:
+        raise web.HTTPUnsupportedMediaType(text="the body is compressed; send it as it is")
+    most = request.client_max_size
+    too_long = web.HTTPRequestEntityTooLarge(
+        most, text=f"the body is longer than {most} bytes, which is the most that is taken"
+    )
+    if (request.content_length or 0) > most:
+        raise too_long
     try:
         return await asyncio.wait_for(request.read(), BODY_SECONDS)
+    except web.HTTPRequestEntityTooLarge:
+        raise too_long from None
     except asyncio.TimeoutError:
         raise web.HTTPRequestTimeout(text=f"the body did not come within {BODY_SECONDS:g} s") from None

@@ -20,6 +20,7 @@ from dispatcher.core.pods.table import Phase
 from hoss.client.backoff import Backoff
 from hoss.errors import HossError, TransportError
 from hoss.kube.api import MERGE_PATCH, KubeApi, Object
+from hoss.kube.paths import object_path
 from hoss.model.cluster import ObjectKey
 from hoss.model.devices import CLAIM_UNREACHABLE, DeviceManifest
 from hoss.telemetry import logger
@@ -137,7 +138,7 @@ class ClaimDeallocation:
             return
         claim = self._rng.choice(idle)
         name = claim["metadata"]["name"]
-        path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}/status"
+        path = object_path("/apis/resource.k8s.io/v1/namespaces", namespace, "resourceclaims", name, "status")
         reply = await self._api.send("PATCH", path, deallocating_patch(claim), content_type=MERGE_PATCH)
         if reply.done:
             self._counters["claims_deallocated"] += 1

@@ -20,6 +20,7 @@ from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.runtime import Runtime
 from hoss.errors import TransportError
 from hoss.kube.api import STRATEGIC_PATCH, KubeApi, Object
+from hoss.kube.paths import object_path, pod_path
 from hoss.telemetry import logger
 from hoss.wire.columns import NONE_U32
 from hoss.wire.uids import uid_text
@@ -209,7 +210,7 @@ class EventRecorder:
         self._unplaceable = set(unplaceable)
 
     async def _write_condition(self, pod: WaitingPod) -> None:
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        path = pod_path(pod.namespace, pod.name, "status")
         try:
             reply = await self._api.send(
                 "PATCH", path, _condition(pod, self._now()), content_type=STRATEGIC_PATCH
@@ -278,9 +279,8 @@ class EventRecorder:
         while True:
             event = await self._events.get()
             try:
-                reply = await self._api.send(
-                    "POST", f"/api/v1/namespaces/{event['metadata']['namespace']}/events", event
-                )
+                path = object_path("/api/v1/namespaces", event["metadata"]["namespace"], "events")
+                reply = await self._api.send("POST", path, event)
             except TransportError:
                 self._runtime.machine.counters["events_left_out"] += 1
                 continue

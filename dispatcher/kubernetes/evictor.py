@@ -10,6 +10,7 @@ from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.errors import TransportError
 from hoss.kube.api import STRATEGIC_PATCH, KubeApi, Object
+from hoss.kube.paths import pod_path
 from hoss.telemetry import logger
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.uids import uid_text
@@ -77,4 +78,4 @@ class Evictor:
 
     def _path(self, row: int) -> str:
         pod = self._registry.set_of(row).pod_name(row)
-        return f"/api/v1/namespaces/{self._registry.namespace_of(row)}/pods/{pod}"
+        return pod_path(self._registry.namespace_of(row), pod)

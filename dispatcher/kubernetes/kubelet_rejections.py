@@ -9,6 +9,7 @@ from dispatcher.core.kubernetes.rejections import compare, on_node
 from dispatcher.runtime import Runtime
 from hoss.errors import TransportError
 from hoss.kube.api import KubeApi, Object
+from hoss.kube.paths import pod_path
 from hoss.telemetry import logger
 from hoss.wire.uids import uid_text
 
@@ -90,7 +91,7 @@ class KubeletRejectionAudit:
             self._runtime.spawn(self._delete(pod))
 
     async def _delete(self, pod: SeenPod) -> None:
-        path, uid = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", uid_text(pod.uid)
+        path, uid = pod_path(pod.namespace, pod.name), uid_text(pod.uid)
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         try:
             reply = await self._api.ask("DELETE", path, options, patience_seconds=_PATIENCE_SECONDS)

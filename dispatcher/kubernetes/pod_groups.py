@@ -18,6 +18,7 @@ from dispatcher.kubernetes.event_recorder import EventRecorder
 from dispatcher.runtime import Runtime
 from hoss.errors import TransportError
 from hoss.kube.api import MERGE_PATCH, KubeApi, Object, Reply
+from hoss.kube.paths import object_path
 from hoss.kube.reflector import Change, KindAvailability, ObjectGone, Reflector
 from hoss.telemetry import logger
 
@@ -179,7 +180,8 @@ class PodGroupStatusWriter:
 
     async def _patch(self, due: DueStatus) -> Reply:
         ref = due.group.ref
-        path = f"/apis/{API_VERSIONS[ref.kind]}/namespaces/{ref.namespace}/podgroups/{ref.name}"
+        groups = f"/apis/{API_VERSIONS[ref.kind]}/namespaces"
+        path = object_path(groups, ref.namespace, "podgroups", ref.name)
         body: Object = {
             "metadata": {"uid": due.group.uid, "resourceVersion": due.group.version},
             "status": due.status,

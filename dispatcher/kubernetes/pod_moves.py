@@ -38,6 +38,7 @@ from dispatcher.ledger.rebinding import not_at_source
 from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, LedgerUnavailable, Overloaded, TransportError
 from hoss.kube.api import KubeApi, Object, Refused
+from hoss.kube.paths import object_path, pod_path
 from hoss.tasks import background
 from hoss.telemetry import logger
 from hoss.v1 import resolver_pb2
@@ -413,7 +414,8 @@ async def _satisfied(
     if wanted is None or found.get("status", {}).get("replicas", 0) < wanted:
         return ""
     params = {"labelSelector": pods_selected(found)}
-    listed = await api.get(f"/api/v1/namespaces/{controller.namespace}/pods", params, patience_seconds=0)
+    pods_path = object_path("/api/v1/namespaces", controller.namespace, "pods")
+    listed = await api.get(pods_path, params, patience_seconds=0)
     pods = controller.pods_of(listed["items"])
     if len(pods) < wanted or not all(is_known(uid_from_text(pod["metadata"]["uid"])) for pod in pods):
         return ""
@@ -422,4 +424,4 @@ async def _satisfied(
 
 def _path(move: PlannedMove) -> str:
     namespace, _, name = move.pod.partition("/")
-    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+    return pod_path(namespace, name)

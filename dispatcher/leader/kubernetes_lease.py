@@ -15,6 +15,7 @@ from dispatcher.leader.lease import Granted, Lease, LeaseHeld
 from hoss.errors import LedgerUnavailable, TransportError
 from hoss.host import THIS_HOST
 from hoss.kube.api import KubeApi, Object
+from hoss.kube.paths import object_path
 from hoss.telemetry import logger
 
 _RENEWALS_PER_LEASE = 3
@@ -44,7 +45,7 @@ class KubernetesLease:
     ) -> None:
         """`name` with its namespace: "kube-system/hoss"."""
         namespace, _, self._name = name.partition("/")
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path = object_path("/apis/coordination.k8s.io/v1/namespaces", namespace, "leases")
         self._api = api
         self._fencing = fencing
         self._duration_seconds = duration_seconds
@@ -151,7 +152,7 @@ class KubernetesLease:
         return self._clock() - self._latest.since > length
 
     async def _read(self) -> Object | None:
-        return await self._ask("GET", f"{self._path}/{self._name}", None)
+        return await self._ask("GET", object_path(self._path, self._name), None)
 
     async def _write(self, found: Object | None, holder: str) -> bool:
         """False: the Lease has changed since it was read."""
@@ -169,7 +170,7 @@ class KubernetesLease:
         if found is None:
             return await self._ask("POST", self._path, {**kind, "metadata": {"name": self._name}}) is not None
         body = {**kind, "metadata": found["metadata"]}
-        return await self._ask("PUT", f"{self._path}/{self._name}", body) is not None
+        return await self._ask("PUT", object_path(self._path, self._name), body) is not None
 
     async def _ask(self, method: str, path: str, body: Object | None) -> Object | None:
         """The Lease; None if it does not exist, or has changed since it was read."""

@@ -21,6 +21,7 @@ from hoss.client.backoff import Backoff
 from hoss.errors import HossError, TransportError
 from hoss.host import THIS_HOST
 from hoss.kube.access import Access
+from hoss.kube.paths import nobodys_name
 
 # A request without an answer counts as lost after this time. The API server gives up after a minute.
 REQUEST_SECONDS = 10.0
@@ -130,7 +131,9 @@ class KubeApi:
         content_type: str = JSON,
         timeout_seconds: float = REQUEST_SECONDS,
     ) -> Reply:
-        """One attempt. `path` begins with a slash."""
+        """One attempt. `path` begins with a slash; names are in it as hoss.kube.paths puts them there."""
+        if (name := nobodys_name(path)) is not None:
+            return _no_such_object(name)
         if self._requests is None:
             self._requests = self._session(self._connections)
         try:
@@ -210,6 +213,8 @@ class KubeApi:
         """The lines of an endless answer, such as a watch. A server that is silent for `silence_seconds`
         counts as gone. Raises Refused where the stream does not start, TransportError where it breaks."""
         request = f"GET {path}"
+        if (name := nobodys_name(path)) is not None:
+            raise Refused(_no_such_object(name), request)
         if self._streams is None:
             self._streams = self._session(0)
         try:
@@ -253,6 +258,11 @@ class KubeApi:
             else str(error) or type(error).__name__
         )
         return TransportError(f"the API server at {self.server} cannot be reached ({request}): {problem}")
+
+
+def _no_such_object(name: str) -> Reply:
+    text = f"no object can have the name {name[:100]!r}, so it was not asked for"
+    return Reply(_NOT_FOUND, orjson.dumps({"kind": "Status", "reason": "NotFound", "message": text}))
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

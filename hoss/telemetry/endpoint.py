@@ -4,7 +4,8 @@ It runs on the service's own event loop, so that a reading is of one moment. It 
 framework, which takes a tenth of a second to import in each service, is not worth it.
 
 Invariants: with a door nobody reads metrics whom it does not let in. A connection ends within some seconds,
-whatever its client sends or leaves unread, and so many are open at most."""
+whatever its client sends or leaves unread, and so many are open at most. Of too many, the oldest without a
+request goes first, as in hoss/http_connections.py: so nobody keeps Prometheus out by open connections."""
 
 import asyncio
 import contextlib
@@ -18,7 +19,7 @@ from hoss.telemetry.metrics import Metrics
 
 # In which a client has to do the handshake, send its request, and take the answer.
 _HANDSHAKE_SECONDS, _REQUEST_SECONDS, _ANSWER_SECONDS = 5.0, 5.0, 10.0
-# Beyond these a connection is closed at once. A Prometheus has one.
+# A Prometheus has one.
 _MOST_CONNECTIONS = 32
 _LOG_SECONDS = 10.0
 
@@ -75,24 +76,36 @@ class _Answers:
     def __init__(self, shown: Callable[[str], tuple[bytes, str]], door: MetricsDoor | None) -> None:
         self._shown = shown
         self._door = door
-        self._open = 0
+        self._silent: dict[asyncio.StreamWriter, None] = {}  # who has sent no request yet, oldest first
+        self._answering = 0
         self._next_line = 0.0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, with one request."""
-        self._open += 1
+        self._silent[writer] = None
+        if len(self._silent) + self._answering > _MOST_CONNECTIONS:
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            oldest.transport.abort()
         try:
-            if self._open <= _MOST_CONNECTIONS:
-                with contextlib.suppress(
-                    OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
-                ):
-                    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_SECONDS)
-                    answer = await self._answer(head.decode("latin-1"), writer)
-                    await asyncio.wait_for(_sent(writer, answer), _ANSWER_SECONDS)
+            with contextlib.suppress(
+                OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+            ):
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_SECONDS)
+                self._silent.pop(writer, None)
+                await self._serve_request(head.decode("latin-1"), writer)
         finally:
-            self._open -= 1
+            self._silent.pop(writer, None)
             # Not closed, which would wait for a client that takes nothing. What it took is sent.
             writer.transport.abort()
+
+    async def _serve_request(self, head: str, writer: asyncio.StreamWriter) -> None:
+        self._answering += 1
+        try:
+            answer = await self._answer(head, writer)
+            await asyncio.wait_for(_sent(writer, answer), _ANSWER_SECONDS)
+        finally:
+            self._answering -= 1
 
     async def _answer(self, head: str, writer: asyncio.StreamWriter) -> bytes:
         request, *lines = head.split("\r\n")

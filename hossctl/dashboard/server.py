@@ -14,7 +14,7 @@ import orjson
 from aiohttp import web
 
 from hoss.errors import ConfigError, HossError, InvalidInput, NotFound
-from hoss.http_connections import HttpConnections, body_of
+from hoss.http_connections import SERVER_OPTIONS, HttpConnections, body_of
 from hoss.manifests.guarded import json_value
 from hoss.rpc import MOST_TOKEN_BYTES
 from hoss.security import rights
@@ -120,9 +120,9 @@ class Dashboard:
             raise ConfigError("is no address; give host:port, as in 127.0.0.1:7180", where=where)
         runner = web.AppRunner(
             self._application(),
-            access_log=None,
             shutdown_timeout=_CLOSE_SECONDS,
             max_field_size=2 * MOST_TOKEN_BYTES,
+            **SERVER_OPTIONS,
         )
         await runner.setup()
         self._running.push_async_callback(runner.cleanup)

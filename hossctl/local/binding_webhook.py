@@ -23,6 +23,7 @@ from hoss.certificates import issue, new_authority
 from hoss.errors import ConfigError, HossError
 from hoss.kube.access import load_access
 from hoss.kube.api import KubeApi, Object, Refused
+from hoss.kube.paths import object_path, pod_path
 from hossctl.cli import run_async
 
 NAMESPACE = "hoss-system"
@@ -106,7 +107,9 @@ def remove(kubeconfig: Path) -> None:
     """Undo `register`, whether or not it was done. Raises HossError where the API server does not answer."""
 
     async def act(api: KubeApi) -> None:
-        reply = await api.ask("DELETE", f"{CONFIGURATIONS}/{LOCAL_NAME}", patience_seconds=_REMOVE_SECONDS)
+        reply = await api.ask(
+            "DELETE", object_path(CONFIGURATIONS, LOCAL_NAME), patience_seconds=_REMOVE_SECONDS
+        )
         if not reply.done and reply.status != _NOT_FOUND:
             raise Refused(reply, f"DELETE {LOCAL_NAME}")
 
@@ -176,7 +179,7 @@ async def grant_webhook(api: KubeApi, user: str, url: str, *, failure_policy: st
 async def published(api: KubeApi) -> tuple[bytes, str]:
     """The certificate, PEM, by which the API server trusts the webhook, and the URL that it asks. Raises
     Refused, TransportError."""
-    (hook,) = (await api.get(f"{CONFIGURATIONS}/{NAME}"))["webhooks"]
+    (hook,) = (await api.get(object_path(CONFIGURATIONS, NAME)))["webhooks"]
     config = hook["clientConfig"]
     return base64.b64decode(config.get("caBundle", "")), config.get("url", "")
 
@@ -190,7 +193,7 @@ async def wait_until_called(api: KubeApi) -> None:
         "metadata": {"name": _PROBE, "namespace": "default"},
         "target": {"kind": "Node", "name": _PROBE},
     }
-    path = f"/api/v1/namespaces/default/pods/{_PROBE}/binding"
+    path = pod_path("default", _PROBE, "binding")
     deadline = time.monotonic() + _CALLED_SECONDS
     while True:
         reply = await api.send("POST", path, binding, params={"dryRun": "All"})
@@ -222,10 +225,11 @@ def path_of(document: Object) -> str:
     """The path of a manifest's object at the API server."""
     version = document["apiVersion"]
     namespace = document["metadata"].get("namespace")
-    within = f"namespaces/{namespace}/" if namespace else ""
+    within = ("namespaces", namespace) if namespace else ()
     kind = document["kind"].lower()
     plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}es" if kind.endswith("s") else f"{kind}s"
-    return f"/{'apis' if '/' in version else 'api'}/{version}/{within}{plural}/{document['metadata']['name']}"
+    api = f"/{'apis' if '/' in version else 'api'}/{version}"
+    return object_path(api, *within, plural, document["metadata"]["name"])
 
 
 def _documents(manifest: Path) -> Iterator[Object]:

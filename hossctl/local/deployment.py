@@ -25,6 +25,7 @@ from typing import Any
 
 from hoss.errors import HossError
 from hoss.kube.api import KubeApi, Refused
+from hoss.kube.paths import object_path
 from hoss.redis_accounts import DISPATCHER, RESOLVER, USERS_FILE, RedisAccount, written_accounts
 from hoss.security.authority import Authority
 from hoss.security.identity import CallerKind, Identity, Role
@@ -102,9 +103,9 @@ async def fill_secrets(api: KubeApi, namespace: str, deployment: Deployment, *, 
 async def _fill_once(
     api: KubeApi, namespace: str, deployment: Deployment, directory: Path, now: datetime
 ) -> list[str]:
-    path = f"/api/v1/namespaces/{namespace}/secrets"
+    path = object_path("/api/v1/namespaces", namespace, "secrets")
     secrets = {AUTHORITY: AUTHORITY_SECRET, **{name: secret_of(name) for name in deployment.identities()}}
-    found = {folder: await _find(api, f"{path}/{name}") for folder, name in secrets.items()}
+    found = {folder: await _find(api, object_path(path, name)) for folder, name in secrets.items()}
     for folder, secret in found.items():
         for name, content in _content(secret).items():
             _replace(directory / folder / name, content, mode=0o600)
@@ -121,7 +122,7 @@ async def _fill_once(
         account.password_file: (directory / AUTHORITY / account.password_file).read_bytes()
         for account in _ACCOUNTS.values()
     }
-    if await _put(api, path, ACCOUNTS_SECRET, await _find(api, f"{path}/{ACCOUNTS_SECRET}"), accounts):
+    if await _put(api, path, ACCOUNTS_SECRET, await _find(api, object_path(path, ACCOUNTS_SECRET)), accounts):
         changed.append(ACCOUNTS_SECRET)
     return changed
 
@@ -164,7 +165,7 @@ async def _put(api: KubeApi, path: str, name: str, found: dict[str, Any] | None,
         "metadata": metadata,
         "data": {file: base64.b64encode(content).decode() for file, content in files.items()},
     }
-    method, at = ("POST", path) if found is None else ("PUT", f"{path}/{name}")
+    method, at = ("POST", path) if found is None else ("PUT", object_path(path, name))
     reply = await api.ask(method, at, body, patience_seconds=_PATIENCE_SECONDS)
     if not reply.done:
         raise Refused(reply, f"{method} {at}")

@@ -13,6 +13,7 @@ from hoss.client.backoff import Backoff
 from hoss.errors import TransportError
 from hoss.host import THIS_HOST
 from hoss.kube.api import REQUEST_SECONDS, KubeApi, Object, Reply
+from hoss.kube.paths import pod_path
 from hoss.model.devices import HeldClaim
 from hoss.model.volumes import PodVolumes
 from resolver.core.kubernetes.binding_review import (
@@ -110,7 +111,7 @@ class Binder:
         while True:
             problem, found = "", None
             try:
-                reply = await self._send("POST", f"{_path(request.pod)}/binding", binding_of(*request[:3]))
+                reply = await self._send("POST", _path(request.pod, "binding"), binding_of(*request[:3]))
                 if reply.done:
                     return Bound(BindResult.DONE)
                 found, problem = read_binding_reply(reply.status, reply.message), reply.message
@@ -144,6 +145,6 @@ class Binder:
         return await self._api.send(method, path, body, timeout_seconds=self._request_seconds)
 
 
-def _path(pod: str) -> str:
+def _path(pod: str, *part: str) -> str:
     namespace, _, name = pod.partition("/")
-    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+    return pod_path(namespace, name, *part)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from hoss.errors import TransportError
 from hoss.kube.api import KubeApi, Object
+from hoss.kube.paths import object_path, pod_path
 from hoss.model.devices import HeldClaim, extended_claim_name
 from resolver.core.kubernetes.binding_review import BindResult, Bound
 from resolver.core.kubernetes.claim_allocations import (
@@ -91,7 +92,8 @@ class DeviceBinder:
             check_extended(made, request.user)
         claim = await self._objects.write(path, lambda found: finalizer_patch(found, chosen))
         classes = {
-            of: await self._objects.read(f"{_GROUP}/deviceclasses/{of}") for of in classes_of(claim, chosen)
+            of: await self._objects.read(object_path(f"{_GROUP}/deviceclasses", of))
+            for of in classes_of(claim, chosen)
         }
 
         def reserving(found: Object) -> dict[str, Any] | None:
@@ -101,7 +103,7 @@ class DeviceBinder:
 
         claim = await self._objects.write(path, reserving, part="/status")
         if held is not None and held.mappings:
-            pod = f"/api/v1/namespaces/{request.namespace}/pods/{request.user.name}"
+            pod = pod_path(request.namespace, request.user.name)
             await self._objects.write(
                 pod, lambda found: extended_status_patch(found, held, request.user), part="/status"
             )
@@ -133,8 +135,8 @@ def _is_extended(request: ClaimsRequest, name: str) -> bool:
 
 
 def _claims(request: ClaimsRequest) -> str:
-    return f"{_GROUP}/namespaces/{request.namespace}/resourceclaims"
+    return object_path(f"{_GROUP}/namespaces", request.namespace, "resourceclaims")
 
 
 def _path(request: ClaimsRequest, claim: str) -> str:
-    return f"{_claims(request)}/{claim}"
+    return object_path(_claims(request), claim)

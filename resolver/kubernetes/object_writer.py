@@ -5,6 +5,7 @@ from typing import Any
 
 from hoss.errors import TransportError
 from hoss.kube.api import JSON, MERGE_PATCH, KubeApi, Object, Reply
+from hoss.kube.paths import object_path
 
 _PATIENCE_SECONDS = 10.0
 _ATTEMPTS = 5  # at an object that others change at the same time
@@ -33,7 +34,7 @@ class ObjectWriter:
         """Create the object in the list at `path`. Returns it, or the one that has its name already."""
         reply = await self._ask("POST", path, item, content_type=JSON)
         if reply.status == _CONFLICT:
-            return await self.read(f"{path}/{name}")
+            return await self.read(object_path(path, name))
         if not reply.done:
             raise self._refused(reply.message)
         made: Object = reply.json()

@@ -11,6 +11,7 @@ import orjson
 
 from hoss.errors import TransportError
 from hoss.kube.api import KubeApi, Object, Refused
+from hoss.kube.paths import pod_path
 from hoss.kube.reflector import Change, ObjectGone
 from hoss.manifests.devices import (
     ExtendedClaimStatus,
@@ -191,7 +192,7 @@ class KubePods:
         return found
 
     async def _get(self, namespace: str, name: str, params: dict[str, str]) -> Object | None:
-        return await self._read(f"/api/v1/namespaces/{namespace}/pods/{name}", params)
+        return await self._read(pod_path(namespace, name), params)
 
     async def _read(self, path: str, params: dict[str, str]) -> Object | None:
         try:

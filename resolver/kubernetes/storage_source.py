@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from hoss.errors import InvalidInput, TransportError
 from hoss.kube.api import KubeApi, Object, Refused
+from hoss.kube.paths import object_path
 from hoss.kube.reflector import Change, ObjectGone, Reflector
 from hoss.manifests.devices import read_device_object
 from hoss.manifests.volumes import read_storage_object
@@ -140,13 +141,14 @@ class ClusterStorage:
     async def _read_claim(self, namespace: str, name: str, fresh: "_FreshStorage") -> None:
         claim = self._claims.get((namespace, name))
         if claim is None or not claim.bound:
-            found = await self._read(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}")
+            path = object_path("/api/v1/namespaces", namespace, "persistentvolumeclaims", name)
+            found = await self._read(path)
             read = None if found is None else read_storage_object(found, "PersistentVolumeClaim")
             if not isinstance(read, PersistentVolumeClaim):
                 return
             claim = fresh.claims[namespace, name] = read
         if claim.bound and claim.volume_name not in self._volumes:
-            found = await self._read(f"{_VOLUMES}/{claim.volume_name}")
+            found = await self._read(object_path(_VOLUMES, claim.volume_name))
             volume = None if found is None else read_storage_object(found, "PersistentVolume")
             if isinstance(volume, PersistentVolume):
                 fresh.volumes[volume.name] = volume
@@ -154,8 +156,8 @@ class ClusterStorage:
     async def device_claims(self, namespace: str, claims: PodClaims) -> dict[str, ResourceClaim]:
         _check_complete(self._device_reflectors, "devices")
         names = list(dict.fromkeys(use.claim for use in claims.uses if use.claim))
-        place = f"{_DEVICE_GROUP}/namespaces/{namespace}/resourceclaims"
-        found = await asyncio.gather(*(self._read(f"{place}/{name}") for name in names))
+        place = object_path(f"{_DEVICE_GROUP}/namespaces", namespace, "resourceclaims")
+        found = await asyncio.gather(*(self._read(object_path(place, name)) for name in names))
         read = (read_device_object(item, "ResourceClaim") for item in found if item is not None)
         return {claim.name: claim for claim in read if isinstance(claim, ResourceClaim)}
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from hoss.errors import TransportError
 from hoss.kube.api import KubeApi
+from hoss.kube.paths import object_path
 from hoss.model.volumes import ClaimMount, PodVolumes
 from resolver.core.kubernetes.binding_review import BindResult, Bound
 from resolver.core.kubernetes.volume_bindings import (
@@ -64,7 +65,7 @@ class VolumeBinder:
             return True
         if mount.volume:
             await self._objects.write(
-                f"/api/v1/persistentvolumes/{mount.volume}",
+                object_path("/api/v1/persistentvolumes", mount.volume),
                 lambda volume: reserving_patch(volume, claim, written=request.written),
                 gone=_missing(f'persistentvolume "{mount.volume}"'),
             )
@@ -97,4 +98,4 @@ def _missing(what: str) -> str:
 
 
 def _claim_path(request: VolumeRequest, mount: ClaimMount) -> str:
-    return f"/api/v1/namespaces/{request.namespace}/persistentvolumeclaims/{mount.claim}"
+    return object_path("/api/v1/namespaces", request.namespace, "persistentvolumeclaims", mount.claim)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from hoss.certificates import KeyPair, issue, new_authority, validity
 from hoss.errors import InvalidInput
 from hoss.kube.api import JSON, STRATEGIC_PATCH, KubeApi, Object, Refused
+from hoss.kube.paths import object_path
 from hoss.telemetry import logger
 from resolver.kubernetes.webhook_callers import WebhookCallers, path_with
 from resolver.kubernetes.webhook_server import LiveCertificate
@@ -104,8 +105,9 @@ class CertificateSecret:
         self._api = api
         self._live = live
         namespace, _, self._name = secret.partition("/")
-        self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
-        self._configuration = f"{_CONFIGURATIONS}/{configuration}"
+        self._secrets = object_path("/api/v1/namespaces", namespace, "secrets")
+        self._secret = object_path(self._secrets, self._name)
+        self._configuration = object_path(_CONFIGURATIONS, configuration)
         self._hosts = tuple(hosts)
         self._lifetime = lifetime
         self._clock = clock
@@ -133,14 +135,14 @@ class CertificateSecret:
 
     async def _renew(self, published: bytes) -> Certificates:
         for _ in range(_ATTEMPTS):
-            found = await self._api.find(f"{self._secrets}/{self._name}", patience_seconds=_PATIENCE_SECONDS)
+            found = await self._api.find(self._secret, patience_seconds=_PATIENCE_SECONDS)
             held = None if found is None else self._read(found)
             fresh = renewed(held, self._hosts, self._lifetime, now=self._clock(), published=published)
             if not fresh.path_secret:
                 fresh = replace(fresh, path_secret=self._rng.randbytes(_PATH_SECRET_BYTES).hex())
             if fresh is held or await self._write(fresh, found):
                 return fresh
-        raise InvalidInput("changes faster than it can be renewed", where=f"{self._secrets}/{self._name}")
+        raise InvalidInput("changes faster than it can be renewed", where=self._secret)
 
     def _read(self, found: Object) -> Certificates:
         data = found.get("data") or {}
@@ -183,7 +185,7 @@ class CertificateSecret:
             if found is None:
                 await self._do("POST", self._secrets, body)
             else:
-                await self._do("PUT", f"{self._secrets}/{self._name}", body)
+                await self._do("PUT", self._secret, body)
         except Refused as refused:
             if refused.reply.status == 409:
                 return False

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from hoss.certificates import KeyPair, validity
 from hoss.errors import ConfigError, HossError, InvalidInput, LedgerUnavailable, TransportError
-from hoss.http_connections import HttpConnections, body_of
+from hoss.http_connections import SERVER_OPTIONS, HttpConnections, body_of
 from hoss.kube.api import JSON
 from hoss.manifests.guarded import json_value
 from hoss.security.transport import FollowedFile
@@ -197,7 +197,7 @@ async def serve_webhook(
             return web.Response(text="ok")
         return web.Response(status=404, text=f"POST an AdmissionReview to {PATH}\n")
 
-    server = web.Server(handle, access_log=None, keepalive_timeout=_IDLE_SECONDS)
+    server = web.Server(handle, keepalive_timeout=_IDLE_SECONDS, **SERVER_OPTIONS)
     connections = HttpConnections(server)
     host, _, port = listen.rpartition(":")
     async with contextlib.AsyncExitStack() as stack:

@@ -282,7 +282,7 @@ async def test_who_has_the_token_cordons_a_node_and_opens_it_again(http):
         ("/api/workers/w9", '{"state": "Ready"}', 404, "there is no worker 'w9'"),
         ("/api/nodes/nowhere", '{"unschedulable": true}', 404, "nowhere"),
         ("/api/nodes/node-0000", "[]", 400, "unschedulable: is missing, or no bool"),
-        ("/api/workers/w1", " " * 11_000, 413, "Maximum request body size"),
+        ("/api/workers/w1", " " * 11_000, 413, "the body is longer than 10000 bytes"),
     ],
 )
 async def test_actions_that_make_no_sense_say_why(http, path, body, status, error):

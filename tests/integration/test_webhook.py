@@ -1,6 +1,7 @@
 """The guard's web server, over TLS as the API server comes to it."""
 
 import asyncio
+import gzip
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -42,7 +43,7 @@ async def _no_decision(*_: Any) -> Any:
         (f"POST {PATH}", b"nonsense", 400, "body: is no JSON"),
         (f"POST {PATH}", b"[]", 400, "body: is no object"),
         (f"POST {PATH}", b"{}", 400, "this is a webhook for AdmissionReview"),
-        (f"POST {PATH}", b"x" * 2**21, 413, ""),
+        (f"POST {PATH}", b"x" * 10 * 2**20, 413, "the body is longer than 1048576 bytes"),
         (f"POST {PATH}", b"[" * 100_000, 400, "body: is no JSON"),
         (f"POST {PATH}", b'{"a":' * 500 + b"1" + b"}" * 500, 400, "body"),
         (f"POST {PATH}", b"\xff\xfe", 400, "body: is no JSON"),
@@ -252,6 +253,23 @@ async def test_one_who_sends_slowly_is_cut_and_one_of_http_1_0_is_answered(
         assert b"400 Bad Request" in await asked.exchange(b"nonsense\r\n\r\n")
         long = b"GET /healthz HTTP/1.1\r\nx: " + b"x" * 100_000 + b"\r\n\r\n"
         assert b"400 Bad Request" in await asked.exchange(long)
+
+
+async def test_a_body_without_an_end_is_refused_and_cut_and_a_compressed_one_is_not_taken(
+    tmp_path: Path,
+) -> None:
+    callers = WebhookCallers(clock=lambda: 0.0)
+    async with AskedWebhook(tmp_path).serving(callers) as asked:
+        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\n".encode()
+        endless = b"Transfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b" " * 65_536 + b"\r\n"
+        said = await asked.exchange(head + endless + 16 * endless.partition(b"\r\n\r\n")[2])
+        assert b"413 Request Entity Too Large" in said
+        assert b"the body is longer than 1048576 bytes" in said
+        bomb = gzip.compress(b"[" * 2**20)
+        packed = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
+        said = await asked.exchange(head + b"Connection: close\r\n" + packed + bomb)
+        assert b"415 Unsupported Media Type" in said
+        assert b"the body is compressed; send it as it is" in said
 
 
 async def test_a_refused_stranger_keeps_no_connection(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dispatcher.core.kubernetes.pod_objects import SeenPod, controller_of
+from hoss.kube.paths import object_path
 from hoss.model.pod import Movable
 
 _JOB_ENDS = ("Complete", "Failed")
@@ -45,8 +46,8 @@ class PodController(NamedTuple):
         plural = _PLURALS.get((group, owner["kind"]))
         if plural is None:
             return None
-        api = f"/apis/{group}/{version}" if group else f"/api/{version}"
-        path = f"{api}/namespaces/{metadata['namespace']}/{plural}/{owner['name']}"
+        api = object_path("/apis", group, version) if group else object_path("/api", version)
+        path = object_path(f"{api}/namespaces", metadata["namespace"], plural, owner["name"])
         return cls(path, f"{owner['kind']} {owner['name']}", metadata["namespace"])
 
     def ended(self, found: dict[str, Any] | None) -> str:

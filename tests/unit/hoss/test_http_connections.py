@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,7 +11,7 @@ from aiohttp import web
 from waiting import DEADLINE_SECONDS, until
 
 from hoss import http_connections
-from hoss.http_connections import HttpConnections, body_of
+from hoss.http_connections import SERVER_OPTIONS, HttpConnections, body_of
 
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 Socket = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -19,7 +21,7 @@ class Served:
     """A server that answers "ok", or what it was sent."""
 
     def __init__(self, most: int) -> None:
-        self.server = web.Server(self._answer)
+        self.server = web.Server(self._answer, **{**SERVER_OPTIONS, "lingering_time": 0.1})
         self.connections = HttpConnections(self.server, most=most)
         self.port = 0
         self._sockets: list[Socket] = []
@@ -89,6 +91,43 @@ async def test_a_body_that_does_not_come_ends_with_a_sentence(monkeypatch) -> No
     async with serving() as served:
         client = await served.connect(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
         assert b"408 Request Timeout" in await client[0].readuntil(b"the body did not come within 0.05 s")
+
+
+async def test_a_body_that_does_not_end_is_refused_in_a_sentence_and_cut_and_little_of_it_is_kept() -> None:
+    chunk = b"100000\r\n" + b"x" * 2**20 + b"\r\n"
+    async with serving() as served:
+        reader, writer = await served.connect(
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        tracemalloc.start()
+        try:
+            said = asyncio.ensure_future(reader.readuntil(b"which is the most that is taken"))
+            with contextlib.suppress(ConnectionError):  # the client goes on until it is cut
+                while True:
+                    writer.write(chunk)
+                    await writer.drain()
+            assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+        finally:
+            tracemalloc.stop()
+        assert b"413 Request Entity Too Large" in await said
+        assert b"the body is longer than 1048576 bytes" in await said
+        await until(lambda: len(served.connections) == 0, "the end of the connection")
+
+
+async def test_a_body_that_says_it_is_too_long_is_refused_before_it_is_sent() -> None:
+    async with serving() as served:
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10485760\r\n\r\n"
+        reader, _ = await served.connect(head)
+        said = await asyncio.wait_for(reader.read(), DEADLINE_SECONDS)  # to the end of the connection
+        assert b"the body is longer than 1048576 bytes" in said
+
+
+async def test_a_compressed_body_is_not_unpacked() -> None:
+    async with serving() as served:
+        bomb = zlib.compress(b"x" * 2**20)
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: deflate\r\nContent-Length: %d\r\n\r\n"
+        reader, _ = await served.connect(head % len(bomb) + bomb)
+        assert b"415 Unsupported" in await reader.readuntil(b"the body is compressed; send it as it is")
 
 
 async def test_an_address_in_use_is_an_error() -> None:

@@ -221,20 +221,36 @@ def test_beyond_loopback_metrics_are_behind_a_door_or_the_service_is_told_insecu
     assert "insecure" in capsys.readouterr().out
 
 
-async def test_connections_beyond_so_many_are_closed_and_slow_ones_end(monkeypatch) -> None:
+async def ended(connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+    """Return once nothing comes any more on any of these, and nothing has come."""
+    for reader, writer in connections:
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), DEADLINE_SECONDS) == b""
+        writer.close()
+
+
+async def test_of_too_many_connections_the_oldest_without_a_request_goes_and_prometheus_reads(
+    monkeypatch,
+) -> None:
     monkeypatch.setattr(endpoint, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(endpoint, "_REQUEST_SECONDS", DEADLINE_SECONDS * 10)
+    async with served_behind(None) as port:
+        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        await ended(slow[:3])
+        slow[4][1].write(b"GET /metrics HTTP/1.1\r\nx: ")
+        assert (await response_to(port, "GET /metrics HTTP/1.1\r\n\r\n")).startswith("HTTP/1.1 200")
+        await ended(slow[3:4])
+        slow[4][1].write(b"\r\n\r\n")  # its turn to go never came
+        assert (await asyncio.wait_for(slow[4][0].read(), DEADLINE_SECONDS)).startswith(b"HTTP/1.1 200")
+        slow[4][1].close()
+
+
+async def test_who_is_slow_with_a_request_is_cut(monkeypatch) -> None:
     monkeypatch.setattr(endpoint, "_REQUEST_SECONDS", 0.2)
     async with served_behind(None) as port:
-        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        for _, writer in slow:
-            writer.write(b"GET /metrics HTTP/1.1\r\nx: ")
-        with contextlib.suppress(ConnectionError):
-            assert await response_to(port, "GET /metrics HTTP/1.1\r\n\r\n") == ""
-        for reader, writer in slow:
-            with contextlib.suppress(ConnectionError):
-                assert await asyncio.wait_for(reader.read(), DEADLINE_SECONDS) == b""
-            writer.close()
-        assert (await response_to(port, "GET /metrics HTTP/1.1\r\n\r\n")).startswith("HTTP/1.1 200")
+        slow = await asyncio.open_connection("127.0.0.1", port)
+        slow[1].write(b"GET /metrics HTTP/1.1\r\nx: ")
+        await ended([slow])
 
 
 async def test_a_client_that_takes_no_answer_is_cut(monkeypatch) -> None:
