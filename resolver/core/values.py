@@ -262,7 +262,7 @@ class Decision:
     @property
     def old_copy(self) -> bool:
         """Whether nothing was decided, because the worker has sent a later copy of something."""
-        return bool((self.verdicts == Verdict.OLD_COPY).any())
+        return Verdict.OLD_COPY in self.verdicts.tobytes()
 
     @classmethod
     def of_none(cls, verdicts: NDArray[np.uint8], proposal: Proposal) -> "Decision":

@@ -29,6 +29,9 @@ from resolver.ledger.port import Ledger
 # An API server ends a request after a minute. A binding that has not taken effect by then never does.
 _GIVE_UP_SECONDS = 90.0
 _ROUNDS_A_LEASE = 4
+# A binding is asked for only when it is older. A round before, `renew` has forgotten what a dispatcher
+# confirmed within the first one, so the API server gets no request for it.
+_ROUNDS_UNASKED = 2
 _RENEWED_AT_ONCE = 1000  # in one call of the ledger
 _ASKED_AT_ONCE = 20  # requests to the API server
 
@@ -56,7 +59,7 @@ class BindingsUnderWay:
         self._ledger = ledger
         self._pods = pods
         self._writer = writer
-        self._lease_seconds = lease_seconds
+        self._round_seconds = lease_seconds / _ROUNDS_A_LEASE
         self._clock = clock
         self._bindings: dict[tuple[int, bytes], _Binding] = {}  # by shard and UID
         self.counters: Counter[str] = Counter()  # lease_confirmed, lease_given_back
@@ -77,7 +80,7 @@ class BindingsUnderWay:
 
     async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await asyncio.sleep(self._lease_seconds / _ROUNDS_A_LEASE)
+            await asyncio.sleep(self._round_seconds)
             try:
                 await step()
             except LedgerUnavailable as exc:
@@ -113,14 +116,22 @@ class BindingsUnderWay:
             await self._ledger.commit_prepared(shard, uids, seqs, self._writer())
 
     async def settle(self) -> None:
-        """Ask the API server once what became of every binding. Raises LedgerUnavailable."""
-        known = [(shard, binding) for (shard, _), binding in self._bindings.items()]
+        """Ask the API server once what became of every binding that no dispatcher has confirmed for some
+        rounds. Raises LedgerUnavailable."""
+        allowed_before = self._clock() - _ROUNDS_UNASKED * self._round_seconds
+        known = [
+            (shard, binding)
+            for (shard, _), binding in self._bindings.items()
+            if binding.allowed_at <= allowed_before
+        ]
         for start in range(0, len(known), _ASKED_AT_ONCE):
             part = known[start : start + _ASKED_AT_ONCE]
             await asyncio.gather(*(self._settle(shard, binding) for shard, binding in part))
 
     async def _settle(self, shard: int, binding: _Binding) -> None:
         """Confirm the reservation, or give it back, or leave it until it is asked for again."""
+        if self._bindings.get((shard, binding.uid)) != binding:
+            return  # confirmed while others were asked for
         is_bound = await self._is_bound(binding)
         if self._bindings.get((shard, binding.uid)) != binding or binding.ledger_epoch != self._ledger.epoch:
             return

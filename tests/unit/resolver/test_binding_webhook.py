@@ -311,6 +311,55 @@ async def test_what_is_bound_keeps_its_room_without_a_dispatcher(
     assert cluster.guard.counters["lease_confirmed"] == 1
 
 
+async def _confirm(cluster: WebhookCluster, pod: Any, node: str) -> None:
+    """As a dispatcher does when it sees the pod on its node."""
+    shard = shard_of(node, cluster.ledger.shards)
+    await cluster.ledger.confirm(shard, (await cluster.ledger.lookup(shard, cluster.uids(pod)))["seq"])
+
+
+async def test_nobody_asks_the_api_server_for_what_a_dispatcher_confirms_in_time(
+    cluster: WebhookCluster, make_node: Any
+) -> None:
+    """Otherwise each binding costs it a request, all of some seconds at once."""
+    await cluster.add_nodes(make_node("n1", cpu=1000))
+    pod = await cluster.bind("p", "n1")
+    asked = cluster.pods.found
+    cluster.now += 7.4  # a round of leases is due before the dispatcher is heard
+    await cluster.guard.under_way.settle()
+    await cluster.guard.under_way.renew()
+    await _confirm(cluster, pod, "n1")
+    for _ in range(3):
+        cluster.now += 7.5
+        await cluster.guard.under_way.settle()
+        await cluster.guard.under_way.renew()
+    assert cluster.pods.found == asked
+    assert len(cluster.guard.under_way) == 0
+
+
+async def test_what_is_confirmed_while_others_are_asked_for_is_not_asked_for(
+    cluster: WebhookCluster, make_node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.add_nodes(make_node("n1", cpu=100_000))
+    pods = [await cluster.bind(f"p{number}", "n1") for number in range(25)]
+    answered, find, asked = asyncio.Event(), cluster.pods.find, []
+
+    async def slow(namespace: str, name: str, uid: bytes) -> Any:
+        asked.append(name)
+        await answered.wait()
+        return await find(namespace, name, uid)
+
+    monkeypatch.setattr(cluster.pods, "find", slow)
+    cluster.now += 20
+    settling = asyncio.ensure_future(cluster.guard.under_way.settle())
+    await asyncio.sleep(0)
+    for pod in pods:
+        await _confirm(cluster, pod, "n1")
+    await cluster.guard.under_way.renew()
+    answered.set()
+    await settling
+    assert len(asked) < len(pods)
+
+
 async def test_a_lease_goes_on_while_the_api_server_takes_longer_than_that_to_answer(
     cluster: WebhookCluster, make_node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +372,7 @@ async def test_a_lease_goes_on_while_the_api_server_takes_longer_than_that_to_an
         return await find(*args)
 
     monkeypatch.setattr(cluster.pods, "find", slow)
+    cluster.now += 16  # no dispatcher has confirmed it by now
     settling = asyncio.ensure_future(cluster.guard.under_way.settle())
     for _ in range(40):
         cluster.now += 2
