@@ -72,6 +72,13 @@ TRUE = [
     "quantity('1').add(quantity('1')) == quantity('2') && quantity('2') != quantity('1').add(1)",
     "[quantity('1')] == [quantity('1').add(5)] && !(quantity('2') in [quantity('1').add(1)])",
     "!quantity('1000m').isInteger() && !quantity('1Ei').isInteger() && quantity('10Gi').isInteger()",
+    # A sum is an integer if both parts are kept as integers, and if it has 64 bits.
+    "quantity('2').add(quantity('3k')).asInteger() == 3002 && quantity('5').sub(7).asInteger() == -2",
+    "!quantity('1500m').add(quantity('500m')).isInteger() && quantity('0').add(quantity('1')).isInteger()",
+    "!quantity('1Ei').sub(quantity('1Ei')).isInteger() && !quantity('1').add(quantity('1Ei')).isInteger()",
+    "!quantity('1').add(9223372036854775807).isInteger() && quantity('1').add(9223372036854775806).isInteger()",
+    "!quantity('1').add(9223372036854775807).sub(9223372036854775807).isInteger()",
+    "quantity('5').sub(-9223372036854775807 - 1).asInteger() == -9223372036854775803",  # a fault of Kubernetes
     "string(1000000.0) == '1e+06' && string(0.00001) == '1e-05'",
     "string(100.0) == '100' && string(1.5) == '1.5'",
     "dyn(9223372036854775807) == dyn(9223372036854775808.0)",
@@ -100,6 +107,7 @@ WORDS = [
     ("url('http://h:port/').getHost() == ''", 'invalid port ":port" after host'),
     ("quantity('2') == quantity('1').add(1)", "no such overload"),
     ("quantity('1Ei').asInteger() == 1", "cannot convert value to integer"),
+    ("quantity('9223372036854775808').sub(1000).asInteger() > 5", "cannot convert value to integer"),
     ("semver('1.2.03').major() == 1", 'Patch number must not contain leading zeroes "03"'),
     ("semver('1.2.3-').major() == 1", "Prerelease is empty"),
     ("semver('1.2-a', true).major() == 1", "short version cannot contain PreRelease/Build meta data"),
