@@ -14,6 +14,7 @@ from hoss.errors import InvalidInput
 from hoss.model.quantity import NANO, Quantity, parse_quantity
 from scheduler_worker.core.devices.cel_formats import FORMATS, NamedFormat, format_text, quoted_text, validate
 from scheduler_worker.core.devices.cel_network import Cidr, Ip, Url, is_valid, parse_cidr, parse_ip, parse_url
+from scheduler_worker.core.devices.cel_quantities import int64_of, moved
 from scheduler_worker.core.devices.cel_time import (
     FIELDS,
     WHOLE,
@@ -282,33 +283,6 @@ _IP, _CIDR, _URL, _FORMAT = Ip.kind, Cidr.kind, Url.kind, NamedFormat.kind
 _DURATION, _TIMESTAMP = "google.protobuf.Duration", "google.protobuf.Timestamp"
 
 
-_WRITTEN = re.compile(r"[+-]?0*([0-9]*)(?:\.([0-9]*))?([KMGTPE]i)?(.*)", re.ASCII)
-_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-
-
-def _int64_of(quantity: Quantity) -> int | None:
-    """The number, where Kubernetes' Quantity keeps it as an integer. It keeps as decimals what was written
-    with a fraction, and large numbers with a binary suffix, whole as they may be."""
-    if not quantity.whole or not -(2**63) <= quantity.value < 2**63:
-        return None
-    match = _WRITTEN.fullmatch(quantity.text)
-    if match is None or not quantity.text:
-        return quantity.value
-    digits, fraction, binary, suffix = len(match[1]) or 1, match[2] or "", match[3], match[4]
-    if binary:
-        kept = not fraction and 15 - digits - _BINARY[binary] * 3 // 10 - 1 >= 0
-    else:
-        kept = digits + len(fraction) <= 18 and _scale(suffix) >= len(fraction)
-    return quantity.value if kept else None
-
-
-def _scale(suffix: str) -> int:
-    """The power of ten of a decimal suffix or exponent."""
-    if suffix[:1] in ("e", "E") and len(suffix) > 1:
-        return int(suffix[1:])
-    return 3 * " kMGTPE".find(suffix or " ") if suffix in ("", *"kMGTPE") else -1
-
-
 def _ordering(kind: str, key: Callable[[Value], Any]) -> dict[str, list[Overload]]:
     def order(a: Value, b: Value) -> int:
         return int(key(a) > key(b)) - int(key(a) < key(b))
@@ -318,11 +292,6 @@ def _ordering(kind: str, key: Callable[[Value], Any]) -> dict[str, list[Overload
         "isGreaterThan": [((kind, kind), lambda a, b: order(a, b) > 0)],
         "isLessThan": [((kind, kind), lambda a, b: order(a, b) < 0)],
     }
-
-
-def _moved(a: Quantity, b: Value, sign: int) -> Quantity:
-    nano = b.nano if isinstance(b, Quantity) else int(b) * NANO
-    return a.plus(Quantity(sign * nano))
 
 
 FUNCTIONS: dict[str, list[Overload]] = {
@@ -444,11 +413,11 @@ METHODS: dict[str, list[Overload]] = {
     "minor": [((_V,), lambda v: v.minor)],
     "patch": [((_V,), lambda v: v.patch)],
     "sign": [((_Q,), lambda q: int(q.nano > 0) - int(q.nano < 0))],
-    "isInteger": [((_Q,), lambda q: _int64_of(q) is not None)],
-    "asInteger": [((_Q,), lambda q: _need(_int64_of(q), "cannot convert value to integer"))],
+    "isInteger": [((_Q,), lambda q: int64_of(q) is not None)],
+    "asInteger": [((_Q,), lambda q: _need(int64_of(q), "cannot convert value to integer"))],
     "asApproximateFloat": [((_Q,), lambda q: q.nano / NANO)],
-    "add": [((_Q, _Q), lambda a, b: _moved(a, b, 1)), ((_Q, _INT), lambda a, b: _moved(a, b, 1))],
-    "sub": [((_Q, _Q), lambda a, b: _moved(a, b, -1)), ((_Q, _INT), lambda a, b: _moved(a, b, -1))],
+    "add": [((_Q, _Q), lambda a, b: moved(a, b, 1)), ((_Q, _INT), lambda a, b: moved(a, b, 1))],
+    "sub": [((_Q, _Q), lambda a, b: moved(a, b, -1)), ((_Q, _INT), lambda a, b: moved(a, b, -1))],
     "hasValue": [((_OPT,), lambda o: o.present)],
     "value": [((_OPT,), _value_of)],
     "orValue": [((_OPT, _ANY), lambda o, v: o.value if o.present else v)],

@@ -1,8 +1,11 @@
 """Durations and points in time in expressions, in nanoseconds (cel-go's Duration and Timestamp)."""
 
+import json
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 from scheduler_worker.core.devices.cel_values import CelError, Duration, Timestamp
 
@@ -60,21 +63,51 @@ def _seconds(at: datetime) -> int:
     return (at - _EPOCH) // timedelta(seconds=1)
 
 
-_OFFSET = re.compile(r"([+-]?)([0-9]{1,2}):([0-9]{1,2})", re.ASCII)
+_NUMBER = re.compile(r"[+-]?[0-9]{1,6}", re.ASCII)
+_MINUTE = timedelta(minutes=1)
+_CYCLE_YEARS, _CYCLE = 400, timedelta(days=146_097)  # after which the calendar repeats itself
 
 
-def _local(at: Timestamp, zone: str) -> datetime:
+class _Local(NamedTuple):
+    """A moment in a time zone. Python knows the years 1 to 9999, and a zone may lead out of them."""
+
+    at: datetime
+    years_later: int = 0  # than `at`
+
+
+def _local(at: Timestamp, zone: str) -> _Local:
     moment = _EPOCH + timedelta(microseconds=int(at) // 1000)
-    if zone in ("", "UTC"):
-        return moment
-    match = _OFFSET.fullmatch(zone)
-    if match is None:  # a machine may know the names of zones or not, and all workers have to agree
-        raise CelError(f"unknown time zone {zone}")
-    offset = timedelta(hours=int(match[2]), minutes=int(match[3]))
+    move = _by_offset(zone) if ":" in zone else _by_name(zone)
     try:
-        return moment.astimezone(timezone(-offset if match[1] == "-" else offset))
-    except (OverflowError, ValueError):
+        return _Local(move(moment))
+    except OverflowError:
+        cycles = 1 if moment.year > _CYCLE_YEARS else -1
+    try:
+        return _Local(move(moment - cycles * _CYCLE), cycles * _CYCLE_YEARS)
+    except OverflowError:  # an offset of years
         raise CelError("timestamp overflow") from None
+
+
+def _by_offset(zone: str) -> Callable[[datetime], datetime]:
+    hours, _, minutes = zone.partition(":")
+    for number in (hours, minutes):
+        if _NUMBER.fullmatch(number) is None:
+            raise CelError(f"strconv.Atoi: parsing {json.dumps(number, ensure_ascii=False)}: invalid syntax")
+    offset = int(hours) * 60 + int(minutes) * (-1 if hours.startswith("-") else 1)
+    return lambda moment: moment + offset * _MINUTE
+
+
+def _by_name(zone: str) -> Callable[[datetime], datetime]:
+    """By the machine's database of time zones, as kube-scheduler. Workers have it from one image."""
+    if zone in ("", "UTC", "Local"):
+        return lambda moment: moment
+    if ".." in zone or zone[0] in "/\\":
+        raise CelError("time: invalid location name")
+    try:
+        known = ZoneInfo(zone)
+    except (KeyError, ValueError, OSError):
+        raise CelError(f"unknown time zone {zone}") from None
+    return lambda moment: moment.astimezone(known)
 
 
 # By the name of the method.
@@ -94,8 +127,13 @@ FIELDS: dict[str, Callable[[datetime], int]] = {
 
 def field(name: str) -> Callable[..., int]:
     """A method of timestamps; its argument is a time zone."""
-    read = FIELDS[name]
-    return lambda at, zone="": read(_local(at, zone))
+    read, of_year = FIELDS[name], name == "getFullYear"
+
+    def found(at: Timestamp, zone: str = "") -> int:
+        local = _local(at, zone)
+        return read(local.at) + (local.years_later if of_year else 0)
+
+    return found
 
 
 # Units of whole durations, by the name of the method.

@@ -1,6 +1,9 @@
 """Kubernetes' libraries of expressions: addresses, networks, URLs, formats, times, lists and pairs. Each row
 is what kube-scheduler 1.36 answers."""
 
+import struct
+import zoneinfo
+
 import pytest
 
 from scheduler_worker.core.devices.cel import CelExpression
@@ -68,10 +71,21 @@ TRUE = [
     "['x', 'y'].transformList(i, v, string(i) + v) == ['0x', '1y']",
     "[1, 2, 3].transformList(i, v, i > 0, v) == [2, 3] && {'a': 1}.transformMap(k, v, v + 1) == {'a': 2}",
     "['a'].transformMapEntry(i, v, {v: i}) == {'a': 0} && [1, 2].transformMap(i, v, v > 1, v) == {1: 2}",
+    "timestamp('2026-01-02T03:04:05Z').getHours('-07:30') == 19",
+    "timestamp('2026-01-02T03:04:05Z').getDate('99:99') == 6 && timestamp(0).getHours('Local') == 0",
+    "timestamp('9999-12-31T23:59:59Z').getDayOfYear('+02:00') == 0",
+    "timestamp('0001-01-01T00:00:00Z').getFullYear('-01:30') == 0",
     # A result of add() has no overload right of ==, which makes != true and lists equal.
     "quantity('1').add(quantity('1')) == quantity('2') && quantity('2') != quantity('1').add(1)",
     "[quantity('1')] == [quantity('1').add(5)] && !(quantity('2') in [quantity('1').add(1)])",
     "!quantity('1000m').isInteger() && !quantity('1Ei').isInteger() && quantity('10Gi').isInteger()",
+    # A sum is an integer if both parts are kept as integers, and if it has 64 bits.
+    "quantity('2').add(quantity('3k')).asInteger() == 3002 && quantity('5').sub(7).asInteger() == -2",
+    "!quantity('1500m').add(quantity('500m')).isInteger() && quantity('0').add(quantity('1')).isInteger()",
+    "!quantity('1Ei').sub(quantity('1Ei')).isInteger() && !quantity('1').add(quantity('1Ei')).isInteger()",
+    "!quantity('1').add(9223372036854775807).isInteger() && quantity('1').add(9223372036854775806).isInteger()",
+    "!quantity('1').add(9223372036854775807).sub(9223372036854775807).isInteger()",
+    "quantity('5').sub(-9223372036854775807 - 1).asInteger() == -9223372036854775803",  # a fault of Kubernetes
     "string(1000000.0) == '1e+06' && string(0.00001) == '1e-05'",
     "string(100.0) == '100' && string(1.5) == '1.5'",
     "dyn(9223372036854775807) == dyn(9223372036854775808.0)",
@@ -100,10 +114,14 @@ WORDS = [
     ("url('http://h:port/').getHost() == ''", 'invalid port ":port" after host'),
     ("quantity('2') == quantity('1').add(1)", "no such overload"),
     ("quantity('1Ei').asInteger() == 1", "cannot convert value to integer"),
+    ("quantity('9223372036854775808').sub(1000).asInteger() > 5", "cannot convert value to integer"),
     ("semver('1.2.03').major() == 1", 'Patch number must not contain leading zeroes "03"'),
     ("semver('1.2.3-').major() == 1", "Prerelease is empty"),
     ("semver('1.2-a', true).major() == 1", "short version cannot contain PreRelease/Build meta data"),
     ("timestamp('9999-12-31T23:59:59Z') + duration('1s') == timestamp(0)", "timestamp overflow"),
+    ("timestamp(0).getHours('Nowhere/City') == 0", "unknown time zone Nowhere/City"),
+    ("timestamp(0).getHours('../etc') == 0", "time: invalid location name"),
+    ("timestamp(0).getHours('a:b') == 0", 'strconv.Atoi: parsing "a": invalid syntax'),
     ("lists.range(2000000).size() == 2", "operation cancelled: actual cost limit exceeded"),
     (
         "lists.range(1000000).map(x, x).map(x, x).size() == 2",
@@ -117,6 +135,19 @@ def test_errors_have_the_words_of_the_libraries(text, words):
     with pytest.raises(CelError) as raised:
         value(text)
     assert words in str(raised.value)
+
+
+def test_times_are_told_in_a_time_zone_by_its_name(tmp_path):
+    """A zone of the test's own, two hours east of Greenwich: a machine may know none."""
+    ends = struct.pack(">4s16x6l", b"TZif", 0, 0, 0, 0, 1, 4) + struct.pack(">lbb", 7200, 0, 0) + b"EST\0"
+    (tmp_path / "Two").write_bytes(ends)
+    zoneinfo.reset_tzpath([str(tmp_path)])
+    try:
+        assert value("timestamp('2026-01-31T23:30:00Z').getDate('Two') == 1")
+        assert value("timestamp('9999-12-31T23:30:00Z').getFullYear('Two') == 10000")
+    finally:
+        zoneinfo.reset_tzpath()
+        zoneinfo.ZoneInfo.clear_cache()
 
 
 def test_two_variables_of_one_name_are_refused():
