@@ -1,16 +1,12 @@
 """The `hoss` command."""
 
+import contextlib
 import io
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
-
-from typer.main import get_command
-
-from hoss import quieten_grpc
-from hossctl.cli import app, exit_code, flush_output, report
 
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -21,12 +17,19 @@ class _Terminated(SystemExit):
 
 def main() -> None:
     """Run one `hoss` command and exit with its code."""
+    with _ended_by_interrupts():
+        from typer.main import get_command  # noqa: PLC0415 - Ctrl-C may come meanwhile
+
+        from hossctl.cli import app  # noqa: PLC0415
     run(get_command(app), "hoss")
 
 
 def run(command: Callable[..., Any], name: str) -> None:
     """Run one command and exit with its code. SIGTERM ends it as Ctrl-C does, so that a benchmark or demo
     leaves no process behind."""
+    with _ended_by_interrupts():
+        from hoss import quieten_grpc  # noqa: PLC0415
+        from hossctl.cli import exit_code, flush_output, report  # noqa: PLC0415
     signal.signal(signal.SIGTERM, _end)
     write_whole()
     quieten_grpc()  # commands import it when they run
@@ -42,6 +45,20 @@ def run(command: Callable[..., Any], name: str) -> None:
         sys.exit(exit_code(exc))
     finally:
         flush_output()
+
+
+@contextlib.contextmanager
+def _ended_by_interrupts() -> Iterator[None]:
+    """Ctrl-C ends the process at once and without a word during the block, in which nothing is begun yet.
+    Imports take long enough to be interrupted, and a traceback of them tells a user nothing."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # ignored, as of a shell's background jobs, or somebody else's
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def write_whole() -> None:

@@ -154,6 +154,16 @@ def announced(text: str, *, after_seconds: float = PATIENCE_SECONDS) -> Iterator
         teller.join()
 
 
+@contextlib.contextmanager
+def on_interrupt(text: str) -> Iterator[None]:
+    """Where Ctrl-C ends the block, say what goes on or stays without this command."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted: {text}")
+        raise
+
+
 def warn(text: str) -> None:
     """A problem that does not stop the command, on stderr; nothing with --quiet."""
     say(f"warning: {text}")

@@ -1,6 +1,5 @@
 """demo, up, down, status, top: a platform on this machine, and how a platform does."""
 
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 
 from hoss import contexts
 from hoss.errors import HossError, InvalidInput, LedgerUnavailable, TransportError
-from hossctl.cli import EXIT_FAILED, run_async
+from hossctl.cli import EXIT_FAILED, EXIT_INTERRUPTED, run_async
 from hossctl.console import Format, announced, counted, print_document, print_lines, print_summary, say, warn
 from hossctl.endpoints import Endpoints, clients_of, of_state
 from hossctl.options import (
@@ -458,14 +457,16 @@ def show_top(
     resolver: Resolver = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Workers, queues and throughput, live; printed once where the output is no terminal."""
+    """Workers, queues and throughput, live until Ctrl-C (exit code 130); printed once where the output is no
+    terminal."""
     from hossctl.views.status import TopView, fetch_status
 
     endpoints = Endpoints(dispatcher, resolver)
     if output.for_people and sys.stdout.isatty() and not once:
-        with contextlib.suppress(KeyboardInterrupt):  # how a user ends it
+        try:
             run_async(_live(endpoints, interval))
-        return
+        except KeyboardInterrupt:  # how a user ends it
+            raise typer.Exit(EXIT_INTERRUPTED) from None
     seen = TopView.of(run_async(fetch_status(endpoints)))
     if output.for_people:
         print_lines(seen.lines())

@@ -11,6 +11,7 @@ from hossctl.cli import run_async
 from hossctl.console import (
     Document,
     Format,
+    on_interrupt,
     print_document,
     print_lines,
     print_rows,
@@ -216,7 +217,11 @@ def run(
         if not planned["moves"]:
             document = document or running.nothing_to_do(planned)
             break
-        document = running.carry_out(endpoints, planned, rate, timeout)
+        with on_interrupt(
+            "the moves that the dispatcher has go on: `hoss rebalance status` shows them, `pause` stops them,"
+            " and `undo` takes them back"
+        ):
+            document = running.carry_out(endpoints, planned, rate, timeout)
         if document["state"] != "Done" or not document["refused"]:
             break
     _show(document, output)

@@ -9,7 +9,17 @@ import typer
 
 from hoss.errors import AccessDenied, InvalidInput, Overloaded, TransportError
 from hossctl.cli import EXIT_FAILED, run_async
-from hossctl.console import Document, Format, announced, complain, counted, print_document, say, warn
+from hossctl.console import (
+    Document,
+    Format,
+    announced,
+    complain,
+    counted,
+    on_interrupt,
+    print_document,
+    say,
+    warn,
+)
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.options import Dispatcher, Output, Resolver, read_input
 
@@ -86,7 +96,10 @@ def submit(
                         await client.submit(request)
         return result
 
-    result = run_async(run())
+    with on_interrupt(
+        "what was submitted before stays so: `hoss get jobs` lists it, and `hoss delete job` takes it back"
+    ):
+        result = run_async(run())
     if output.for_people:
         _say_result(result)
     else:

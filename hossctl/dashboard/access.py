@@ -50,6 +50,7 @@ SHOW_POLICY = "/hoss.v1.Dispatcher/GetPolicy"
 # Curves and events are of the whole platform. GetStatus is no such right: tenants get their own part of it.
 SHOW_HISTORY = "/hoss.v1.Dispatcher/GetConflicts"
 SHOW_TIMELINE = "/hoss.v1.Dispatcher/GetWorkTimeline"
+SHOW_ROOM = "/hoss.v1.Resolver/ListReservations"
 ACT_ON_WORKER = "/hoss.v1.Dispatcher/SetWorkerState"
 ACT_ON_NODE = "/hoss.v1.Resolver/CordonNode"
 

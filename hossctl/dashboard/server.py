@@ -38,6 +38,7 @@ PAGES = (
     "/workers",
     "/tenants",
     "/timeline",
+    "/fragmentation",
     "/policy",
     "/events",
     "/jobs/{namespace}/{name}",
@@ -194,6 +195,7 @@ class Dashboard:
         app.router.add_get("/api/events", self._events)
         app.router.add_get("/api/policies", self._policies)
         app.router.add_get("/api/timeline", self._timeline)
+        app.router.add_get("/api/fragmentation", self._fragmentation)
         app.router.add_get("/api/access", self._viewer)
         app.router.add_post("/api/login", self._log_in)
         app.router.add_post("/api/logout", self._log_out)
@@ -333,6 +335,11 @@ class Dashboard:
         except ValueError as exc:
             raise InvalidInput("is no number", where="seconds") from exc
         return _json(self._open_view_model().timeline(seconds, request.query.get("worker", "")))
+
+    async def _fragmentation(self, request: web.Request) -> web.StreamResponse:
+        await self._access.require(request, access.SHOW_ROOM)
+        label, pool, resource = (request.query.get(name, "") for name in ("label", "pool", "resource"))
+        return _json(await self._open_view_model().fragmentation(label, pool, resource))
 
     async def _viewer(self, request: web.Request) -> web.StreamResponse:
         """Who looks and what he may do, with the CSRF token of his session. 401 for a wrong token."""

@@ -4,8 +4,9 @@ The platform is sampled once a second, whether anybody looks or not. Nodes and t
 read only for viewers, because they cost the platform more."""
 
 import asyncio
+import importlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hoss.client.dispatcher import DispatcherClient
@@ -15,7 +16,9 @@ from hoss.errors import HossError, NotFound, quoted
 from hoss.tasks import end_tasks
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.console import Document
 from hossctl.dashboard.broadcaster import Broadcaster, Unavailable
+from hossctl.dashboard.fragmentation import FragmentationHistory
 from hossctl.dashboard.history import DashboardHistory
 from hossctl.dashboard.lists import (
     Filters,
@@ -29,6 +32,7 @@ from hossctl.dashboard.lists import (
 from hossctl.dashboard.nodes import NodeTable
 from hossctl.dashboard.pods import find_pods
 from hossctl.dashboard.snapshot import DashboardSnapshot, Point, Sample, SnapshotTaker
+from hossctl.endpoints import Clients
 
 SAMPLE_SECONDS = 1.0
 PATIENCE_SECONDS = 1.5  # for the dispatcher; then viewers are told that it does not answer
@@ -61,6 +65,7 @@ class ViewModel:
         self._nodes = NodeTable()
         self._feed = Subscription(resolver, "dashboard", self._nodes.apply, clock=clock, rng=rng)
         self._history = DashboardHistory()
+        self._fragmentation = FragmentationHistory(self._measure, clock=clock, unix_clock=unix_clock)
         self._snapshots = SnapshotTaker()
         self._term = 0
         self._policy_version: int | None = None
@@ -80,6 +85,7 @@ class ViewModel:
         finally:
             if self._reading is not None:
                 await end_tasks((self._reading,))
+            await self._fragmentation.close()
 
     async def of_tenant(self, shown: DashboardSnapshot, tenant: str) -> DashboardSnapshot:
         """What a viewer who is limited to a tenant sees of a snapshot."""
@@ -138,6 +144,11 @@ class ViewModel:
         rows = self._history.timeline.since(since, MOST_TIMELINE_BARS, (worker,) if worker else ())
         return {"now": now_ms, "since": since, **rows}
 
+    async def fragmentation(self, label: str, pool: str, resource: str) -> dict[str, Any]:
+        """Which of the free room pods can use, by pools of nodes with equal values of a label. Raises
+        InvalidInput."""
+        return await self._fragmentation.page(label, pool, resource)
+
     async def set_worker_state(self, name: str, state: str) -> dict[str, Any]:
         """As `hoss cordon`, `uncordon` and `drain worker`. Raises NotFound, InvalidInput, LedgerUnavailable
         and TransportError."""
@@ -167,6 +178,7 @@ class ViewModel:
         finally:
             await end_tasks((asking,))
         self._history.add(sample)
+        self._fragmentation.keep_up()
         if summary is None:
             if isinstance(broadcaster.latest, Unavailable):
                 broadcaster.show(None)  # the next viewer is not told of what is over
@@ -195,6 +207,21 @@ class ViewModel:
         if status.policy.version != self._policy_version:
             self._history.note_policy(await self._dispatcher.get_policy())
             self._policy_version = status.policy.version
+
+    async def _measure(self, labels: Sequence[str]) -> dict[str, Document]:
+        # For the first viewer of that page: the worker's core is large. In a thread, so that nobody waits.
+        await asyncio.to_thread(importlib.import_module, "hossctl.rebalance.room")
+        from hossctl.explain.offline import preset  # noqa: PLC0415
+        from hossctl.rebalance.gathering import gather  # noqa: PLC0415
+        from hossctl.rebalance.room import fragmentation_document  # noqa: PLC0415
+        from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE  # noqa: PLC0415
+
+        gathered = await gather(Clients(self._dispatcher, self._resolver))
+        profile = preset(DEFAULT_PROFILE)
+        return {
+            label: await asyncio.to_thread(fragmentation_document, gathered, profile, label)
+            for label in labels
+        }
 
     def _shown_points(self, sample: Sample) -> list[Point]:
         return self._history.points(sample.at_ms - SHOWN_MS)

@@ -232,6 +232,31 @@ def test_the_timeline_tells_when_workers_had_which_batches(page, shared):
     assert not page.errors()
 
 
+def test_fragmentation_has_a_page_by_pool_with_its_course_as_curves_and_as_tables(page, shared):
+    load(shared, name="whole", replicas=50)
+    load(shared, name="giant", replicas=1, cpu_milli=1_000_000)
+    visit(page, shared, "fragmentation")
+    page.until(lambda: "all, CPU" in page.text("#page tbody"), "the pool of all nodes")
+    page.until(lambda: "default/giant-0" in page.text("#page .part:last-child"), "the job that waits")
+    assert "that could be emptied" in page.text("#page")
+    page.press("#page .room-tabs button:nth-child(2)")
+    page.until(lambda: page.text("#page .room-tabs [aria-pressed=true]") == "Memory", "the curves of memory")
+    assert page.script("return location.search") == "?resource=memory"
+    page.press("#page .numbers summary")
+    page.until(lambda: "usable" in page.text("#page .numbers thead"), "the numbers of the curves")
+    measured = page.text("#page .count")
+    page.script("document.querySelector('#page .room-tabs button').focus()")
+    page.until(lambda: page.text("#page .count") != measured, "the next measure")
+    assert "usable" in page.text("#page .numbers thead")  # what was opened stays open,
+    assert page.script("return document.activeElement.innerText") == "CPU"  # and the focus where it was
+    page.script("const e = document.querySelector('#page [name=label]'); e.value = ''; e.focus()")
+    page.keys("tier", "\n")
+    page.until(lambda: "without the label, CPU" in page.text("#page tbody"), "the nodes without that label")
+    assert page.script("return location.search") == "?label=tier&resource=memory"
+    assert page.script("return document.querySelector('#page [name=label]').value") == "tier"
+    assert not page.errors()
+
+
 def test_events_and_policies_are_kept_whether_anybody_looks_or_not(page, cluster):
     cluster.start_worker("ada")
     fill(cluster, workers=1, nodes=5)
@@ -294,6 +319,7 @@ def test_every_page_fits_a_phone_in_light_and_dark(page, shared, scheme):
             ("workers", WORKER),
             ("tenants", "default"),
             ("timeline", "Timeline"),
+            ("fragmentation", "all, CPU"),
             ("policy", "in force"),
             ("events", "Events"),
             (f"workers/{WORKER}", "tier=batch"),

@@ -10,7 +10,7 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.loads import prepare, submit
 from fork_server import FORK_SERVER
-from waiting import DEADLINE_SECONDS
+from waiting import DEADLINE_SECONDS, until
 
 from hossctl.cli import run_async
 from hossctl.endpoints import clients_of
@@ -183,7 +183,27 @@ async def test_history_is_kept_without_viewers(http):
     assert "events" in await _json(http, "/api/events")
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/nodes/node-0001", "/workers/w1", "/jobs/default/web-0"])
+async def test_fragmentation_has_the_figures_of_the_command(http):
+    async def measured():
+        page = await _json(http, "/api/fragmentation", resource="memory")
+        return page if page["at"] else None
+
+    page = await until(measured, "the first measure")
+    (pool,) = page["pools"]
+    assert pool["nodes"] > pool["emptiable"] > 0
+    assert [row["resource"] for row in pool["resources"]][:2] == ["cpu", "memory"]
+    assert page["resource"] == "memory"
+    at, allocatable, free, usable, emptiable = page["points"][-1]
+    assert at == page["at"]
+    assert allocatable > free >= usable > 0
+    assert emptiable == pool["emptiable"]
+    assert page["waiting"][0]["name"] == "default/giant-0"
+    assert page["waiting"][0]["fitting"] == 0
+
+
+@pytest.mark.parametrize(
+    "path", ["/jobs", "/fragmentation", "/nodes/node-0001", "/workers/w1", "/jobs/default/web-0"]
+)
 async def test_the_address_of_a_page_is_that_of_the_document(http, path):
     async with http.get(path) as response:
         assert response.content_type == "text/html"
@@ -203,6 +223,7 @@ async def test_the_address_of_a_page_is_that_of_the_document(http, path):
         ("/api/jobs/default/none", 404, "there is no job 'default/none'"),
         ("/api/workers/w9", 404, "there is no worker 'w9'"),
         ("/api/timeline?seconds=x", 400, "seconds: is no number"),
+        (f"/api/fragmentation?label={'x' * 318}", 400, "label: is longer than 317 characters"),
         ("/api/pods", 400, "name: is empty; give a pod's name, or namespace/name"),
         ("/api/nodes/nowhere", 404, "there is no node 'nowhere'"),
         ("/nothing", 404, "404: Not Found"),

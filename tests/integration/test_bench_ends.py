@@ -65,12 +65,12 @@ def test_a_benchmark_that_is_asked_to_end_leaves_no_process_and_no_file(
 
 
 INTERRUPTED = """\
-import subprocess, time, hossctl.__main__ as command
+import subprocess, time, typer.main, hossctl.__main__ as command
 def begin(prog_name):
     child = subprocess.Popen(["sleep", "60"])
     print(child.pid, flush=True)
     time.sleep(60)
-command.get_command = lambda app: begin
+typer.main.get_command = lambda app: begin
 command.main()
 """
 

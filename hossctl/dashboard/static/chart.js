@@ -15,11 +15,12 @@ const TOP = 8;
 
 export class Chart {
   /** `lines`: [{name, of: (point) => number | null}]; `log`: whether heights are logarithms; `gapMs`: points that are
-   * farther apart are not joined; `most`: what the height stands for at least; `spanMs`: the longest time shown. */
-  constructor(holder, legend, lines, { log, write, gapMs = GAP_MS, spanMs = SPAN_MS, most = 0 }) {
+   * farther apart are not joined; `most`: what the height stands for at least; `spanMs`: the longest time shown; `empty`: said where every
+   * value is 0. */
+  constructor(holder, legend, lines, { log, write, gapMs = GAP_MS, spanMs = SPAN_MS, most = 0, empty = "No pods went through yet." }) {
     Object.assign(this, { holder, legend, lines, log, write, gapMs, spanMs, most, points: [], at: 0, hovered: null });
     this.svg = svg("svg", { "aria-hidden": "true" });
-    holder.append(this.svg, make("p", { class: "waiting" }, "No pods went through yet."));
+    holder.append(this.svg, make("p", { class: "waiting" }, empty));
     this.numbers = make("details", { class: "numbers", ontoggle: () => this.tabulate() }, make("summary", {}, "As a table"));
     holder.after(this.numbers);
     holder.addEventListener("pointermove", (event) => this.hover(event.offsetX));

@@ -8,16 +8,16 @@ import { labels, nodeStates, podColumns, share, state } from "./lists.js";
 import { address } from "./router.js";
 import { heading, link, table } from "./table.js";
 
-const NAMES = { cpu: "CPU", memory: "Memory", pods: "Pods", cards: "Cards" };
+export const NAMES = { cpu: "CPU", memory: "Memory", pods: "Pods", cards: "Cards" };
 const WORKER_GAP_MS = 25_000;
 
-const facts = (pairs) => make("dl", { class: "facts" }, ...pairs.map(([name, ...value]) => make("div", {}, make("dt", {}, name), make("dd", {}, ...value))));
-const section = (title, ...parts) => make("section", { class: "part" }, make("h3", {}, title), ...parts);
-const list = (columns, rows, label, empty) => (rows.length ? table(columns, rows, label) : make("p", { class: "why" }, empty));
+export const facts = (pairs) => make("dl", { class: "facts" }, ...pairs.map(([name, ...value]) => make("div", {}, make("dt", {}, name), make("dd", {}, ...value))));
+export const section = (title, ...parts) => make("section", { class: "part" }, make("h3", {}, title), ...parts);
+export const list = (columns, rows, label, empty) => (rows.length ? table(columns, rows, label) : make("p", { class: "why" }, empty));
 const without = (column) => podColumns.filter(([title]) => title !== column);
 
 /** A page that asks again, and is drawn anew where the answer differs. */
-class Detail {
+export class Detail {
   open(place, names) {
     Object.assign(this, { place, names, drawn: "" });
     this.body = make("div", {}, make("p", { class: "why" }, "Reading …"));
@@ -31,9 +31,25 @@ class Detail {
     const text = JSON.stringify(said);
     if (body !== this.body || !this.place.contains(body) || text === this.drawn) return;
     this.drawn = text;
-    body.replaceChildren(...(said.error ? [heading(this.names.join("/")), make("p", { class: "why" }, said.error)] : this.draw(said)));
+    const kept = held(body);
+    body.replaceChildren(...(said.error ? [...(this.names.length ? [heading(this.names.join("/"))] : []), make("p", { class: "why" }, said.error)] : this.draw(said)));
     this.after?.(said);
+    kept();
   }
+}
+
+const FOCUSABLE = "a, button, input, summary, [tabindex='0']";
+
+/** What a reader has opened, scrolled to and focused within `body`; to be called once that is drawn anew. */
+function held(body) {
+  const open = [...body.querySelectorAll("details")].map((details) => details.open);
+  const scrolled = [...body.querySelectorAll(".scroll")].map((region) => region.scrollLeft);
+  const focused = [...body.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
+  return () => {
+    body.querySelectorAll("details").forEach((details, i) => { details.open = open[i] ?? details.open; });
+    body.querySelectorAll(".scroll").forEach((region, i) => { region.scrollLeft = scrolled[i] ?? 0; });
+    if (focused >= 0) body.querySelectorAll(FOCUSABLE)[focused]?.focus({ preventScroll: true });
+  };
 }
 
 export class JobPage extends Detail {

@@ -58,6 +58,7 @@ export const lists = (snapshot) => ({
     title: "Jobs",
     fields: [["namespace", "Namespace"], ["name", "Name begins with"]],
     empty: "No job is like that.",
+    none: "No jobs yet. hoss submit -f FILE submits some.",
     columns: [
       ["Job", (job) => link(`${job.namespace}/${job.name}`, "jobs", job.namespace, job.name)],
       ["Kind", (job) => job.kind],
@@ -70,7 +71,7 @@ export const lists = (snapshot) => ({
       ["Submitted", (job) => when(job.submitted)],
     ],
   }),
-  pods: new List({ path: "/pods", title: "Pods", fields: podFields, empty: "No pod is like that.", columns: podColumns }),
+  pods: new List({ path: "/pods", title: "Pods", fields: podFields, empty: "No pod is like that.", none: "No pods yet. hoss submit -f FILE submits some.", columns: podColumns }),
   nodes: new List({
     path: "/nodes",
     title: "Nodes",
@@ -81,6 +82,7 @@ export const lists = (snapshot) => ({
       ["sort", "First", "choice", ["full"]],
     ],
     empty: "No node is like that.",
+    none: "No nodes yet. hoss nodes add -f FILE adds some.",
     columns: [
       ["Node", (node) => link(node.name, "nodes", node.name)],
       ["State", nodeStates],
@@ -95,6 +97,7 @@ export const lists = (snapshot) => ({
     title: "Workers",
     fields: [["name", "Name contains"], ["label", "Label"], ["state", "State", "choice", ["Joining", "Ready", "Cordoned", "Draining", "Lost", "Left"]]],
     empty: "No worker is like that.",
+    none: "No worker has registered: pods wait. hoss worker add NAME adds one to a local platform.",
     load: (query) => ({ rows: (snapshot().workers ?? []).filter((worker) => matches(worker, query)), next: "" }),
     columns: [
       ["Worker", (worker) => link(worker.name, "workers", worker.name)],

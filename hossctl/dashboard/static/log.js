@@ -13,6 +13,7 @@ export const events = new List({
   title: "Events",
   fields: [["kind", "Kind", "choice", KINDS], ["text", "Text contains"]],
   empty: "No such event within the last hour, or since this dashboard began.",
+  none: "Nothing happened within the last hour, or since this dashboard began.",
   load: async (query) => {
     const said = await ask("/api/events");
     if (said.error) return said;

@@ -5,6 +5,7 @@ import { Chart } from "./chart.js";
 import { find, make, say } from "./dom.js";
 import { clock, count, duration, percent } from "./format.js";
 import { JobPage, NodePage, WorkerPage } from "./details.js";
+import { FragmentationPage } from "./fragmentation.js";
 import { HeatMap } from "./heatmap.js";
 import { lists } from "./lists.js";
 import { events, PolicyPage } from "./log.js";
@@ -155,6 +156,7 @@ const pages = {
   ...lists(() => model.sections),
   events,
   timeline: new TimelinePage(),
+  fragmentation: new FragmentationPage(),
   policy: new PolicyPage(),
   job: new JobPage(),
   node: new NodePage(),

@@ -8,6 +8,7 @@ const PAGES = [
   ["workers", /^\/workers$/],
   ["tenants", /^\/tenants$/],
   ["timeline", /^\/timeline$/],
+  ["fragmentation", /^\/fragmentation$/],
   ["policy", /^\/policy$/],
   ["events", /^\/events$/],
   ["job", /^\/jobs\/([^/]+)\/([^/]+)$/],

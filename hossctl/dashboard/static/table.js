@@ -25,10 +25,11 @@ export function table(columns, rows, label) {
 
 export const link = (text, ...parts) => make("a", { href: address(parts) }, text);
 
-/** One list page. `fields`: `[name, title, kind, choices]` of its filters; `load(query)`: its rows, or from the API. */
+/** One list page. `fields`: `[name, title, kind, choices]` of its filters; `load(query)`: its rows, or from the API;
+ * `empty`: said where no row passes the filters; `none`: where there are no filters and no rows. */
 export class List {
-  constructor({ path, title, fields, columns, empty, load }) {
-    Object.assign(this, { path, title, fields, columns, empty });
+  constructor({ path, title, fields, columns, empty, none = empty, load }) {
+    Object.assign(this, { path, title, fields, columns, empty, none });
     this.load = load ?? ((query) => ask(`/api/lists${path}?${query}`));
   }
 
@@ -79,7 +80,7 @@ export class List {
       return this.pager.replaceChildren();
     }
     say(this.count, said.total === undefined ? "" : `${said.total}`);
-    const rows = said.rows.length ? table(this.columns, said.rows, this.title) : make("p", { class: "why" }, this.empty);
+    const rows = said.rows.length ? table(this.columns, said.rows, this.title) : make("p", { class: "why" }, [...query.values()].some(Boolean) ? this.empty : this.none);
     const scrolled = this.holder.querySelector(".scroll")?.scrollTop ?? 0;
     this.holder.replaceChildren(rows);
     rows.scrollTop = scrolled;
