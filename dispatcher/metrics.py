@@ -41,7 +41,7 @@ INCOMING = Metric(
     COUNTER,
     "Pods that came to a queue, by queue and event: PodAdd, ScheduleAttemptFailure, BackoffComplete, "
     "UnschedulableTimeout, ClusterChange, GatesRemoved, PolicyChange, Returned, WorkerLost, Evicted, "
-    "ReservationLost, Retried.",
+    "ReservationLost, Retried, PreemptionAllowed.",
     ("queue", "event"),
 )
 ACTIVE = Metric("hoss_dispatcher_active", GAUGE, "1: this dispatcher serves; 0: it stands by.")

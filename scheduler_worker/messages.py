@@ -170,6 +170,7 @@ def preemption_question(question: PreemptionQuestion) -> workerlink_pb2.WorkerMe
             priority=question.priority,
             nodes=encode(question.nodes, U32),
             limit=question.limit,
+            uid=question.uid,
         )
     )
 
@@ -199,6 +200,7 @@ def preemption_answer(message: workerlink_pb2.PreemptionAnswer) -> PreemptionAns
             for b in message.budgets
         ),
         seen={position.shard: position.seq for position in message.seen},
+        held=message.held,
     )
 
 

@@ -19,6 +19,7 @@ from dispatcher.core.bound.evictions import Evictions
 from dispatcher.core.bound.feed_updates import FeedUpdates
 from dispatcher.core.bound.nominations import Nominations
 from dispatcher.core.bound.outcomes import Outcomes
+from dispatcher.core.bound.preemption_holds import PreemptionHolds
 from dispatcher.core.bound.settlement import Settlement
 from dispatcher.core.bound.taint_eviction import TaintEviction
 from dispatcher.core.cluster.nodes import KnownNodes
@@ -162,6 +163,7 @@ class Machine:
             self.objects, self.registry, self.members, self.queues, self.unix_ms
         )
         self.storage_updates = StorageUpdates(self.storage, self.members, self.queues, self.unix_ms)
+        self.preemption_holds = PreemptionHolds()
         self._overdue = OverdueWork(
             self.members, self.registry.pods, self.counters, settings.work_timeout_seconds
         )
@@ -294,9 +296,22 @@ class Machine:
             **self.taint_eviction.table_sizes(),
             "class_costs": len(self.estimates) + sum(len(worker.costs.classes) for worker in self.members),
             "nominations": len(self.settlement.nominations),
+            "preemption_holds": len(self.preemption_holds),
             "event_log_batches": len(self.log),
             "event_log_bytes": self.log.bytes,
         }
+
+    def latest_hold(self, now: float) -> int:
+        """The number of the last hold whose pods are back from the worker that asked; 0: there is none."""
+        holds = self.preemption_holds.going_on(now)
+        if not holds:
+            return 0
+        pods = self.registry.pods
+        phase, template = pods.phase[: pods.size], pods.template[: pods.size]
+        waiting = (phase == Phase.UNSCHEDULABLE) | (phase == Phase.BACKOFF)
+        templates = np.flatnonzero(np.bincount(template[waiting]))
+        classes = set(self.registry.templates.class_id[templates].tolist())
+        return max((number for class_id, number in holds.items() if class_id in classes), default=0)
 
     def check(self) -> None:
         """Raise InvariantViolation if an invariant of the module docstring is broken. For tests."""
@@ -374,6 +389,8 @@ class Machine:
             why = f"no heartbeat for {timeout:g} s"
             out += [m.CloseLink(worker.link, why), *self._workers.lose(worker, now, why)]
         out += self._overdue.tick(now)
+        if classes := self.preemption_holds.ended(now):
+            self.queues.preemption_allowed(frozenset(classes), now, self.unix_ms(now))
         recalls = self.stealing.recalls()
         self.counters["recalled"] += sum(recall.pods for recall in recalls)
         out += recalls

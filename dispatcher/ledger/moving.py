@@ -36,6 +36,7 @@ from hoss.wire.uids import UID_BYTES
 _PERIOD_SECONDS = 0.1
 _SAVE_SECONDS = 0.5  # between two notes of how far a run is
 _FASTEST = 50.0
+_LONGEST_WAIT_SECONDS = 600.0  # of pods for moves, before they preempt
 MOST_MOVES = 10_000  # of a run: it is written to the journal in one step
 NO_UID = bytes(UID_BYTES)  # of a pod that is gone
 _WAITING = (Phase.UNSCHEDULABLE, Phase.BACKOFF)
@@ -109,8 +110,19 @@ class Mover:
             raise InvalidInput("is missing", where="id")
         if refusal := self._seat.report(report.id, self._runtime.now(), paused=report.paused):
             raise InvalidInput(refusal, where="id")
+        wait = report.preemption_wait_seconds
+        if not 0 <= wait <= _LONGEST_WAIT_SECONDS:
+            raise InvalidInput(
+                f"is {wait:g}; 0 to {_LONGEST_WAIT_SECONDS:g} are allowed", where="preemption_wait_seconds"
+            )
         if report.leaving:
             self._seat.leave(report.id)
+        self._runtime.machine.preemption_holds.report(
+            0.0 if report.leaving or self._seat.paused else wait,
+            report.preemption_wait_up_to_priority,
+            report.considered_hold,
+            self._runtime.now(),
+        )
         self._report = pb.RebalanceController()
         self._report.CopyFrom(report)
         self._report.heard_unix_ms = self._runtime.now_ms()
@@ -119,13 +131,14 @@ class Mover:
     def status(self) -> pb.RebalanceStatus:
         """The present run, or the last one of this term; and the controller."""
         controller = None
+        hold = self._runtime.machine.latest_hold(self._runtime.now())
         if self._report is not None:
             controller = pb.RebalanceController()
             controller.CopyFrom(self._report)
             controller.paused = bool(self._seat.paused)
         begun, progress = self._record.begun, self._record.progress
         if begun is None or progress is None:
-            return pb.RebalanceStatus(controller=controller)
+            return pb.RebalanceStatus(controller=controller, preemption_hold=hold)
         counts = progress.counts()
         return pb.RebalanceStatus(
             state=progress.state,
@@ -133,6 +146,7 @@ class Mover:
             purpose=begun.purpose,
             begun_by=begun.controller,
             controller=controller,
+            preemption_hold=hold,
             moved=counts[MoveState.MOVED],
             refused=counts[MoveState.REFUSED],
             waiting=counts[MoveState.WAITING],

@@ -35,6 +35,12 @@ class PreemptionAnswers:
         registry = self._machine.registry
         pods, templates = registry.pods, registry.templates
         nodes = decode(question.nodes, U32, name="preemption.nodes")
+        if self._holds(question):
+            seconds = self._machine.preemption_holds.wait_seconds
+            held = f"waits for moves that may make room, for {seconds:g} s at most"
+            return pb.DispatcherMessage(
+                preemption=pb.PreemptionAnswer(id=question.id, nodes_seen=len(nodes), held=held)
+            )
         rows, nodes_seen = victim_candidates(
             registry, nodes, question.priority, question.limit, assigned=self._of_cluster
         )
@@ -59,6 +65,18 @@ class PreemptionAnswers:
             seen=[pb.CommitRef(shard=shard, seq=seq) for shard, seq in self._high_watermarks.items()],
         )
         return pb.DispatcherMessage(preemption=answer)
+
+    def _holds(self, question: pb.PreemptionQuestion) -> bool:
+        """Whether the pods that need room wait for moves first. Raises ColumnError."""
+        if not question.uid:
+            return False
+        registry, now = self._machine.registry, self._runtime.now()
+        row = int(registry.directory.rows_of_uids(decode_uids(question.uid))[0])
+        if row == NONE_U32:
+            return False  # deleted meanwhile
+        class_id = int(registry.templates.class_id[registry.pods.template[row]])
+        holds = self._machine.preemption_holds
+        return holds.holds(class_id, question.priority, now, self._machine.unix_ms(now))
 
     def _budgets(self, worker: str, class_ids: list[int]) -> list[DisruptionBudget]:
         """All budgets. Of those that cover pods of these classes, the worker may use what it can reserve."""

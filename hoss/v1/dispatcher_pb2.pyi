@@ -1003,7 +1003,7 @@ class WorkerView(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., shard: _Optional[int] = ..., seq: _Optional[int] = ..., digest: _Optional[int] = ..., idle: bool = ...) -> None: ...
 
 class RebalanceController(_message.Message):
-    __slots__ = ("id", "text", "paused", "moves_last_hour", "moves_per_hour", "moves_last_day", "goals", "heard_unix_ms", "leaving")
+    __slots__ = ("id", "text", "paused", "moves_last_hour", "moves_per_hour", "moves_last_day", "goals", "heard_unix_ms", "leaving", "preemption_wait_seconds", "preemption_wait_up_to_priority", "considered_hold")
     ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
@@ -1013,6 +1013,9 @@ class RebalanceController(_message.Message):
     GOALS_FIELD_NUMBER: _ClassVar[int]
     HEARD_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTION_WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTION_WAIT_UP_TO_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CONSIDERED_HOLD_FIELD_NUMBER: _ClassVar[int]
     id: str
     text: str
     paused: bool
@@ -1022,7 +1025,10 @@ class RebalanceController(_message.Message):
     goals: _containers.RepeatedScalarFieldContainer[str]
     heard_unix_ms: int
     leaving: bool
-    def __init__(self, id: _Optional[str] = ..., text: _Optional[str] = ..., paused: bool = ..., moves_last_hour: _Optional[int] = ..., moves_per_hour: _Optional[int] = ..., moves_last_day: _Optional[int] = ..., goals: _Optional[_Iterable[str]] = ..., heard_unix_ms: _Optional[int] = ..., leaving: bool = ...) -> None: ...
+    preemption_wait_seconds: float
+    preemption_wait_up_to_priority: int
+    considered_hold: int
+    def __init__(self, id: _Optional[str] = ..., text: _Optional[str] = ..., paused: bool = ..., moves_last_hour: _Optional[int] = ..., moves_per_hour: _Optional[int] = ..., moves_last_day: _Optional[int] = ..., goals: _Optional[_Iterable[str]] = ..., heard_unix_ms: _Optional[int] = ..., leaving: bool = ..., preemption_wait_seconds: _Optional[float] = ..., preemption_wait_up_to_priority: _Optional[int] = ..., considered_hold: _Optional[int] = ...) -> None: ...
 
 class RebalanceMove(_message.Message):
     __slots__ = ("pod", "source", "target")
@@ -1074,7 +1080,7 @@ class MoveStatus(_message.Message):
     def __init__(self, pod: _Optional[str] = ..., source: _Optional[str] = ..., target: _Optional[str] = ..., state: _Optional[str] = ..., text: _Optional[str] = ..., successor: _Optional[str] = ...) -> None: ...
 
 class RebalanceStatus(_message.Message):
-    __slots__ = ("state", "reason", "purpose", "moved", "refused", "waiting", "moves", "begun_by", "controller", "evicted")
+    __slots__ = ("state", "reason", "purpose", "moved", "refused", "waiting", "moves", "begun_by", "controller", "evicted", "preemption_hold")
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -1085,6 +1091,7 @@ class RebalanceStatus(_message.Message):
     BEGUN_BY_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTION_HOLD_FIELD_NUMBER: _ClassVar[int]
     state: str
     reason: str
     purpose: str
@@ -1095,4 +1102,5 @@ class RebalanceStatus(_message.Message):
     begun_by: str
     controller: RebalanceController
     evicted: int
-    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., moved: _Optional[int] = ..., refused: _Optional[int] = ..., waiting: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[MoveStatus, _Mapping]]] = ..., begun_by: _Optional[str] = ..., controller: _Optional[_Union[RebalanceController, _Mapping]] = ..., evicted: _Optional[int] = ...) -> None: ...
+    preemption_hold: int
+    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., moved: _Optional[int] = ..., refused: _Optional[int] = ..., waiting: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[MoveStatus, _Mapping]]] = ..., begun_by: _Optional[str] = ..., controller: _Optional[_Union[RebalanceController, _Mapping]] = ..., evicted: _Optional[int] = ..., preemption_hold: _Optional[int] = ...) -> None: ...

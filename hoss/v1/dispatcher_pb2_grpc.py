@@ -360,8 +360,8 @@ class DispatcherServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReportRebalancing(self, request, context):
-        """A rebalance controller tells that it is there, every second, and learns whether it is paused. INVALID_ARGUMENT in
-        Kubernetes mode, and for a second controller beside a living one.
+        """A rebalance controller tells that it is there, every second, and learns whether it is paused and whether pods wait
+        for its moves before they preempt. INVALID_ARGUMENT for a second controller beside a living one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

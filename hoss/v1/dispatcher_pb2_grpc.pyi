@@ -109,8 +109,8 @@ class DispatcherStub:
     run is under way, and for a controller that is paused.
     """
     ReportRebalancing: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceController, _dispatcher_pb2.RebalanceStatus]
-    """A rebalance controller tells that it is there, every second, and learns whether it is paused. INVALID_ARGUMENT in
-    Kubernetes mode, and for a second controller beside a living one.
+    """A rebalance controller tells that it is there, every second, and learns whether it is paused and whether pods wait
+    for its moves before they preempt. INVALID_ARGUMENT for a second controller beside a living one.
     """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]
     """The dispatcher's state: pods by phase, counters, and every problem as a sentence. A client that is limited to a
@@ -200,8 +200,8 @@ class DispatcherAsyncStub(DispatcherStub):
     run is under way, and for a controller that is paused.
     """
     ReportRebalancing: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.RebalanceController, _dispatcher_pb2.RebalanceStatus]  # type: ignore[assignment]
-    """A rebalance controller tells that it is there, every second, and learns whether it is paused. INVALID_ARGUMENT in
-    Kubernetes mode, and for a second controller beside a living one.
+    """A rebalance controller tells that it is there, every second, and learns whether it is paused and whether pods wait
+    for its moves before they preempt. INVALID_ARGUMENT for a second controller beside a living one.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.StatusRequest, _dispatcher_pb2.DispatcherStatus]  # type: ignore[assignment]
     """The dispatcher's state: pods by phase, counters, and every problem as a sentence. A client that is limited to a
@@ -432,8 +432,8 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         request: _dispatcher_pb2.RebalanceController,
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.RebalanceStatus, _abc.Awaitable[_dispatcher_pb2.RebalanceStatus]]:
-        """A rebalance controller tells that it is there, every second, and learns whether it is paused. INVALID_ARGUMENT in
-        Kubernetes mode, and for a second controller beside a living one.
+        """A rebalance controller tells that it is there, every second, and learns whether it is paused and whether pods wait
+        for its moves before they preempt. INVALID_ARGUMENT for a second controller beside a living one.
         """
 
     @_abc_1.abstractmethod

@@ -279,19 +279,21 @@ class Recall(_message.Message):
     def __init__(self, batch_ids: _Optional[_Iterable[int]] = ..., pods: _Optional[int] = ...) -> None: ...
 
 class PreemptionQuestion(_message.Message):
-    __slots__ = ("id", "priority", "nodes", "limit")
+    __slots__ = ("id", "priority", "nodes", "limit", "uid")
     ID_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
     id: int
     priority: int
     nodes: bytes
     limit: int
-    def __init__(self, id: _Optional[int] = ..., priority: _Optional[int] = ..., nodes: _Optional[bytes] = ..., limit: _Optional[int] = ...) -> None: ...
+    uid: bytes
+    def __init__(self, id: _Optional[int] = ..., priority: _Optional[int] = ..., nodes: _Optional[bytes] = ..., limit: _Optional[int] = ..., uid: _Optional[bytes] = ...) -> None: ...
 
 class PreemptionAnswer(_message.Message):
-    __slots__ = ("id", "nodes_seen", "uids", "nodes", "classes", "since_ms", "grace_ms", "class_specs", "budgets", "seen")
+    __slots__ = ("id", "nodes_seen", "uids", "nodes", "classes", "since_ms", "grace_ms", "class_specs", "budgets", "seen", "held")
     ID_FIELD_NUMBER: _ClassVar[int]
     NODES_SEEN_FIELD_NUMBER: _ClassVar[int]
     UIDS_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +304,7 @@ class PreemptionAnswer(_message.Message):
     CLASS_SPECS_FIELD_NUMBER: _ClassVar[int]
     BUDGETS_FIELD_NUMBER: _ClassVar[int]
     SEEN_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     id: int
     nodes_seen: int
     uids: bytes
@@ -312,7 +315,8 @@ class PreemptionAnswer(_message.Message):
     class_specs: _containers.RepeatedScalarFieldContainer[bytes]
     budgets: _containers.RepeatedCompositeFieldContainer[Budget]
     seen: _containers.RepeatedCompositeFieldContainer[CommitRef]
-    def __init__(self, id: _Optional[int] = ..., nodes_seen: _Optional[int] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., classes: _Optional[bytes] = ..., since_ms: _Optional[bytes] = ..., grace_ms: _Optional[bytes] = ..., class_specs: _Optional[_Iterable[bytes]] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ...) -> None: ...
+    held: str
+    def __init__(self, id: _Optional[int] = ..., nodes_seen: _Optional[int] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., classes: _Optional[bytes] = ..., since_ms: _Optional[bytes] = ..., grace_ms: _Optional[bytes] = ..., class_specs: _Optional[_Iterable[bytes]] = ..., budgets: _Optional[_Iterable[_Union[Budget, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ..., held: _Optional[str] = ...) -> None: ...
 
 class Budget(_message.Message):
     __slots__ = ("namespace", "selector", "allowed")

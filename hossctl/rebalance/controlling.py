@@ -10,7 +10,7 @@ In Kubernetes mode a moved pod is another one with another name: its successor. 
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -40,6 +40,11 @@ from scheduler_worker.core.rebalance.plan_state import PlanState
 
 _SERVICE = "rebalance"
 _REPORT_SECONDS = 1.0
+
+# From one look for pods that wait before they preempt to the next: each reads all pods.
+_HELD_PODS_SECONDS = 5.0
+# After moves for them: workers' views follow, and the pods get the room, before they may preempt.
+_SETTLING_SECONDS = 3.0
 _HOUR, _DAY = 3600.0, 86_400.0
 _RUNNING, _PAUSED = "Running", "Paused"
 
@@ -68,6 +73,9 @@ class ControllerProcess:
         self._id = identity
         self._text = "has not looked at the cluster yet"
         self._paused = False
+        self._may_move = False  # as it was when it last looked at the clock and the dispatcher's run
+        self._considered = 0  # the last pods that wait before they preempt, and for which it looked for moves
+        self._considered_at = float("-inf")
         self._controller = RebalanceController(policy, now=self._now())
         self._measured = MeasuredRoom()
 
@@ -120,6 +128,9 @@ class ControllerProcess:
         now = self._now()
         why = self._waits(status, now)
         self._text = why or self._text
+        self._may_move = not why
+        if not why and self._policy.beforePreemption is not None:
+            await self._look_before_preemption(status.preemption_hold, now)
         if not self._controller.due(now):
             return
         self._controller.begin_pass(now)
@@ -131,6 +142,19 @@ class ControllerProcess:
         if chosen is not None:
             await self._carry_out(chosen, gathered)
 
+    async def _look_before_preemption(self, hold: int, now: datetime) -> None:
+        """Make room for pods that wait for moves before they preempt, up to this hold. Then they may preempt, if
+        they still have to."""
+        if hold <= self._considered or now.timestamp() < self._considered_at + _HELD_PODS_SECONDS:
+            return
+        self._considered_at = now.timestamp()
+        gathered = await gather(self._clients)
+        chosen = await asyncio.to_thread(self._look, gathered, now, (RebalanceGoal.FIT_PENDING,))
+        if chosen is not None:
+            await self._carry_out(chosen, gathered)
+            await asyncio.sleep(_SETTLING_SECONDS)
+        self._considered = hold
+
     def _waits(self, status: pb.RebalanceStatus, now: datetime) -> str:
         """Why nothing is moved now; empty: it may be."""
         if self._paused:
@@ -141,11 +165,15 @@ class ControllerProcess:
             return "waits: moves that a person began are paused; resume or undo them"
         return self._controller.waits(now)
 
-    def _look(self, gathered: Gathered, now: datetime) -> Chosen | None:
-        """Find the first goal with moves that are worth it."""
+    def _look(
+        self, gathered: Gathered, now: datetime, only: Container[RebalanceGoal] = tuple(RebalanceGoal)
+    ) -> Chosen | None:
+        """Find the first goal, of these, with moves that are worth it."""
         pods = self._controller.movable(gathered.pods, now)
         why = []
         for entry in self._policy.goals:
+            if entry.goal not in only:
+                continue
             state = PlanState(gathered.snapshot, self._profile, pods, self._controller.limits(now))
             if text := self._controller.stands_off(entry.goal, state, now):
                 why.append(text)
@@ -237,7 +265,12 @@ class ControllerProcess:
             moves_last_day=self._controller.moved_in_last(_DAY, now),
             goals=[entry.goal.value for entry in self._policy.goals],
             leaving=leaving,
+            considered_hold=self._considered,
         )
+        before = self._policy.beforePreemption
+        if before is not None and self._may_move:
+            report.preemption_wait_seconds = before.waitSeconds
+            report.preemption_wait_up_to_priority = before.upToPriority
         status = await self._clients.dispatcher.report_rebalancing(report)
         self._paused = status.controller.paused
         return status

@@ -121,7 +121,8 @@ def new_nodes_sentence(document: Document) -> str:
         for entry in document["resources"]
     ]
     return (
-        f"{used} of {document['nodes']} like {document['like']} get pods, {document['pods']} in all;"
+        f"{used} of {document['nodes']} like {document['like']} {'gets' if used == 1 else 'get'} pods,"
+        f" {document['pods']} in all;"
         f" requested of these nodes: {', '.join(shares)}"
     )
 

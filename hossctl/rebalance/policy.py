@@ -152,6 +152,18 @@ class NamespacesDocument(Document):
         return namespace not in self.exclude and (not self.include or namespace in self.include)
 
 
+class BeforePreemptionDocument(Document):
+    """Moves before preemption: pods that fit nowhere, and could evict less urgent ones, wait for moves that
+    make room."""
+
+    # For how long they wait, at most. They preempt sooner if no moves are found, or once these are made.
+    waitSeconds: float = Field(default=30.0, gt=0, le=600, allow_inf_nan=False)  # noqa: N815
+
+    # Pods of a higher priority do not wait. Left out: those of the classes system-cluster-critical and
+    # system-node-critical do not.
+    upToPriority: int = Field(default=1_000_000_000, ge=-(2**31), lt=2**31)  # noqa: N815
+
+
 class RebalancePolicy(Document):
     """What the rebalance controller does by itself."""
 
@@ -170,6 +182,9 @@ class RebalancePolicy(Document):
 
     # Whose pods may be moved.
     namespaces: NamespacesDocument = NamespacesDocument()
+
+    # Moves before preemption; goals have fit-pending then. Left out: pods preempt at once.
+    beforePreemption: BeforePreemptionDocument | None = None  # noqa: N815
 
     # For quiet-nodes: an absolute path of a file with what pods use, as metrics.k8s.io has it; it is read at
     # each look. Whoever measures writes it anew.
@@ -223,6 +238,10 @@ class RebalancePolicy(Document):
                 )
         if RebalanceGoal.QUIET_NODES in names and self.usageFile is None:
             raise ValueError("goals: quiet-nodes needs to know what pods use; give usageFile")
+        if self.beforePreemption is not None and RebalanceGoal.FIT_PENDING not in names:
+            raise ValueError(
+                "beforePreemption: pods would wait for moves that no goal makes; add the goal fit-pending"
+            )
         for entry in self.goals:
             self._check_reachable(entry)
         return self

@@ -15,7 +15,8 @@ The document (camel case):
     impossible[]          subject, why: what the plan found no moves for; [] where no plan was made
     byController          whether the rebalance controller began it
     controller            null, or text (what it does or waits for), paused, goals, movesLastHour,
-                          movesPerHour, movesLastDay, ended, silentSeconds (since its last report)
+                          movesPerHour, movesLastDay, ended, silentSeconds (since its last report),
+                          preemptionWaitSeconds (how long pods wait for its moves before they preempt; 0: not)
 """
 
 import asyncio
@@ -147,6 +148,7 @@ def _controller_document(controller: pb.RebalanceController, now: float) -> Docu
         "movesPerHour": controller.moves_per_hour,
         "movesLastDay": controller.moves_last_day,
         "ended": controller.leaving,
+        "preemptionWaitSeconds": controller.preemption_wait_seconds,
         "silentSeconds": max(0, round(now - controller.heard_unix_ms / 1000)),
     }
 
@@ -184,6 +186,9 @@ def controller_lines(controller: Document) -> list[tuple[str, object]]:
         ("goals", ", ".join(controller["goals"]) or "none: it measures"),
         ("moves", f"{budget}; {controller['movesLastDay']} in 24 hours"),
     ]
+    if controller["preemptionWaitSeconds"]:
+        wait = f"pods wait up to {controller['preemptionWaitSeconds']:g} s for moves"
+        lines.append(("before preemption", wait))
     if not controller["ended"] and controller["silentSeconds"] > _SILENT_SECONDS:
         lines.append(("silent", f"for {controller['silentSeconds']} seconds; is its process there?"))
     return lines

@@ -86,6 +86,10 @@ _PHRASES = {
         ),
         "ClusterChange": ("queued again: a change may help it", "queued again after a change"),
         "PolicyChange": ("queued again: another policy is in force", "queued again under another policy"),
+        "PreemptionAllowed": (
+            "queued again: it has waited for moves, and may preempt now",
+            "queued again after they waited for moves",
+        ),
         "PodUpdate": ("queued again: the pod was changed", "queued again because they were changed"),
         "Returned": ("given back by {worker} before its turn; queued again", "given back untried"),
         "WorkerLost": (

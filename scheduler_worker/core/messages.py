@@ -135,6 +135,7 @@ class PreemptionQuestion:
     priority: int
     nodes: NDArray[np.uint32]
     limit: int
+    uid: bytes  # of one of the pods that need room
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,3 +152,4 @@ class PreemptionAnswer:
     specs: tuple[PodSpec, ...]
     budgets: tuple[DisruptionBudget, ...]
     seen: Mapping[int, int]
+    held: str = ""  # why the pods preempt nobody yet; empty: they may

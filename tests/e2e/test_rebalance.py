@@ -81,7 +81,7 @@ def test_more_nodes_would_take_the_waiting_pod_without_a_move(platform):
     assert (plan["moves"], [at["waiting"] for at in plan["placements"]]) == ([], ["default/big"])
     assert [node["name"] for node in plan["newNodes"]["used"]] == ["n0-new-1"]
     said = platform("rebalance", "plan", "--add-nodes", "2", "--like", "n0").stdout
-    assert "1 of 2 like n0 get pods, 1 in all; requested of these nodes: cpu 60%, memory 10%" in said
+    assert "1 of 2 like n0 gets pods, 1 in all; requested of these nodes: cpu 60%, memory 10%" in said
     assert "--like: is missing" in platform("rebalance", "plan", "--add-nodes", "2", code=2).stderr
     assert "--add-nodes" in platform("rebalance", "plan", "--like", "n0", code=2).stderr
 

@@ -31,6 +31,24 @@ goals: [{goal: spread}]
 passSeconds: 1
 budget: {movesPerHour: 1, movesPerPass: 1}
 """
+# After a pass at its start this controller plans for pods that wait before they preempt, and for nothing else.
+# It is what ends their wait: ten minutes are longer than the test may last.
+BEFORE_PREEMPTION = """\
+apiVersion: hoss.dev/v1alpha1
+kind: RebalancePolicy
+goals: [{goal: fit-pending}]
+passSeconds: 86400
+restSeconds: 0
+beforePreemption: {waitSeconds: 600}
+"""
+URGENT = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  priority: 10
+  containers: [{{name: c, image: i, resources: {{requests: {{cpu: {cpu}}}}}}}]
+"""
 PLATFORM = """\
 apiVersion: hoss.dev/v1alpha1
 kind: Platform
@@ -110,3 +128,24 @@ def test_a_controller_that_is_started_anew_counts_the_moves_of_the_one_before(pl
     assert "rebalance-controller" in platform.processes()
     assert told(platform)["movesLastHour"] == 1
     assert platform("apply", "-f", str(document)).stderr.startswith("nothing changes")
+
+
+def test_pods_are_moved_before_any_is_preempted_and_preempted_where_no_move_helps(platform, files):
+    """In order, on one platform. n0 has three pods of two cpu, and n1 has one."""
+    (files / "policy.yaml").write_text(BEFORE_PREEMPTION)
+    platform("apply", "-f", str(files / "platform.yaml"))
+    wait_until(lambda: told(platform)["preemptionWaitSeconds"] == 600, "the controller to want it")
+
+    def submit(name, cpu):
+        (files / "urgent.yaml").write_text(URGENT.format(name=name, cpu=cpu))
+        platform("submit", "-f", str(files / "urgent.yaml"))
+        return wait_until(lambda: platform.json("get", "pod", name).get("node"), f"pod {name} to be bound")
+
+    assert submit("first", 9) == "n1"
+    wait_until(lambda: platform.json("rebalance", "status")["state"] == "Done", "the end of the run")
+    run = platform.json("rebalance", "status")
+    assert (run["purpose"], run["moved"], run["moves"][0]["from"]) == ("policy: fit-pending", 1, "n1")
+    assert nodes_of_pods(platform) == ["n0"] * 4 + ["n1"]
+    assert submit("second", 5) == "n0"
+    assert len(platform.json("get", "pods", "--waiting")["items"]) == 2
+    platform("audit")

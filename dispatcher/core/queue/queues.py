@@ -31,6 +31,7 @@ from dispatcher.core.queue.waiting import (
 POD_ADD = "PodAdd"
 CLUSTER_CHANGE = "ClusterChange"
 POD_UPDATE = "PodUpdate"
+PREEMPTION_ALLOWED = "PreemptionAllowed"
 GANG_UPDATE = "GangUpdate"
 
 # kube-scheduler's plugin that makes the pods of a gang wait for each other
@@ -60,8 +61,8 @@ class Queues:
         self._history = ChangeHistory()
         self._woke_at = float("-inf")
         self._waking: tuple[Changes, Waking] | None = None  # changes for which pods are still to be woken
-        # Classes of which pods are routed differently and are still to be queued.
-        self._rerouting: tuple[frozenset[int], Waking] | None = None
+        # Classes of which pods are still to be queued, and why: they are routed differently, or may preempt.
+        self._waking_classes: tuple[frozenset[int], str, Waking] | None = None
         self._gangs_to_check: dict[int, Gang] = {}  # by number: changed since the last tick
         self.incoming: Counter[tuple[str, str]] = Counter()  # pods by queue and event, for metrics
 
@@ -293,7 +294,7 @@ class Queues:
         return self._unschedulable.times(row) if due is None else (due, due)
 
     def tick(self, now: float, now_ms: int) -> None:
-        self._process_rerouting(now, now_ms)
+        self._process_waking_classes(now, now_ms)
         self._process_changes(now, now_ms)
         phase = self._registry.pods.phase
         due = self._backoff.take_due(now, phase, most_pods=_WOKEN_AT_ONCE)
@@ -343,14 +344,21 @@ class Queues:
         due = self._backoff.take_due(now, self._registry.pods.phase, most_pods=_WOKEN_AT_ONCE)
         self._requeue_all(due, now, now_ms, event="PolicyChange")
         classes = frozenset(self._registry.templates.class_id[: len(moved)][moved].tolist())
-        earlier = frozenset[int]() if self._rerouting is None else self._rerouting[0]
-        self._rerouting = classes | earlier, self._unschedulable.waking()
-        self._process_rerouting(now, now_ms)
+        self._wake_classes(classes, now, now_ms, event="PolicyChange")
 
-    def _process_rerouting(self, now: float, now_ms: int) -> None:
-        if self._rerouting is None:
+    def preemption_allowed(self, classes: frozenset[int], now: float, now_ms: int) -> None:
+        """Queue unschedulable pods of these classes, as many at once as a tick may."""
+        self._wake_classes(classes, now, now_ms, event=PREEMPTION_ALLOWED)
+
+    def _wake_classes(self, classes: frozenset[int], now: float, now_ms: int, *, event: str) -> None:
+        earlier = frozenset[int]() if self._waking_classes is None else self._waking_classes[0]
+        self._waking_classes = classes | earlier, event, self._unschedulable.waking()
+        self._process_waking_classes(now, now_ms)
+
+    def _process_waking_classes(self, now: float, now_ms: int) -> None:
+        if self._waking_classes is None:
             return
-        classes, waking = self._rerouting
+        classes, event, waking = self._waking_classes
         woken = self._unschedulable.wake(
             waking,
             lambda group: group.class_id in classes,
@@ -360,9 +368,9 @@ class Queues:
             most_groups=_LOOKED_AT_AT_ONCE,
         )
         if not waking.groups:
-            self._rerouting = None
+            self._waking_classes = None
         pods = [*woken.ready, *(rows for _, rows in woken.later)]  # they need not wait for their backoff
-        self._requeue_all(pods, now, now_ms, event="PolicyChange")
+        self._requeue_all(pods, now, now_ms, event=event)
 
     def _reroute(self) -> None:
         for gang in self._registry.gangs.every_incomplete():

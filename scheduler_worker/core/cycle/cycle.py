@@ -223,6 +223,11 @@ class Cycle:
         pending = self._preemption.take(answer)
         if pending is None:
             return
+        if answer.held:
+            why_not = pending.why_not
+            held = Diagnosis(f"{why_not.text} preemption: {answer.held}", why_not.refused_by)
+            self._refuse(pending.run, held, pending.seqs)
+            return
         run = pending.run = self._current(pending.run)
         if self._proposals and depends_on_pods(run.pod_class.spec):
             self._backlog.add([run])

@@ -202,9 +202,12 @@ class PreemptionEvaluator:
         share = max(_LEAST_NODES, len(pending.nodes) * _SHARE_OF_NODES // 100)
         limit = share if by_amounts else _NODES_ONE_BY_ONE
         self._pending[self._next_id] = pending
-        priority = pending.run.pod_class.priority
+        run = pending.run
+        uid = run.work.uids[run.rows[0]].tobytes()
         self._questions.append(
-            PreemptionQuestion(self._next_id, priority, pending.nodes.astype(np.uint32), limit)
+            PreemptionQuestion(
+                self._next_id, run.pod_class.priority, pending.nodes.astype(np.uint32), limit, uid
+            )
         )
         self._next_id += 1
 

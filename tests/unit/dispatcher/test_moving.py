@@ -97,6 +97,34 @@ async def test_a_pause_that_the_controller_has_not_heard_of_outlives_the_dispatc
     assert not (await third.hear(report(paused=True))).controller.paused
 
 
+def waiting(**fields):
+    return pb.RebalanceController(
+        id="c", preemption_wait_seconds=30, preemption_wait_up_to_priority=5, **fields
+    )
+
+
+async def test_pods_wait_for_moves_before_they_preempt_while_the_controller_wants_it_and_is_not_paused(mover):
+    holds = mover._runtime.machine.preemption_holds
+    await mover.hear(report())
+    assert holds.wait_seconds == 0
+    await mover.hear(waiting())
+    assert (holds.wait_seconds, holds.up_to_priority) == (30, 5)
+    await mover.serve(pb.RebalanceRequest(action=pb.REBALANCE_PAUSE))
+    await mover.hear(waiting())
+    assert holds.wait_seconds == 0
+    await mover.serve(pb.RebalanceRequest(action=pb.REBALANCE_RESUME))
+    await mover.hear(waiting())
+    assert holds.wait_seconds == 30
+    await mover.hear(waiting(leaving=True))
+    assert holds.wait_seconds == 0
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 601.0, float("nan"), float("inf")])
+async def test_a_wait_before_preemption_without_a_sensible_bound_is_refused(mover, seconds):
+    with pytest.raises(InvalidInput, match="0 to 600 are allowed"):
+        await mover.hear(pb.RebalanceController(id="c", preemption_wait_seconds=seconds))
+
+
 class Away(MemoryJournal):
     """Takes no pause until it is back."""
 

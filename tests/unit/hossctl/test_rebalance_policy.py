@@ -55,6 +55,14 @@ def test_the_example_can_be_used():
         ("timeZone: Mars/Olympus", "is no time zone"),
         ("namespaces: {include: [a, b], exclude: [b]}", "both included and excluded: b"),
         ("goals: [{goal: tidy}]", "goals[0].goal"),
+        (
+            "goals: [{goal: spread}]\nbeforePreemption: {}",
+            "pods would wait for moves that no goal makes; add the goal fit-pending",
+        ),
+        (
+            "goals: [{goal: fit-pending}]\nbeforePreemption: {waitSeconds: 0}",
+            "beforePreemption.waitSeconds",
+        ),
         ("unknown: 1", "unknown"),
     ],
 )

@@ -260,6 +260,21 @@ def test_where_the_nodes_seen_do_not_help_the_others_are_asked_about(full, make_
     assert "2 No preemption victims found" in answered.reason_texts[0]
 
 
+def test_a_question_names_one_of_the_pods_and_who_waits_for_moves_first_is_refused_with_these_words(
+    full, make_pod
+):
+    submit(full, make_pod(cpu=2000, priority=10), count=2)
+    (question,) = full.scheduler.take_questions()
+    assert question.uid == numbered_uids(b"urgent pods.", 0, 1)[0].tobytes()
+    held = replace(occupants(question, make_pod(), nodes=()), held="waits for moves")
+    full.scheduler.preempt(held, 0.0)
+    (answered,) = full.scheduler.take_outcomes()
+    assert answered.codes.tolist() == [Outcome.UNSCHEDULABLE] * 2
+    assert answered.reason_texts[0].endswith("2 Insufficient cpu. preemption: waits for moves")
+    assert full.scheduler.take_proposals(0.0) == []
+    assert full.scheduler.idle
+
+
 def test_what_waits_for_an_answer_is_returned_when_the_worker_drains(full, make_pod):
     submit(full, make_pod(cpu=2000, priority=10), count=3)
     (question,) = full.scheduler.take_questions()
