@@ -157,6 +157,16 @@ def test_what_is_busy_for_ever_is_told():
     loop.close()
 
 
+def test_a_task_that_its_killed_process_had_not_begun_is_freed_in_silence(recwarn):
+    loop = SimulationLoop(random.Random(7))
+    process = loop.process("killed")
+    loop.spawn(process, asyncio.sleep(1))
+    loop.kill(process)
+    loop.close()
+    gc.collect()
+    assert [str(told.message) for told in recwarn] == []
+
+
 def test_what_killed_processes_leave_is_freed_at_once_with_what_that_leaves():
     async def cleans_up():
         """As redis-py: it closes its connections at once, by coroutines that nobody runs any more."""

@@ -294,6 +294,10 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         if self._closed:
             return
         self._closed = True
+        with _silent():
+            self._free()
+
+    def _free(self) -> None:
         for process in self._processes:
             self._dead_tasks.extend(process.drop_tasks())
             process.held.clear()
@@ -339,11 +343,19 @@ _INNER_BLOCKS = count(1)
 
 def _collect() -> int:
     """How many objects were freed."""
+    with _silent():
+        return gc.collect()
+
+
+@contextmanager
+def _silent() -> Generator[None, None, None]:
+    """Coroutines that are freed in the body complain to nobody: neither those that cannot clean up nor those
+    that were never awaited."""
     hook, sys.unraisablehook = sys.unraisablehook, _ignore
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that were never awaited
-            return gc.collect()
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
     finally:
         sys.unraisablehook = hook
 
