@@ -386,6 +386,24 @@ def test_the_servers_clock_jumps_and_drifts(world):
     assert faster == 150
 
 
+@pytest.mark.parametrize(
+    ("text", "reply", "wrote"),
+    [
+        ("return redis.call('HGETALL', KEYS[1])", [], False),
+        ("redis.call('TIME') return redis.call('INFO') ~= ''", 1, False),
+        ("return", None, False),
+        ("return redis.call('HSET', KEYS[1], 'f', 'v')", 1, True),
+        ("return redis.call('DEL', KEYS[1])", 0, True),
+        ("redis.call('SET', KEYS[1], 'v') return redis.call('GET', KEYS[1])", b"v", True),
+        ("local found = {} redis.call('LPUSH', KEYS[1], 'v') return {found, false, 2}", [[], None, 2], True),
+    ],
+)
+def test_who_looks_is_told_whether_a_script_wrote(world, text, reply, wrote):
+    client = world.client()
+    assert world.run(client.eval(text, 1, "key")) == reply
+    assert [(told.command, told.key, told.wrote) for _, told in world.seen] == [("EVAL", "key", wrote)]
+
+
 def test_a_deadline_that_a_script_is_given_as_an_argument_is_kept(world):
     client = world.client()
 

@@ -159,35 +159,40 @@ class LedgerComparison:
         self.problems.append(f"the scripts differ from the model: shard {shard}, call {step}: {text}")
 
     def _differences(self, number: int, arbiter: Arbiter) -> Sequence[str]:
+        *hashes, meta, leases, nonces, entries = self._redis.read_all(
+            *(("HGETALL", _key(number, key)) for key in plain.HASHES),
+            ("HGETALL", _key(number, "meta")),
+            ("ZRANGE", _key(number, "leases"), 0, -1, "WITHSCORES"),
+            ("GETRANGE", _key(number, "nonces"), 0, -1),
+            ("XRANGE", _key(number, "feed"), "-", "+"),
+        )
         there: plain.State = {
-            key: plain.read_hash(key, dict(self._redis.read("HGETALL", _key(number, key))))
-            for key in plain.HASHES
+            key: plain.read_hash(key, dict(fields)) for key, fields in zip(plain.HASHES, hashes, strict=True)
         }
-        there["meta"] = plain.read_meta(dict(self._redis.read("HGETALL", _key(number, "meta"))))
-        leases = self._redis.read("ZRANGE", _key(number, "leases"), 0, -1, "WITHSCORES")
+        there["meta"] = plain.read_meta(dict(meta))
         there["leases"] = {int(seq): int(deadline_ms) for seq, deadline_ms in leases}
-        there["nonces"] = plain.read_nonces(self._redis.read("GETRANGE", _key(number, "nonces"), 0, -1))
+        there["nonces"] = plain.read_nonces(nonces)
         found = list(plain.differences(there, plain.of_model(arbiter)))
-        return found + self._feed_differences(number, arbiter)
+        return found + _feed_differences(entries, arbiter)
 
-    def _feed_differences(self, number: int, arbiter: Arbiter) -> list[str]:
-        entries = self._redis.read("XRANGE", _key(number, "feed"), "-", "+")
-        there = {}
-        for entry_id, fields in entries:
-            seq = int(entry_id.split(b"-")[0])
-            pairs = dict(zip(fields[::2], fields[1::2], strict=True))
-            there[seq] = plain.entry_of_feed(feed_entry(seq, pairs))
-        expected = {change.seq: plain.entry_of_model(change) for change in arbiter.feed}
-        kept = sorted(expected)[-max(len(there), min(_FEED_WINDOW, len(expected))) :] if expected else []
-        found = []
-        for seq in sorted({*kept, *there}):
-            one, other = there.get(seq), expected.get(seq)
-            if one is not None and other is not None:
-                cards = {node: used for node, used in other["cards"].items() if node in one["cards"]}
-                other = {**other, "cards": cards}
-            if one != other:
-                found.append(f"feed {seq}: the scripts have {one}, the model {other}")
-        return found
+
+def _feed_differences(entries: Sequence[Any], arbiter: Arbiter) -> list[str]:
+    there = {}
+    for entry_id, fields in entries:
+        seq = int(entry_id.split(b"-")[0])
+        pairs = dict(zip(fields[::2], fields[1::2], strict=True))
+        there[seq] = plain.entry_of_feed(feed_entry(seq, pairs))
+    expected = {change.seq: plain.entry_of_model(change) for change in arbiter.feed}
+    kept = sorted(expected)[-max(len(there), min(_FEED_WINDOW, len(expected))) :] if expected else []
+    found = []
+    for seq in sorted({*kept, *there}):
+        one, other = there.get(seq), expected.get(seq)
+        if one is not None and other is not None:
+            cards = {node: used for node, used in other["cards"].items() if node in one["cards"]}
+            other = {**other, "cards": cards}
+        if one != other:
+            found.append(f"feed {seq}: the scripts have {one}, the model {other}")
+    return found
 
 
 def _key(shard: int, name: str) -> bytes:

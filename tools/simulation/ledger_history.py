@@ -59,14 +59,12 @@ class LedgerHistory:
         self._is_there = is_there
         self._history = history
         self._shards = [_Shard() for _ in range(shards)]
-        self._position = 0
         self._schema: list[str] = []
 
     def look(self, seen: Observation) -> None:
         """Write what the command has changed."""
-        if seen.position == self._position:
+        if not seen.wrote:
             return
-        self._position = seen.position
         found = _SHARD.match(seen.key)
         if found:
             self._look_at(int(found[1]))

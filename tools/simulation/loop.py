@@ -52,7 +52,7 @@ class Process:
     steps: int = 0
     # Called before each step with the number of the step, to kill or freeze at exactly that point.
     before_step: "Callable[[Process], None] | None" = None
-    held: list[asyncio.Handle] = field(default_factory=list)
+    held: "list[_Step]" = field(default_factory=list)
     _tasks: "list[asyncio.Task[Any]]" = field(default_factory=list)  # in the order of their beginning
     _tasks_until_sweep: int = _LEAST_TASKS_TO_SWEEP
 
@@ -84,14 +84,33 @@ def current_process() -> "Process | None":
     return _CURRENT.get()
 
 
+class _Step(asyncio.TimerHandle):
+    """What the loop runs: asyncio's handle without what that keeps for debugging, which costs a simulation a
+    twentieth of its time. `process`: in whose context it runs."""
+
+    __slots__ = ("process",)
+
+    def __init__(
+        self, callback: Any, args: Any, loop: "SimulationLoop", context: Context | None, when: float = 0.0
+    ) -> None:
+        self._callback, self._args, self._loop, self._when = callback, args, loop, when
+        self._context = copy_context() if context is None else context
+        self._cancelled, self._source_traceback, self._repr = False, None, None
+        self.process: Process | None = self._context.get(_CURRENT)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+
 class SimulationLoop(asyncio.AbstractEventLoop):
     """An asyncio event loop for one seed. Close it at the end: what killed processes left is freed then."""
 
     def __init__(self, rng: random.Random, *, most_steps: int = 2_000_000) -> None:
         self._rng = rng
         self._now = 0.0
-        self._ready: list[asyncio.Handle] = []
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._ready: list[_Step] = []
+        self._timers: list[tuple[float, int, _Step]] = []
         self._numbers = 0
         self._running = False
         self._stopping = False
@@ -139,9 +158,9 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         return self._now
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
+        step = _Step(callback, args, self, context)
+        self._ready.append(step)
+        return step
 
     def call_soon_threadsafe(
         self, callback: Any, *args: Any, context: Context | None = None
@@ -156,13 +175,10 @@ class SimulationLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        step = _Step(callback, args, self, context, when)
         self._numbers += 1
-        heapq.heappush(self._timers, (when, self._numbers, handle))
-        return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """asyncio tells so of every cancelled timer. It is dropped when its time comes."""
+        heapq.heappush(self._timers, (when, self._numbers, step))
+        return step
 
     # -- running
 
@@ -205,29 +221,35 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         if not self._ready:
             self._advance()
         ready = self._ready
-        at = self._rng.randrange(len(ready)) if len(ready) > 1 else 0
-        handle = ready[at]
+        at = self._drawn_below(len(ready)) if len(ready) > 1 else 0
+        step = ready[at]
         ready[at] = ready[-1]
         ready.pop()
-        if handle.cancelled():
+        if step._cancelled:
             return
-        process = handle._context.get(_CURRENT)  # type: ignore[attr-defined]
-        if process is not None and not self._may_run(process, handle):
+        if step.process is not None and not self._may_run(step.process, step):
             return
         self.steps += 1
         self._steps_left -= 1
         if self._steps_left < 0:
             raise OutOfSteps(f"the steps are used up at {self._now:.3f} s")
         self._now += _STEP_SECONDS * self._rng.random()
-        handle._run()
+        step._run()
 
-    def _may_run(self, process: Process, handle: asyncio.Handle) -> bool:
+    def _drawn_below(self, bound: int) -> int:
+        """As randrange, in half of the time."""
+        bits = bound.bit_length()
+        while (drawn := self._rng.getrandbits(bits)) >= bound:
+            pass
+        return drawn
+
+    def _may_run(self, process: Process, step: _Step) -> bool:
         if process.alive and not process.frozen and process.before_step is not None:
             process.before_step(process)
         if not process.alive:
             return False
         if process.frozen:
-            process.held.append(handle)
+            process.held.append(step)
             return False
         process.steps += 1
         return True
@@ -243,7 +265,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
 
     def _next_timer_at(self) -> float:
         """When the next timer is due that was not cancelled; never without one."""
-        while self._timers and self._timers[0][2].cancelled():
+        while self._timers and self._timers[0][2]._cancelled:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else math.inf
 

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -33,6 +33,7 @@ from tools.simulation.redis_backend import (
 )
 
 _URL = "redis://simulated:6379/0"
+_SCRIPTS = ("EVALSHA", "EVAL")
 
 
 @dataclass(slots=True)
@@ -63,10 +64,32 @@ class Observation(NamedTuple):
     """One command that was carried out."""
 
     process: str
-    command: str  # its name; of a script, the script's if it is known
-    key: str  # the first
+    words: Command
     reply: Any
     position: int  # of the log of writes, after it
+    wrote: bool = True  # False: it has certainly changed nothing
+    script_names: Mapping[str, str] = {}
+
+    @property
+    def command(self) -> str:
+        """Its name; of a script, the script's if it is known."""
+        name = name_of(self.words)
+        if name in _SCRIPTS:
+            return self.script_names.get(as_bytes(self.words[1]).decode(), name)
+        return name
+
+    @property
+    def key(self) -> str:
+        """The first; "" for none."""
+        words, at = self.words, 1
+        match name_of(words):
+            case "EVALSHA" | "EVAL":
+                at = 3 if int(words[2]) else len(words)
+            case "SCRIPT":
+                at = len(words)
+            case "XREAD":
+                at = [as_bytes(word).upper() for word in words].index(b"STREAMS") + 1
+        return as_bytes(words[at]).decode(errors="replace") if at < len(words) else ""
 
     @property
     def reply_bytes(self) -> int:
@@ -103,6 +126,7 @@ class SimulatedRedis:
         self._links: dict[str, Link] = {}
         self._state: Literal["up", "silent", "refused"] = "up"  # of links to come
         self._sessions: dict[int, _Session] = {}  # by number
+        self._blocked: dict[int, tuple[_Session, Command]] = {}  # by number: what they wait to read
         self._numbers = itertools.count(1)
         # The server's clock: since a moment of the virtual time, and how fast it goes.
         self._clock_offset, self._clock_rate, self._clock_since = 0.0, 1.0, 0.0
@@ -215,6 +239,14 @@ class SimulatedRedis:
         self._sessions[session.number] = session
         return session
 
+    def block(self, session: "_Session", command: Command) -> None:
+        """The connection waits until this command finds something."""
+        self._blocked[session.number] = session, command
+
+    def unblock(self, session: "_Session") -> None:
+        """The connection does not wait any more."""
+        self._blocked.pop(session.number, None)
+
     def forget(self, session: "_Session") -> None:
         """Of this connection nothing is under way any more."""
         self._sessions.pop(session.number, None)
@@ -226,39 +258,28 @@ class SimulatedRedis:
     def carry_out(self, commands: Sequence[Command], process: str) -> list[Any]:
         """Run commands now, and answer blocked readers of what they write."""
         blocked: dict[Command, list[_Session]] = {}
-        for session in self._sessions.values():
-            if session.blocked_in is not None:
-                blocked.setdefault(session.blocked_in, []).append(session)
+        for number in sorted(self._blocked):
+            session, command = self._blocked[number]
+            blocked.setdefault(command, []).append(session)
         try:
             now_us = self.now_us()
             replies, effects, found = self._server.carry_out(commands, now_us, list(blocked))
         except UnsupportedCommand as exc:  # for the caller, who does not expect it
             return [exc for _ in commands]
         for effect in effects:
-            self._tell(process, effect.command, effect.reply)
+            self._tell(process, effect)
             if self.shadow is not None:
                 self.shadow.carried_out(process, effect, now_us)
         # No replies if nothing was written.
         for (command, readers), entries in zip(blocked.items(), found, strict=False):
             for session in readers if entries is not None else ():
-                self._tell(session.process_name, command, entries)
+                self._tell(session.process_name, Effect(command, entries, self.position, wrote=False))
                 session.unblock(entries)
         return replies
 
-    def _tell(self, process: str, command: Command, reply: Any) -> None:
-        if self._observe is None:
-            return
-        name, at = name_of(command), 1
-        match name:
-            case "EVALSHA" | "EVAL":
-                name = self._script_names.get(as_bytes(command[1]).decode(), name)
-                at = 3 if int(command[2]) else len(command)
-            case "SCRIPT":
-                at = len(command)
-            case "XREAD":
-                at = [as_bytes(word).upper() for word in command].index(b"STREAMS") + 1
-        key = as_bytes(command[at]).decode(errors="replace") if at < len(command) else ""
-        self._observe(Observation(process, name, key, reply, self.position))
+    def _tell(self, process: str, done: Effect) -> None:
+        if self._observe is not None:
+            self._observe(Observation(process, *done, self._script_names))
 
     def _reset(self, sessions: "Iterable[_Session]") -> None:
         for session in list(sessions):
@@ -341,7 +362,7 @@ class _Session:
         self._delivered = 0  # of answers: those that the link holds up
         self._closed_by_client = False
         self._over = False  # for the server
-        self.blocked_in: Command | None = None
+        self._is_blocked = False
         self._waits_until: asyncio.TimerHandle | None = None
         # At the client.
         self.replies: deque[Any] = deque()
@@ -366,7 +387,7 @@ class _Session:
         self._serve()
 
     def _serve(self) -> None:
-        while self._arrived and self.link.state != "silent" and self.blocked_in is None and not self._over:
+        while self._arrived and self.link.state != "silent" and not self._is_blocked and not self._over:
             self._arrived -= 1
             self._carry_out(self._requests.popleft())
         if self._is_abandoned() and not self._requests:
@@ -414,7 +435,8 @@ class _Session:
         if reply is not None:
             self._answer([reply])
             return True
-        self.blocked_in = command
+        self._is_blocked = True
+        self._redis.block(self, command)
         if milliseconds := int(words[at + 1]):
             self._waits_until = self._redis.later(milliseconds / 1000, self.unblock, None)
         return True
@@ -426,7 +448,8 @@ class _Session:
         self._redis.later(0.0, self._serve)
 
     def _end_blocking(self) -> None:
-        self.blocked_in = None
+        self._is_blocked = False
+        self._redis.unblock(self)
         if self._waits_until is not None:
             self._waits_until.cancel()
             self._waits_until = None

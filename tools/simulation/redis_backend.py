@@ -18,7 +18,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,10 +34,12 @@ Command = tuple[Word, ...]  # name and arguments
 _DEADLINES = b"simulation:deadlines"  # key -> Unix milliseconds
 
 # The first line of every script, so that the numbers of its lines stay. The last arguments are the run of the
-# server and the time.
+# server and the time. With the script's last line it replies whether the script wrote, and what it replied.
 _PRELUDE = """
+local wrote = false
 local redis = (function(redis, now, run_id)
   local DEADLINES = 'simulation:deadlines'
+  local READS = {READS}
   local function set(run, key, value, ...)
     local given, options, milliseconds, at = {...}, {}, nil, 1
     while at <= #given do
@@ -81,10 +83,12 @@ local redis = (function(redis, now, run_id)
       elseif name == 'INFO' then
         return 'run_id:' .. run_id
       elseif name == 'SET' then
+        wrote = true
         return set(run, ...)
       elseif name == 'DEL' or name == 'UNLINK' then
         local reply = run(name, ...)
         run('ZREM', DEADLINES, ...)
+        wrote = true
         return reply
       elseif name == 'HGETALL' then
         return sorted_pairs(run(name, ...))
@@ -93,13 +97,15 @@ local redis = (function(redis, now, run_id)
         if not reply.err then table.sort(reply) end
         return reply
       end
+      wrote = wrote or not READS[name]
       return run(name, ...)
     end
   end
   return setmetatable({call = behind(redis.call), pcall = behind(redis.pcall)}, {__index = redis})
 end)(redis, tonumber(table.remove(ARGV)), table.remove(ARGV))
+local function script()
 """
-_FIRST_LINE = " ".join(_PRELUDE.split("\n")) + " "
+_LAST_LINE = "\nend\nlocal reply = script()\nreturn {wrote and 1 or 0, reply}"
 
 # Deletes what is over. Returns the next deadline, or "". KEYS: deadlines. ARGV: milliseconds.
 _EXPIRE = """
@@ -143,7 +149,18 @@ _WRITES = frozenset(
         *("ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE"),
     )
 )
+_FIRST_LINE = " ".join(
+    _PRELUDE.replace("{READS}", f"{{{', '.join(f'{name}=true' for name in sorted(_READS))}}}").split("\n")
+)
 _TRANSACTION = frozenset({"MULTI", "EXEC"})
+# What does not go to the server as it is: commands whose replies depend on the time, on chance or on an inner order.
+_PREPARED = frozenset(
+    (
+        *("EVAL", "EVALSHA", "SCRIPT", "TIME", "SET", "DEL", "UNLINK", "HGETALL", "HKEYS", "HVALS"),
+        *("SMEMBERS", "KEYS", "HSCAN", "INFO", "FLUSHALL", "FLUSHDB", "XREAD"),
+    )
+)
+_AS_THEY_ARE = (_READS | _WRITES | _TRANSACTION) - _PREPARED
 # In scripts: what depends on the server's clock, chance or inner order, or moves a key past its deadline; and
 # what the prelude does not see.
 _UNSUPPORTED = re.compile(
@@ -176,6 +193,7 @@ class Effect(NamedTuple):
     command: Command
     reply: Any  # an exception for an error
     position: int  # of the log of writes, after it
+    wrote: bool = True  # False: it has certainly changed nothing
 
 
 class _Prepared(NamedTuple):
@@ -183,14 +201,20 @@ class _Prepared(NamedTuple):
     command: Command
     words: Command  # what the server gets
     ordered: "Callable[[Any], Any] | None" = None  # what becomes of the server's reply
+    is_script: bool = False  # which also replies whether it wrote
     logged: bool = False
     may_expire: bool = False
 
 
 def name_of(command: Command) -> str:
     """The command's name, in capitals."""
-    name = command[0]
-    return (name if isinstance(name, str) else as_bytes(name).decode()).upper()
+    return _in_capitals(command[0])
+
+
+@cache
+def _in_capitals(word: Word) -> str:
+    """There are few commands, each is asked for a thousand times."""
+    return (word if isinstance(word, str) else as_bytes(word).decode()).upper()
 
 
 def _parted(command: Command) -> tuple[str, Command]:
@@ -264,18 +288,23 @@ class DrivenRedis:
         Returns the replies, what each command but MULTI and EXEC did, and the replies to `reads` ([] if
         nothing was written). An error is an exception among the replies."""
         self._expire(now_us)
-        prepared = [self._prepare(command, now_us) for command in commands]
-        writes = any(one.name in _WRITES for one in prepared)
-        followed: list[Command] = list(reads) if writes else []
-        learns = any(one.may_expire for one in prepared) and not self._refusing
+        prepared, writes, may_expire = [], False, False
+        for command in commands:
+            prepared.append(one := self._prepare(command, now_us))
+            writes = writes or one.name in _WRITES
+            may_expire = may_expire or one.may_expire
+        words = [one.words for one in prepared]
+        if writes:
+            words += reads
+        learns = may_expire and not self._refusing
         if learns:  # in the same exchange
-            followed.append(self._expire_command(now_us))
-        replies = self._exchange([*(one.words for one in prepared), *followed])
+            words.append(self._expire_command(now_us))
+        replies = self._exchange(words)
         found, replies = replies[len(prepared) :], replies[: len(prepared)]
         effects = list(self._settle(prepared, replies))
         if learns:
             self._note_deadline(found.pop())
-        elif any(one.may_expire for one in prepared):
+        elif may_expire:
             self._learn_deadline(now_us)
         return replies, effects, found
 
@@ -285,14 +314,13 @@ class DrivenRedis:
 
     def read_all(self, commands: Sequence[Command], now_us: int) -> list[Any]:
         """The replies to reading commands, of one moment. Raises the first error among them."""
-        for command in commands:
-            if name_of(command) not in _READS:
-                raise UnsupportedCommand(f"{name_of(command)} is no reading command")
-        replies, _, _ = self.carry_out(commands, now_us)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
+        self._expire(now_us)
+        prepared = [self._prepare(command, now_us) for command in commands]
+        for one in prepared:
+            if one.name not in _READS:
+                raise UnsupportedCommand(f"{one.name} is no reading command")
+        replies = self._run([one.words for one in prepared])
+        return [self._effect(one, reply).reply for one, reply in zip(prepared, replies, strict=True)]
 
     def _settle(self, prepared: Sequence[_Prepared], replies: list[Any]) -> Iterator[Effect]:
         """Put replies in order, log what was written, and yield what was done."""
@@ -305,20 +333,37 @@ class DrivenRedis:
                 done = replies[at]
                 if isinstance(done, list) and queued is not None:
                     self._note(*queued)
-                    for position, (inner, reply) in enumerate(zip(queued, done, strict=True)):
-                        done[position] = _in_order(inner, reply)
-                        yield Effect(inner.command, done[position], self.position)
+                    for place, (inner, reply) in enumerate(zip(queued, done, strict=True)):
+                        effect = self._effect(inner, reply)
+                        done[place] = effect.reply
+                        yield effect
                 queued = None
             elif queued is not None:
                 queued.append(one)
             else:
-                replies[at] = _in_order(one, replies[at])
-                self._note(one)
-                yield Effect(one.command, replies[at], self.position)
+                if one.logged:
+                    self._note(one)
+                effect = self._effect(one, replies[at])
+                replies[at] = effect.reply
+                yield effect
+
+    def _effect(self, one: _Prepared, reply: Any) -> Effect:
+        """Of the server's reply, after what it did was logged."""
+        wrote = one.logged
+        if one.is_script and isinstance(reply, list):
+            wrote, reply = reply[0] == 1, reply[1] if len(reply) > 1 else None  # a nil at the end is left out
+        if one.ordered is not None:
+            reply = one.ordered(reply)
+        return Effect(one.command, reply, len(self._log), wrote)
 
     def _prepare(self, command: Command, now_us: int) -> _Prepared:
         name, command = _parted(command)
-        words, ordered, may_expire = command, None, False
+        if name in _AS_THEY_ARE:
+            return _Prepared(name, command, command, logged=name in _WRITES)
+        return self._prepare_otherwise(name, command, now_us)
+
+    def _prepare_otherwise(self, name: str, command: Command, now_us: int) -> _Prepared:
+        words, ordered, may_expire, is_script = command, None, False, False
         match name:
             case "EVALSHA" | "EVAL":
                 return self._prepare_script(command, now_us)
@@ -326,7 +371,7 @@ class DrivenRedis:
                 words = ("ECHO", self._script(command))
             case "TIME" | "SET" | "DEL" | "UNLINK":
                 words = ("EVALSHA", self._plain_digest, 0, *command, self._run_id, now_us)
-                may_expire = not _EXPIRY_OPTIONS.isdisjoint(command[3:])
+                is_script, may_expire = True, not _EXPIRY_OPTIONS.isdisjoint(command[3:])
             case "HGETALL" | "HKEYS" | "HVALS" | "SMEMBERS" | "KEYS":
                 ordered = self._ordered
             case "HSCAN":
@@ -337,9 +382,12 @@ class DrivenRedis:
                 words, self._next_deadline_ms = ("FLUSHDB",), None
             case "XREAD" if {b"BLOCK", b"$"}.intersection(map(as_bytes, command)):
                 raise UnsupportedCommand("XREAD that waits, or with $, depends on when it is carried out")
-            case _ if name not in _READS and name not in _WRITES and name not in _TRANSACTION:
+            case "XREAD":
+                pass
+            case _:
                 raise UnsupportedCommand(f"{name} is not simulated yet")
-        return _Prepared(name, command, words, ordered, logged=name in _WRITES, may_expire=may_expire)
+        logged = name in _WRITES
+        return _Prepared(name, command, words, ordered, is_script, logged=logged, may_expire=may_expire)
 
     # -- scripts
 
@@ -355,7 +403,7 @@ class DrivenRedis:
             return _Prepared(name, command, ("EVAL", _UNKNOWN_SCRIPT, 0))
         may_expire = digest in self._expiring or not _EXPIRY_OPTIONS.isdisjoint(arguments)
         words = ("EVALSHA", behind, *arguments, self._run_id, now_us)
-        return _Prepared(name, command, words, logged=True, may_expire=may_expire)
+        return _Prepared(name, command, words, None, is_script=True, logged=True, may_expire=may_expire)
 
     def _script(self, command: Command) -> str:
         """What SCRIPT LOAD and SCRIPT FLUSH reply."""
@@ -375,7 +423,7 @@ class DrivenRedis:
         if digest not in self._loaded:
             if unsupported := _UNSUPPORTED.search(text):
                 raise UnsupportedCommand(f"{unsupported[0]} in a script is not simulated yet")
-            self._loaded[digest] = self._load(_FIRST_LINE + text)
+            self._loaded[digest] = self._load(_FIRST_LINE + text + _LAST_LINE)
             if _MAY_EXPIRE.search(text):
                 self._expiring.add(digest)
         return digest, self._loaded[digest]
@@ -554,10 +602,6 @@ class DrivenRedis:
                 reader.feed(received)
             replies.append(reply)
         return replies
-
-
-def _in_order(one: _Prepared, reply: Any) -> Any:
-    return reply if one.ordered is None else one.ordered(reply)
 
 
 def _error(text: str) -> Exception:
