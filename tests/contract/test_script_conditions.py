@@ -10,9 +10,11 @@ import pytest
 
 from hoss.model.pod import HostPort
 from hoss.wire.columns import CARD_CLOSED, CARDS, FLAG_SHRUNK, NO_CARD, account_dtype
+from resolver.core.quarantine import QuarantineRequest
 from resolver.ledger import packing
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.reading import SHARD_KEYS
+from resolver.ledger.store import RedisQuarantine
 
 redis_alone = pytest.mark.parametrize("ledger_url", ["server"], indirect=True)
 
@@ -146,6 +148,19 @@ async def test_cards_in_use_outlive_changes_of_their_node(nodes, make_node, make
         assert cards[0] == [*closed, *([0] * max(0, count - 2)), *([NO_CARD] * (16 - max(2, count)))]
         assert upserted.overcommitted == ([0] if count < 2 else [])
     assert 2 not in cards, "it never had any"
+
+
+@redis_alone
+async def test_a_quarantine_that_cannot_be_read_is_over_and_keeps_no_other_from_ending(nodes):
+    quarantine = RedisQuarantine(nodes)
+    for node in (0, 2):
+        assert await quarantine.take(0, node, QuarantineRequest("test", 0, 1000)) == "taken"
+    key, redis = await stored(nodes, "quarantine")
+    await redis.hset(key, bytes(4), b"short")
+    assert list(await quarantine.quarantined(0)) == [2]
+    assert sorted(await quarantine.end(0)) == [0, 2]
+    accounts, _ = await rows_of(nodes)
+    assert [int(accounts[node]["flags"]) for node in (0, 2)] == [0, 0]
 
 
 # -- rules
