@@ -503,6 +503,9 @@ class RedisQuarantine:
     async def quarantined(self, shard: int) -> dict[int, QuarantineRecord]:
         found = {}
         for field, record in (await self._ledger.quarantine_records(shard)).items():
+            if len(record) < _TIMES.itemsize:
+                continue  # damaged: it ends at the next look
             since, until = np.frombuffer(record, _TIMES, 1)[0].tolist()
-            found[stored.number(field)] = QuarantineRecord(record[_TIMES.itemsize :].decode(), since, until)
+            reason = record[_TIMES.itemsize :].decode(errors="replace")
+            found[stored.number(field)] = QuarantineRecord(reason, since, until)
         return found

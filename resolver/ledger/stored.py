@@ -217,9 +217,9 @@ def read_evictions(packed_evictions: bytes) -> tuple[Eviction, ...]:
 
 
 def read_ports(record: bytes) -> list[PortHold]:
-    """The ports that pods hold on one node."""
+    """The ports that pods hold on one node; without a last one that was cut off, which a repair brings back."""
     width = UID_BYTES + CLAIM_BYTES
     return [
         (record[at : at + UID_BYTES], record[at + UID_BYTES : at + width])
-        for at in range(0, len(record), width)
+        for at in range(0, len(record) - width + 1, width)
     ]

@@ -164,6 +164,25 @@ async def test_amounts_that_its_node_never_counted_are_not_given_back(placed):
 
 
 @redis_alone
+@pytest.mark.parametrize("terminate", [False, True])
+async def test_a_victim_with_amounts_that_its_node_never_counted_makes_room_for_what_it_counts(
+    placed, make_proposal, terminate
+):
+    """It stopped every proposal that came with the eviction."""
+    ledger, uids, _ = placed
+    key, redis = await stored(ledger, "reservations")
+    record = await redis.hget(key, uids[1].tobytes())
+    await redis.hset(key, uids[1].tobytes(), record[:-7] + bytes([1] * 16) + record[-7:])
+    preemptor = make_proposal([7, 8], [[0], [2]], cpu=[9600, 100], priorities=[9, 9])
+    victims = {0: (uids[1].tobytes(),)}
+    [decision] = await ledger.commit(0, [replace(preemptor, victims=victims, victims_terminate=terminate)])
+    assert decision.verdicts.tolist() == [Verdict.COMMITTED, Verdict.COMMITTED]
+    assert await requested_cpu(ledger) == [10_000 if terminate else 9900, 400]
+    assert await ledger.release(0, np.concatenate([uids, preemptor.uids])) == (5 if terminate else 4)
+    assert await requested_cpu(ledger) == [0, 0]
+
+
+@redis_alone
 @pytest.mark.parametrize("damage", ["lost", "cut short"])
 async def test_a_pod_is_released_though_the_cards_of_its_node_are_not_known(
     ledger, make_node, make_proposal, damage

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from hoss.model.pod import HostPort
-from hoss.wire.columns import CARD_CLOSED, CARDS, FLAG_SHRUNK, NO_CARD, account_dtype
+from hoss.wire.columns import CARD_CLOSED, CARDS, FLAG_QUARANTINED, FLAG_SHRUNK, NO_CARD, account_dtype
+from resolver.core.quarantine import QuarantineRequest
 from resolver.ledger import packing
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.reading import SHARD_KEYS
+from resolver.ledger.store import RedisQuarantine
+
+HOUR_MS = 3_600_000
 
 redis_alone = pytest.mark.parametrize("ledger_url", ["server"], indirect=True)
 
@@ -146,6 +150,78 @@ async def test_cards_in_use_outlive_changes_of_their_node(nodes, make_node, make
         assert cards[0] == [*closed, *([0] * max(0, count - 2)), *([NO_CARD] * (16 - max(2, count)))]
         assert upserted.overcommitted == ([0] if count < 2 else [])
     assert 2 not in cards, "it never had any"
+
+
+@redis_alone
+async def test_a_quarantine_that_cannot_be_read_is_over_and_keeps_no_other_from_ending(nodes):
+    quarantine = RedisQuarantine(nodes)
+    for node in (0, 2):
+        assert await quarantine.take(0, node, QuarantineRequest("test", 0, 1000)) == "taken"
+    key, redis = await stored(nodes, "quarantine")
+    await redis.hset(key, bytes(4), b"short")
+    assert list(await quarantine.quarantined(0)) == [2]
+    assert sorted(await quarantine.end(0)) == [0, 2]
+    accounts, _ = await rows_of(nodes)
+    assert [int(accounts[node]["flags"]) for node in (0, 2)] == [0, 0]
+
+
+class _ModelQuarantine:
+    """As RedisQuarantine, at the hour 0."""
+
+    def __init__(self, ledger):
+        self._arbiter = ledger.arbiters[0]
+
+    async def take(self, _shard, node, taking):
+        return self._arbiter.quarantine_node(node, taking, 0)
+
+    async def end(self, _shard, node=None):
+        return self._arbiter.end_quarantine(node, 0)
+
+
+def quarantine_of(ledger):
+    return _ModelQuarantine(ledger) if isinstance(ledger, MemoryLedger) else RedisQuarantine(ledger)
+
+
+def taking(*, per_mille=1000, unchanged_since=0, milliseconds=HOUR_MS):
+    return QuarantineRequest("test", milliseconds, per_mille, unchanged_since)
+
+
+async def test_a_node_is_quarantined_once_and_only_as_it_was_seen_and_while_it_is_there(nodes, make_node):
+    quarantine, seen = quarantine_of(nodes), await nodes.seq(0)
+    await nodes.upsert_nodes(0, [make_node("a", cpu=500)])
+    assert await quarantine.take(0, 0, taking(unchanged_since=seen)) == "changed"
+    assert await quarantine.take(0, 2, taking(unchanged_since=seen)) == "taken"
+    assert await quarantine.take(0, 2, taking()) == "already"
+    await close(nodes, "a")
+    assert [await quarantine.take(0, node, taking()) for node in (0, 8)] == ["gone", "gone"]
+    accounts, _ = await rows_of(nodes)
+    assert {node: int(account["flags"]) for node, account in accounts.items()} == {2: FLAG_QUARANTINED}
+
+
+@pytest.mark.parametrize(("per_mille", "most"), [(0, 1), (499, 1), (500, 2), (999, 3)])
+async def test_a_share_of_the_nodes_and_one_in_any_case_may_be_in_quarantine(
+    nodes, make_node, per_mille, most
+):
+    await nodes.upsert_nodes(0, [make_node("c"), make_node("d")])
+    quarantine = quarantine_of(nodes)
+    taken = [await quarantine.take(0, node, taking(per_mille=per_mille)) for node in (0, 2, 4, 6)]
+    assert taken == ["taken"] * most + ["limit"] * (4 - most)
+
+
+async def test_a_quarantine_ends_by_hand_or_when_its_time_is_over_also_where_the_node_is_gone(nodes):
+    quarantine = quarantine_of(nodes)
+    assert await quarantine.take(0, 0, taking()) == "taken"
+    assert await quarantine.take(0, 2, taking(milliseconds=0)) == "taken"
+    before = await nodes.seq(0)
+    assert await quarantine.end(0) == [2]
+    [entry] = await nodes.feed(0, before, 1)
+    assert entry.released == 1, "pods that wait may fit there"
+    assert await quarantine.end(0) == []
+    await close(nodes, "a")
+    before = await nodes.seq(0)
+    assert await quarantine.end(0, 0) == [0]
+    assert await nodes.seq(0) == before
+    assert await quarantine.end(0, 0) == []
 
 
 # -- rules

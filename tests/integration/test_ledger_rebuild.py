@@ -354,6 +354,7 @@ CORRUPTIONS: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
         "no more held",
     ),
     "a group's count": ("group_pods", lambda _: b"5", "5 pods counted, now"),
+    "a port record cut short": ("ports", lambda record: record[:-3], "port 80/TCP is again held"),
     "a whole account": ("accounts", lambda _: b"123", "its account was damaged and is computed anew: 313233"),
     "an account lost": ("accounts", lambda _: None, "its account was damaged and is computed anew: "),
     "cards cut short": (

@@ -8,7 +8,8 @@ local ended, back, accounts = {}, {}, {}
 local quarantined = call('HGETALL', QUARANTINE)
 for i = 1, #quarantined, 2 do
   local node, record = quarantined[i], quarantined[i + 1]
-  if node == args.node or not args.node and unpack_values('<i8', record, 9) <= now_ms then
+  local is_over = #record < 16 or unpack_values('<i8', record, 9) <= now_ms  -- a damaged one is
+  if node == args.node or not args.node and is_over then
     call('HDEL', QUARANTINE, node)
     ended[#ended + 1] = node
     local account = living(node)

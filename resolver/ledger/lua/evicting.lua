@@ -34,14 +34,6 @@ local function evictable_victims(uids, node, priority)
   return records
 end
 
--- Returns a pod's amounts to the account.
-function room.give_amounts(account, record)
-  local resources, amounts = reserved_amounts(record)
-  for r = 1, resources do
-    account[4 + 2 * r] = account[4 + 2 * r] - amounts[r]
-  end
-end
-
 -- The pod with this reservation leaves its group.
 function room.count_left(record, node)
   local group = record:sub(33, 40)
@@ -70,6 +62,7 @@ function room.keep(uid, node, victims, records, flat)
   local account, lacking, kept = accounts[node], {}, {}
   for i = 1, #victims do
     local resources, amounts = reserved_amounts(records[i])
+    resources = math.min(resources, (#account - 6) / 2)  -- what the node never counted is damage
     kept[i] = {resources, amounts}
     for r = 1, resources do
       account[4 + 2 * r] = account[4 + 2 * r] + amounts[r]
@@ -112,7 +105,7 @@ function room.make(node, holders, records, flat, slot)
   local before, before_cards, before_ports = {unpack(account)}, cards[node], ports[node]
   local cards_left, ports_left
   for i = 1, #holders do
-    room.give_amounts(account, records[i])
+    give_amounts(account, records[i])
     local mask, milli = unpack_values('<I2I2', records[i], 5)
     if mask > 0 and cards_of(node) then  -- else the record was damaged
       cards_left = cards_left or {unpack(cards_of(node))}

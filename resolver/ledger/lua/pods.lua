@@ -4,7 +4,7 @@
 local UID_BYTES, CLAIM_BYTES, EVERY_ADDRESS = 16, 12, rep('\0', 8)
 local function read_ports(node)
   local record, held = call('HGET', PORTS, node) or '', {}
-  for at = 1, #record, UID_BYTES + CLAIM_BYTES do
+  for at = 1, #record - UID_BYTES - CLAIM_BYTES + 1, UID_BYTES + CLAIM_BYTES do  -- without what was cut off
     held[#held + 1] = record:sub(at, at + UID_BYTES + CLAIM_BYTES - 1)
   end
   return held

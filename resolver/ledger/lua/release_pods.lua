@@ -103,12 +103,8 @@ local function release_pods(uids, seqs, as_of, unconfirmed, rewritten, over)
         account = stored[node] and read_account(stored[node], resources)  -- false: the node is forgotten
         accounts[node], nodes[#nodes + 1] = account, account and node or nil
       end
-      local amounts = account and listed_amounts(record) or {}
-      for at = 1, #amounts, 2 do
-        local requested = 4 + 2 * amounts[at]
-        if requested < #account - 1 then  -- else the record was damaged: the node never counted that
-          account[requested] = account[requested] - amounts[at + 1]
-        end
+      if account then
+        give_amounts(account, record)
       end
       if account and record:sub(5, 6) ~= '\0\0' then
         local mask, milli = unpack_values('<I2I2', record, 5)

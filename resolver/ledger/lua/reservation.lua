@@ -46,6 +46,17 @@ do
   end
 end
 
+-- Returns a pod's amounts to the account; but for those that its node never counted, because the record was damaged.
+local function give_amounts(account, record)
+  local amounts = listed_amounts(record)
+  for at = 1, #amounts, 2 do
+    local requested = 4 + 2 * amounts[at]
+    if requested < #account - 1 then
+      account[requested] = account[requested] - amounts[at + 1]
+    end
+  end
+end
+
 -- Pods that were evicted and are on their nodes until they have ended. One table, for Lua allows 200 local names.
 local terminating = {}
 do
