@@ -57,7 +57,8 @@ _HANDSHAKE: Mapping[str, str] = {
     ),
     "Socket closed": (
         "it may want TLS and a certificate of its authority: give one with --tls-dir (services), "
-        "HOSS_TLS_DIR or `hoss login`; or it is stopping"
+        "HOSS_TLS_DIR or `hoss login` (it takes none that is self-signed or of another authority); or it is "
+        "stopping"
     ),
 }
 _NOT_THERE = "see that it runs there and that the address is right"

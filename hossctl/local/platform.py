@@ -5,6 +5,7 @@ command that started them was killed."""
 
 import contextlib
 import fcntl
+import os
 import shutil
 import tempfile
 import time
@@ -22,7 +23,14 @@ from hoss.host import THIS_HOST
 from hoss.redis_accounts import DISPATCHER, RESOLVER, RedisAccount, password_in
 from hoss.security.identity import CallerKind, Identity, Role
 from hossctl.local.ports import check_loopback
-from hossctl.local.process import READY_SECONDS, ProcessRecord, ServiceProcess, record_of, stop_all
+from hossctl.local.process import (
+    READY_SECONDS,
+    ProcessRecord,
+    ServiceProcess,
+    private_directory,
+    record_of,
+    stop_all,
+)
 from hossctl.local.redis_server import RedisServer
 
 STATE_FILE = "platform.json"
@@ -165,8 +173,9 @@ def exclusive(directory: Path) -> Iterator[None]:
     """Lock a directory against other `up` and `down` commands. Raises HossError where another holds the lock,
     and where the directory cannot be used."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_file = (directory / "lock").open("w")
+        os.fchmod(lock_file.fileno(), 0o600)  # whoever may read a file may also lock it
     except OSError as exc:
         raise HossError(
             f"the local platform cannot be kept in {directory} ({exc.strerror}); name a directory of yours "
@@ -216,7 +225,7 @@ class Starter:
         """Start everything in the order of dependence, workers at the same time. Raises HossError where a
         part does not serve."""
         check_loopback()
-        (self.directory / "logs").mkdir(parents=True, exist_ok=True)
+        private_directory(self.directory / "logs")
         self._note(replace(self.state, tls_dir=self._tls_dir(OPERATOR)))
         redis_url = self._options.redis_url or self._start_redis()
         self._note(replace(self.state, redis_url=redis_url))
@@ -398,7 +407,7 @@ class Starter:
         arguments += ["--seed", str(seed)]
         document = self._document_of(options.name)
         if options.document:
-            document.parent.mkdir(exist_ok=True)
+            private_directory(document.parent)
             document.write_text(options.document, encoding="utf-8")
             arguments += ["--config", str(document)]
         arguments += [*labels, *options.flags]
@@ -446,6 +455,7 @@ class Starter:
             "unchecked": state.unchecked,
         }
         fresh = _fresh(self.directory)
+        fresh.touch(mode=0o600)
         fresh.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
         fresh.replace(self.directory / STATE_FILE)
 

@@ -78,6 +78,13 @@ def launch_python(module: str, arguments: Sequence[str], log: IO[bytes]) -> Laun
     )
 
 
+def private_directory(path: Path) -> None:
+    """Make a directory whose files only its user reaches, also of one that was there before."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(PermissionError):  # it is another user's, who reads what is in it anyway
+        path.chmod(0o700)
+
+
 class ServiceProcess:
     """A HOSS service as a process. It outlives us if it is not stopped."""
 

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from hoss.errors import ConfigError, LedgerUnavailable
 from hoss.redis_accounts import account_lines
 from hossctl.local.ports import free_ports
+from hossctl.local.process import private_directory
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
@@ -82,7 +83,7 @@ class RedisServer:
         Raises ConfigError where there is no binary or the port is taken, and LedgerUnavailable, with the end
         of the log, when the server does not come up."""
         binary = binary or find_redis_server()
-        directory.mkdir(parents=True, exist_ok=True)
+        private_directory(directory)  # Redis writes its files readable by everybody
         # Another program may take a free port before the server binds it: then another port is tried.
         for _ in range(1 if port else _PORT_ATTEMPTS):
             server = cls._launch(

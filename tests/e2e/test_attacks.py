@@ -475,6 +475,20 @@ async def test_no_secret_of_the_run_is_in_a_log_a_state_file_or_a_process_list(a
     assert [name for name, text in texts.items() for secret in secrets if secret in text] == []
 
 
+def test_another_user_of_this_machine_reads_no_file_of_the_platform(attacked: Attacked) -> None:
+    """Neither the ledger and the journal of Redis, nor logs, with the names of pods and tenants."""
+    closed = {
+        path for path in attacked.directory.rglob("*") if path.is_dir() and not path.stat().st_mode & 0o077
+    }
+    readable = [
+        str(path.relative_to(attacked.directory))
+        for path in attacked.directory.rglob("*")
+        if path.stat().st_mode & 0o077 and not closed & {*path.parents}
+    ]
+    assert {path.name for path in closed} >= {"redis", "logs", platform.SECURITY_DIRECTORY}
+    assert readable == []
+
+
 def test_the_platforms_redis_answers_nobody_without_the_password(attacked: Attacked) -> None:
     address = next(record.address for record in attacked.state.processes if record.name == "redis")
     host, _, port = address.rpartition(":")

@@ -3,6 +3,9 @@ makes, its very commands, and Redis behind its ACL file. tests/e2e/test_compose.
 where there is one."""
 
 import asyncio
+import contextlib
+import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -22,7 +25,11 @@ from waiting import DEADLINE_SECONDS, wait_until
 from hoss.client.access import ClientAccess
 from hoss.client.dispatcher import DispatcherClient
 from hoss.errors import HossError
+from hoss.host import THIS_HOST
 from hoss.redis_accounts import DISPATCHER
+from hoss.security.authority import Authority
+from hoss.security.transport import server_name
+from hossctl.local.deployment import Deployment
 from hossctl.local.ports import free_ports
 from hossctl.local.process import ServiceProcess, stop_all
 from hossctl.local.redis_server import find_redis_server
@@ -74,13 +81,8 @@ class Composed:
         assert done.returncode == 0, done.stderr
 
     def start(self) -> None:
-        _, *arguments = self.command("redis")
         (self.directory / "data").mkdir()
-        place = ["--port", str(self.ports["redis"]), "--dir", str(self.directory / "data")]
-        self._redis = subprocess.Popen(
-            [str(find_redis_server()), *arguments, *place], stdout=subprocess.DEVNULL
-        )
-        wait_until(self._redis_answers, "Redis to answer")
+        self._start_redis()
         for name in ("resolver", "dispatcher"):
             self._start(name)
         module, *arguments = self.command("nodes")
@@ -89,6 +91,30 @@ class Composed:
         assert done.returncode == 0, done.stderr
         self._start("dashboard")
         self._start("worker")
+
+    def restart(self, name: str) -> None:
+        """As an engine does after the end of a container: the same command, with the same volumes. Services
+        are killed; Redis is asked to end, as whoever updates its image does."""
+        if name == "redis":
+            assert self._redis is not None
+            self._redis.terminate()
+            self._redis.wait(DEADLINE_SECONDS)
+            self._start_redis()
+            return
+        (old,) = (service for service in self._services if service.record.name == name)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(old.record.pid, signal.SIGKILL)
+        stop_all([old.record])
+        self._services.remove(old)
+        self._start(name)
+
+    def _start_redis(self) -> None:
+        _, *arguments = self.command("redis")
+        place = ["--port", str(self.ports["redis"]), "--dir", str(self.directory / "data")]
+        self._redis = subprocess.Popen(
+            [str(find_redis_server()), *arguments, *place], stdout=subprocess.DEVNULL
+        )
+        wait_until(self._redis_answers, "Redis to answer")
 
     def healthy(self, name: str, port: int) -> bool:
         """By the service's own health check."""
@@ -189,6 +215,40 @@ def test_the_compose_file_runs_with_tls_and_accounts_and_refuses_strangers(compo
         assert journal.exists("{hoss}:journal:state")
         with pytest.raises(redis.exceptions.NoPermissionError):
             journal.get("{hoss}:epochs")
+
+
+@pytest.mark.thorough
+def test_each_service_of_the_compose_file_starts_again_and_takes_other_certificates(
+    composed, hoss, tmp_path
+) -> None:
+    composed.make_credentials()
+    composed.start()
+    there = {kind: f"127.0.0.1:{composed.ports[kind]}" for kind in ("dispatcher", "resolver")}
+    addresses = ("--dispatcher", there["dispatcher"], "--resolver", there["resolver"])
+    hoss("login", "compose", *addresses, "--tls-dir", str(composed.credentials / "operator"))
+
+    def works(after: str) -> None:
+        path = tmp_path / f"{after}.yaml"
+        path.write_text(JOB.replace("name: j", f"name: {after}"))
+        assert hoss.json("submit", "--wait", "-f", str(path), *addresses[:2])["bound"] == 100
+
+    for name in ("worker", "resolver", "dashboard", "dispatcher", "redis"):
+        composed.restart(name)
+        works(f"after-{name}")
+
+    # Another key and certificate for each, as somebody makes them who fears that the old ones are known.
+    authority = Authority(composed.credentials / "authority")
+    before = authority.known(now=THIS_HOST.utc_now())
+    for folder, identity in Deployment().identities().items():
+        hosts = (server_name("dashboard"),) if folder == "dashboard" else ()
+        authority.issue(identity, now=THIS_HOST.utc_now(), hosts=hosts, into=composed.credentials / folder)
+    works("after-rotation")
+    assert len(before) == len(Deployment().identities())
+    assert len(authority.known(now=THIS_HOST.utc_now())) == 2 * len(before)
+    for name in ("resolver", "dispatcher", "worker"):
+        composed.restart(name)
+    works("after-both")
+    assert hoss.json("audit", *addresses)["verdict"] == "clean"
 
 
 def test_made_again_the_credentials_stay_as_they_are(composed) -> None:
