@@ -222,7 +222,8 @@ async def _next_term_knows(clients: Clients, term: int, pods: int) -> bool:
     return status.term > term and sum(status.pods_by_phase.values()) >= pods
 
 
-def _kill_active(starter: Starter, address: str) -> None:
+def kill_active(starter: Starter, address: str) -> None:
+    """Kill the dispatcher with this address."""
     number = 1 + starter.state.dispatcher.split(",").index(address)
     for record in starter.state.processes:
         if record.name == f"dispatcher-{number}" and (process := record.find()) is not None:
@@ -241,7 +242,7 @@ REBUILD = Loss(
 TAKEOVER = Loss(
     dispatchers=2,
     waiting=True,
-    lose=_kill_active,
+    lose=kill_active,
     serves=_next_term_knows,
     binds=False,
     serving=("the next dispatcher serves", "the kill, lease included"),
