@@ -1,8 +1,8 @@
 """`python -m tools.bench mirror`: what a full cluster costs the dispatcher that mirrors it, and how soon another
 takes over.
 
-HOSS starts with two dispatchers on a stand-in for an API server: it serves lists in pages from memory, sends
-what changes to watches, and takes bindings. So the size of the cluster costs this machine next to nothing
+HOSS starts with two dispatchers and no worker, as the guard alone does, on a stand-in for an API server that
+serves lists in pages and watches in which nothing happens. So the cluster costs this machine next to nothing
 beside HOSS itself; a real API server takes 2 ms of CPU to create a pod. Every pod is on a node and has the
 fields that a real one has, 4 KB as JSON. Then the active dispatcher is killed (-9), and the standby lists
 everything.
@@ -10,11 +10,11 @@ everything.
 The JSON document:
 
     nodes, pods
-    startSeconds         from the first process until a pod that waits for HOSS is bound
-    takeoverSeconds      from the kill until a pod that was created then is bound, lease (1.5 s) included
+    startSeconds         from the first process until every pod is in the ledger
+    takeoverSeconds      from the kill until a dispatcher answers that knows every pod, lease (1.5 s) included
+    terms                of dispatchers, at the end: 2 unless a lease was lost besides
     peakMib              peak resident memory of each dispatcher and the resolver, MiB
-    cpuSeconds           CPU time of the same up to then
-    reserved             pods in the ledger at the end
+    cpuSeconds           CPU time of the same
 """
 
 import asyncio
@@ -22,9 +22,9 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -37,12 +37,12 @@ from hossctl.console import Document
 from hossctl.endpoints import Clients
 from hossctl.figures import camel
 from hossctl.load import report
-from hossctl.local.platform import PlatformOptions, Starter, WorkerOptions
-from tools.bench.losses import kill_active
+from hossctl.local.platform import PlatformOptions, Starter
+from tools.bench.losses import kill_active, next_term_knows, until_serving
 
 _WAIT_SECONDS = 600.0
 _READY_SECONDS = 10.0
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.05
 _MIRRORS = ("dispatcher-1", "dispatcher-2", "resolver-1")
 _PODS, _NODES = "/api/v1/pods", "/api/v1/nodes"
 
@@ -62,7 +62,7 @@ class Mirror:
     takeover_seconds: float
     peak_mib: dict[str, float]
     cpu_seconds: dict[str, float]
-    reserved: int
+    terms: int
 
     def as_json(self) -> Document:
         """See the module's docstring."""
@@ -70,48 +70,60 @@ class Mirror:
             **camel(self.setting, "nodes", "pods"),
             "startSeconds": round(self.start_seconds, 2),
             "takeoverSeconds": round(self.takeover_seconds, 2),
+            "terms": self.terms,
             "peakMib": {name: round(mib, 1) for name, mib in self.peak_mib.items()},
             "cpuSeconds": {name: round(seconds, 2) for name, seconds in self.cpu_seconds.items()},
-            "reserved": self.reserved,
         }
 
     def lines(self) -> list[tuple[str, object]]:
         """For people."""
         used = self.cpu_seconds
         return [
-            ("a waiting pod is bound", f"{self.start_seconds:.1f} s after the start"),
+            ("every pod is in the ledger", f"{self.start_seconds:.1f} s after the start"),
             (
-                "the next dispatcher binds one",
+                "the next dispatcher knows all",
                 f"{self.takeover_seconds:.1f} s after the kill, lease included",
             ),
+            ("terms", self.terms),
             *(
                 (name, f"{mib:.0f} MiB at the peak, {used[name]:.1f} s of CPU")
                 for name, mib in self.peak_mib.items()
             ),
-            ("pods in the ledger", f"{self.reserved:,}"),
         ]
 
 
 def measure(setting: Setting) -> Mirror:
-    """One start and one takeover. Raises HossError where a pod is not bound in time."""
-    with TemporaryDirectory(prefix="hoss-mirror-") as directory, _served(setting, Path(directory)) as cluster:
-        options = PlatformOptions(
-            workers=(WorkerOptions("worker-0"),), dispatchers=2, kubeconfig=cluster.kubeconfig
-        )
-        cluster.create("first")
+    """One start and one takeover. Raises HossError where either does not end."""
+    with (
+        TemporaryDirectory(prefix="hoss-mirror-") as directory,
+        _served(setting, Path(directory)) as kubeconfig,
+    ):
         begun = time.monotonic()
-        with report.platform(options) as starter:
-            started = cluster.wait_until_bound("first") - begun
-            address, _ = report.run_on(starter.state, _address_and_reservations)
-            # One is dead afterwards, so its figures are read before.
-            peak, used = _figures(starter)
-            killed = time.monotonic()
-            kill_active(starter, address)
-            cluster.create("second")
-            taken_over = cluster.wait_until_bound("second") - killed
-            _, reserved = report.run_on(starter.state, _address_and_reservations)
-            after = _figures(starter)
-        return Mirror(setting, started, taken_over, peak | after[0], used | after[1], reserved)
+        with report.platform(PlatformOptions(workers=(), dispatchers=2, kubeconfig=kubeconfig)) as starter:
+
+            async def run(clients: Clients) -> Mirror:
+                await _until(partial(_is_reserved, clients, setting.pods))
+                started = time.monotonic() - begun
+                status = await clients.dispatcher.status()
+                peak, used = _figures(starter)  # now, as one of them will not be there to be asked
+                killed = time.monotonic()
+                await asyncio.to_thread(kill_active, starter, status.address)
+                await _until(partial(next_term_knows, clients, status.term, setting.pods))
+                taken_over = time.monotonic() - killed
+                terms = (await clients.dispatcher.status()).term
+                after = _figures(starter)
+                return Mirror(setting, started, taken_over, peak | after[0], used | after[1], terms)
+
+            return report.run_on(starter.state, run)
+
+
+async def _is_reserved(clients: Clients, pods: int) -> bool:
+    return (await clients.resolver.status()).reservations >= pods
+
+
+async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Raises HossError where it never holds."""
+    await until_serving(holds, wait_seconds=_WAIT_SECONDS, poll_seconds=_POLL_SECONDS)
 
 
 def _figures(starter: Starter) -> tuple[dict[str, float], dict[str, float]]:
@@ -120,46 +132,15 @@ def _figures(starter: Starter) -> tuple[dict[str, float], dict[str, float]]:
     return processes.peak_mib(records), processes.cpu_seconds(records)
 
 
-async def _address_and_reservations(clients: Clients) -> tuple[str, int]:
-    """The active dispatcher's address, and how many pods the ledger has."""
-    active, ledger = await clients.dispatcher.status(), await clients.resolver.status()
-    return active.address, ledger.reservations
-
-
 class _Cluster:
-    """The stand-in, on an event loop in a thread of its own: nodes, pods on them, and those that are created
-    later. It forgets nothing, and answers whatever else it is asked with an empty list."""
+    """The stand-in, on an event loop in a thread of its own. Whatever else it is asked for is an empty list."""
 
-    def __init__(self, setting: Setting, directory: Path) -> None:
-        self.kubeconfig = directory / "kubeconfig"
+    def __init__(self, setting: Setting, kubeconfig: Path) -> None:
+        self._kubeconfig = kubeconfig
         self._setting = setting
-        self._version = 1
-        self._later: dict[str, bytes] = {}  # pods by name
-        self._bound: dict[str, float] = {}  # monotonic times by name
-        self._watches: dict[asyncio.Queue[bytes], str] = {}  # paths, by the lines to send; b"": the last one
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._ended = asyncio.Event()
-
-    def create(self, name: str) -> None:
-        """A pod that waits for HOSS."""
-        self._loop.call_soon_threadsafe(self._change, "ADDED", name, "")
-
-    def wait_until_bound(self, name: str) -> float:
-        """The monotonic time of its binding. Raises HossError."""
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while name not in self._bound:
-            if time.monotonic() > deadline:
-                raise HossError(f"pod {name} was not bound within {_WAIT_SECONDS:g} s")
-            time.sleep(_POLL_SECONDS)
-        return self._bound[name]
-
-    def _change(self, kind: str, name: str, node: str) -> None:
-        self._version += 1
-        self._later[name] = _pod(name, self._version, node, scheduler="hoss")
-        for watch, path in self._watches.items():
-            if path == _PODS:
-                watch.put_nowait(b'{"type":"%s","object":%s}\n' % (kind.encode(), self._later[name]))
 
     def serve(self) -> None:
         """Until `end`."""
@@ -172,20 +153,17 @@ class _Cluster:
         server = web.Server(self._answer, access_log=None)
         listener = await self._loop.create_server(server, "127.0.0.1", 0)
         port = listener.sockets[0].getsockname()[1]
-        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
         document = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "c",
-            "contexts": [context],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
             "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
             "users": [{"name": "u", "user": {}}],
         }
-        self.kubeconfig.write_bytes(orjson.dumps(document))
+        self._kubeconfig.write_bytes(orjson.dumps(document))
         self._ready.set()
         await self._ended.wait()
-        for watch in self._watches:
-            watch.put_nowait(b"")
         listener.close()
         await server.shutdown(1.0)
 
@@ -198,68 +176,39 @@ class _Cluster:
         self._loop.call_soon_threadsafe(self._ended.set)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.method == "GET":
-            return await (self._watch if request.query.get("watch") else self._read)(request)
-        body = await request.read()
-        if request.path.endswith("/binding"):
-            binding = orjson.loads(body)
-            name = binding["metadata"]["name"]
-            self._bound[name] = time.monotonic()
-            self._change("MODIFIED", name, binding["target"]["name"])
-            return web.json_response({"kind": "Status", "status": "Success"}, status=201)
-        return web.Response(body=body, status=201 if request.method == "POST" else 200)
-
-    async def _read(self, request: web.BaseRequest) -> web.StreamResponse:
-        parent, _, name = request.path.rpartition("/")
-        if parent.endswith("/pods") and name in self._later:
-            return web.Response(body=self._later[name], content_type="application/json")
+        if request.method != "GET":
+            return web.Response(body=await request.read(), status=201 if request.method == "POST" else 200)
+        if request.query.get("watch"):
+            return await self._watch(request)
         begin, limit = int(request.query.get("continue") or 0), int(request.query.get("limit") or 10**9)
-        items, end = self._items(request.path, begin, limit)
-        more = b"" if end is None else b'"continue":"%d",' % end
-        head = b'{"metadata":{%s"resourceVersion":"%d"},"items":[' % (more, self._version)
-        return web.Response(body=head + b",".join(items) + b"]}", content_type="application/json")
-
-    def _items(self, path: str, begin: int, limit: int) -> tuple[list[bytes], int | None]:
-        """Of one page, and where the next one begins."""
-        of_kind = {_PODS: self._setting.pods, _NODES: self._setting.nodes}.get(path, 0)
-        end = min(begin + limit, of_kind)
-        if path == _NODES:
+        of_kind = {_PODS: self._setting.pods, _NODES: self._setting.nodes}.get(request.path, 0)
+        end, nodes = min(begin + limit, of_kind), self._setting.nodes
+        if request.path == _NODES:
             items = [_node(number) for number in range(begin, end)]
         else:
-            items = [
-                _pod(f"p{number}", 1, f"n{number % self._setting.nodes}", scheduler="default-scheduler")
-                for number in range(begin, end)
-            ]
-        if end < of_kind:
-            return items, end
-        return [*items, *(self._later.values() if path == _PODS else ())], None
+            items = [_pod(f"p{number}", f"n{number % nodes}") for number in range(begin, end)]
+        more = b'"continue":"%d",' % end if end < of_kind else b""
+        body = b'{"metadata":{%s"resourceVersion":"1"},"items":[%s]}' % (more, b",".join(items))
+        return web.Response(body=body, content_type="application/json")
 
     async def _watch(self, request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        lines: asyncio.Queue[bytes] = asyncio.Queue()
-        self._watches[lines] = request.path
-        since = int(request.query.get("resourceVersion") or 0)
-        for pod in self._later.values() if request.path == _PODS else ():  # between the list and this watch
-            if int(orjson.loads(pod)["metadata"]["resourceVersion"]) > since:
-                lines.put_nowait(b'{"type":"MODIFIED","object":%s}\n' % pod)
-        try:
-            with contextlib.suppress(ConnectionError):  # a dispatcher that was killed
-                await response.prepare(request)
-                while line := await lines.get():
-                    await response.write(line)
-        finally:
-            del self._watches[lines]
+        with contextlib.suppress(ConnectionError):  # of a dispatcher that was killed
+            await response.prepare(request)
+            await self._ended.wait()
         return response
 
 
-@contextmanager
-def _served(setting: Setting, directory: Path) -> Iterator[_Cluster]:
-    cluster = _Cluster(setting, directory)
+@contextlib.contextmanager
+def _served(setting: Setting, directory: Path) -> Iterator[Path]:
+    """Yields the kubeconfig."""
+    kubeconfig = directory / "kubeconfig"
+    cluster = _Cluster(setting, kubeconfig)
     thread = threading.Thread(target=cluster.serve, daemon=True)
     thread.start()
     cluster.wait_until_ready()
     try:
-        yield cluster
+        yield kubeconfig
     finally:
         cluster.end()
         thread.join(_READY_SECONDS)
@@ -300,8 +249,8 @@ def _node(number: int) -> bytes:
     return orjson.dumps({"metadata": metadata, "spec": {}, "status": status})
 
 
-def _pod(name: str, version: int, node: str, *, scheduler: str) -> bytes:
-    """With the fields that the API server, a ReplicaSet and a kubelet give a pod. `node`: ""; it waits."""
+def _pod(name: str, node: str) -> bytes:
+    """With the fields that the API server, a ReplicaSet and a kubelet give a pod."""
     app = f"app-{int(_uid(name)[:4], 16) % 500}"
     mounted = [{"name": "kube-api-access", "mountPath": "/var/run/secrets", "readOnly": True}]
     container = {
@@ -338,7 +287,7 @@ def _pod(name: str, version: int, node: str, *, scheduler: str) -> bytes:
             "name": name,
             "namespace": "default",
             "uid": _uid(name),
-            "resourceVersion": str(version),
+            "resourceVersion": "1",
             "creationTimestamp": _AT,
             "labels": {"app": app, "pod-template-hash": "5d4f8c7b9"},
             "ownerReferences": [owner],
@@ -348,7 +297,8 @@ def _pod(name: str, version: int, node: str, *, scheduler: str) -> bytes:
             ],
         },
         "spec": {
-            "schedulerName": scheduler,
+            "schedulerName": "default-scheduler",
+            "nodeName": node,
             "containers": [container],
             "volumes": [{"name": "kube-api-access", "projected": {"sources": sources}}],
             "tolerations": tolerated,
@@ -356,9 +306,11 @@ def _pod(name: str, version: int, node: str, *, scheduler: str) -> bytes:
             "restartPolicy": "Always",
             "serviceAccountName": "default",
         },
-        "status": {"phase": "Pending", "qosClass": "Burstable"},
+        "status": {
+            "phase": "Running",
+            "qosClass": "Burstable",
+            "conditions": conditions,
+            "containerStatuses": [state],
+        },
     }
-    if node:
-        pod["spec"]["nodeName"] = node
-        pod["status"] |= {"phase": "Running", "conditions": conditions, "containerStatuses": [state]}
     return orjson.dumps(pod)
