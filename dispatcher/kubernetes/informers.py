@@ -319,15 +319,17 @@ class Informers:
         await self._take_nodes()
         restored = {info.spec.name for info in known}
         self.new_nodes.update(index for name, index in self.pods.nodes.items() if name not in restored)
-        plan = self.pods.plan(self._take_pod_changes())
-        accepted = []
-        for part in _parts(plan.new):
-            accepted.append(self._accept(part))
-            await asyncio.sleep(0)  # so that the lease is renewed
-        self._rejections.skip(plan.rejected)
+        accepted, pods = [], 0
+        for number, plan in enumerate(self.pods.plans(self._take_pod_changes(), _PODS_PER_SUBMISSION)):
+            self._rejections.skip(plan.rejected)
+            if plan.new:
+                accepted.append(self._accept(plan.new))
+                pods += len(plan.new)
+            if plan.new or number:
+                await asyncio.sleep(0)  # so that the lease is renewed
         logger().info(
             "mirror_complete",
-            pods=len(plan.new),
+            pods=pods,
             nodes=len(self.pods.nodes),
             on_unknown_nodes=sum(self.pods.on_unknown_nodes.values()),
         )

@@ -1,8 +1,8 @@
-"""`python -m tools.bench sync`, `python -m tools.bench reconnect` and `python -m tools.bench rebuild` on real
-platforms."""
+"""`python -m tools.bench sync`, `reconnect`, `rebuild`, `takeover` and `mirror` on real platforms."""
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from tools.bench.__main__ import app
@@ -46,6 +46,18 @@ def test_a_takeover_is_timed_until_the_next_dispatcher_knows_every_pod_and_no_bo
     found = json.loads(done.stdout)
     assert found["servingSeconds"] > 0
     assert (found["movedPods"], found["violations"]) == (0, [])
+
+
+@pytest.mark.thorough
+def test_a_mirror_is_measured_at_its_start_and_at_a_takeover():
+    done = CliRunner().invoke(app, ["mirror", "--nodes", "10", "--pods", "2100", "-o", "json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["terms"] >= 2
+    assert found["startSeconds"] > 0
+    assert found["takeoverSeconds"] > 0
+    assert set(found["peakMib"]) == set(found["cpuSeconds"]) == {"dispatcher-1", "dispatcher-2", "resolver-1"}
+    assert min(found["peakMib"].values()) > 0
 
 
 def test_a_pod_has_moved_whose_reservation_is_gone_or_on_another_node():

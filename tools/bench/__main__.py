@@ -523,6 +523,23 @@ def takeover(
         raise typer.Exit(EXIT_FAILED)
 
 
+@app.command()
+def mirror(
+    *,
+    nodes: Annotated[int, typer.Option(min=1)] = 5000,
+    pods: Annotated[int, typer.Option(min=1, help="Of other schedulers, on these nodes.")] = 100_000,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Kubernetes mode beside a full cluster, without an API server: memory of the mirror, start and takeover."""
+    from tools.bench import mirror as mirroring
+
+    check(output, json)
+    result = mirroring.measure(mirroring.Setting(nodes, pods))
+    title = f"{pods:,} pods on {nodes:,} nodes of a cluster"
+    publish(result.as_json(), output, json, title=title, lines=result.lines())
+
+
 def main() -> None:
     """Run one benchmark; a problem is one line and an exit code, as with `hoss`."""
     run(get_command(app), "python -m tools.bench")

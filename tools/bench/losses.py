@@ -173,7 +173,7 @@ async def _run(
     pods = 2 * setting.pods if loss.waiting else len(before)
     began = time.perf_counter()
     await asyncio.to_thread(loss.lose, starter, status.address)
-    await _until_serving(partial(loss.serves, clients, status.term, pods))
+    await until_serving(partial(loss.serves, clients, status.term, pods))
     serving_seconds = time.perf_counter() - began
     bound_seconds = None
     if loss.binds:
@@ -199,8 +199,14 @@ def moved_pods(before: Reserved, after: Reserved) -> int:
     return sum(after.get(uid) != node for uid, node in before.items())
 
 
-async def _until_serving(serves: Callable[[], Awaitable[bool]]) -> None:
-    deadline, problem = time.monotonic() + _WAIT_SECONDS, ""
+async def until_serving(
+    serves: Callable[[], Awaitable[bool]],
+    *,
+    wait_seconds: float = _WAIT_SECONDS,
+    poll_seconds: float = _POLL_SECONDS,
+) -> None:
+    """Return once it serves. Raises HossError where it does not in time."""
+    deadline, problem = time.monotonic() + wait_seconds, ""
     while True:
         try:
             if await serves():
@@ -208,8 +214,8 @@ async def _until_serving(serves: Callable[[], Awaitable[bool]]) -> None:
         except HossError as exc:
             problem = f": {exc}"
         if time.monotonic() > deadline:
-            raise HossError(f"the platform does not serve again within {_WAIT_SECONDS:.0f} s{problem}")
-        await asyncio.sleep(_POLL_SECONDS)
+            raise HossError(f"the platform does not serve again within {wait_seconds:.0f} s{problem}")
+        await asyncio.sleep(poll_seconds)
 
 
 async def _ledger_is_back(clients: Clients, _term: int, reservations: int) -> bool:
@@ -217,12 +223,14 @@ async def _ledger_is_back(clients: Clients, _term: int, reservations: int) -> bo
     return status.serving and status.reservations >= reservations
 
 
-async def _next_term_knows(clients: Clients, term: int, pods: int) -> bool:
+async def next_term_knows(clients: Clients, term: int, pods: int) -> bool:
+    """Whether a dispatcher of a later term answers that has so many pods."""
     status = await clients.dispatcher.status()
     return status.term > term and sum(status.pods_by_phase.values()) >= pods
 
 
-def _kill_active(starter: Starter, address: str) -> None:
+def kill_active(starter: Starter, address: str) -> None:
+    """Kill the dispatcher with this address."""
     number = 1 + starter.state.dispatcher.split(",").index(address)
     for record in starter.state.processes:
         if record.name == f"dispatcher-{number}" and (process := record.find()) is not None:
@@ -241,8 +249,8 @@ REBUILD = Loss(
 TAKEOVER = Loss(
     dispatchers=2,
     waiting=True,
-    lose=_kill_active,
-    serves=_next_term_knows,
+    lose=kill_active,
+    serves=next_term_knows,
     binds=False,
     serving=("the next dispatcher serves", "the kill, lease included"),
 )

@@ -67,6 +67,13 @@ class PodMirror:
         self._rejected: set[bytes] = set()  # pods whose rejection was reported
         self._on_unknown_nodes: dict[str, dict[bytes, SeenPod]] = {}  # by node name, not in the ledger
 
+    def plans(self, changes: Iterable[SeenPod | GonePod], at_once: int) -> Iterator[PodPlan]:
+        """As `plan`, in parts of at most so many pods: to plan a full cluster takes half a second. Each part
+        is planned when it is asked for."""
+        last = tuple({change.uid: change for change in changes}.values())
+        for start in range(0, len(last), at_once):
+            yield self.plan(last[start : start + at_once])
+
     def plan(self, changes: Iterable[SeenPod | GonePod]) -> PodPlan:
         """The effect of these changes, in their order."""
         last = {change.uid: change for change in changes}

@@ -67,6 +67,17 @@ def test_of_many_events_of_a_pod_the_last_counts(mirror):
     assert pod.node == "n2"
 
 
+def test_a_full_cluster_is_planned_in_parts_and_each_pod_is_in_one_of_them_as_it_is_last(mirror):
+    changes = [seen(1), *(seen(number, "n1") for number in range(2, 8)), seen(1, "n2"), GonePod(uid(3))]
+    parts = list(mirror.plans(changes, 3))
+    assert [[(pod.name, pod.node) for pod in part.new] for part in parts] == [
+        [("p1", "n2"), ("p2", "n1")],
+        [("p4", "n1"), ("p5", "n1"), ("p6", "n1")],
+        [("p7", "n1")],
+    ]
+    assert list(mirror.plans([], 3)) == []
+
+
 def test_a_known_pod_that_is_on_a_node_now_is_assigned_there(mirror, known):
     rows = known(1, 2)
     plan = mirror.plan([seen(2, "n2")])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from itertools import pairwise
 
 import orjson
 import pytest
@@ -151,6 +152,24 @@ async def test_a_first_list_is_told_page_by_page_and_goes_on_after_a_failure():
     async with following(first, saying(503), again, watch()) as (reflector, changes):
         await until(reflector.complete.is_set)
         assert names(changes) == ["+a", "+b"]
+
+
+async def test_a_page_is_told_in_slices_between_which_others_run():
+    """Otherwise a dispatcher that reads a full cluster renews its lease late, loses its term, and reads anew."""
+    both = [page(*(pod(f"{kind}{number}", 3) for number in range(1000)), version=9) for kind in "ab"]
+    steps: list[int] = []  # how many were told before each step of another task
+
+    async def another(changes: list[Change]) -> None:
+        while True:
+            steps.append(len(changes))
+            await asyncio.sleep(0)
+
+    async with following(both[0], saying(410), both[1], watch()) as (reflector, changes):
+        async with background(another(changes)):
+            await until(lambda: reflector.counters["lists"] == 2)
+        assert names(changes) == [*(f"+a{n}" for n in range(1000)), *(f"-a{n}" for n in range(1000)),
+                                  *(f"+b{n}" for n in range(1000))]  # fmt: skip
+    assert max(later - before for before, later in pairwise(steps)) <= 250
 
 
 async def test_a_server_that_is_away_makes_it_stale_and_back_again():
