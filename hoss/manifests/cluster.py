@@ -19,7 +19,7 @@ from hoss.manifests.fields import (
     read_labels,
     text,
 )
-from hoss.manifests.node import read_node
+from hoss.manifests.node import NO_RESERVATIONS, read_node
 from hoss.manifests.pod import read_namespace, read_pod_template
 from hoss.manifests.pod_resources import (
     amounts,
@@ -67,14 +67,15 @@ DEVICE_LISTS = {
 }
 
 
-def read_cluster(objects: Object, *, read_at: float = float("inf")) -> Cluster:
+def read_cluster(objects: Object, *, read_at: float = float("inf"), stored: bool = False) -> Cluster:
     """A cluster given as lists of objects by kind: nodes, pods, namespaces, services, replicaSets and so on.
 
-    Pods without a node and finished pods are left out. `read_at`: now, in seconds since the epoch. Raises
-    InvalidInput with the place."""
+    Pods without a node and finished pods are left out. `read_at`: now, in seconds since the epoch. `stored`:
+    nodes are as an API server has them. Raises InvalidInput with the place."""
+    reservations = None if stored else NO_RESERVATIONS
     return Cluster(
         nodes=[
-            _at(f"nodes[{i}]", read_node, node)
+            _at(f"nodes[{i}]", partial(read_node, reservations=reservations), node)
             for i, node in enumerate(mappings(objects, "nodes", "cluster"))
         ],
         pods=read_bound_pods(mappings(objects, "pods", "cluster")),

@@ -123,7 +123,7 @@ def wrong_type(value: object, expected: str, path: str) -> InvalidInput:
     if isinstance(value, (dict, list)):
         given = "a mapping" if isinstance(value, dict) else "a list"
     else:
-        given = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+        given = "null" if value is None else str(value).lower() if isinstance(value, bool) else quoted(value)
     # Without quotes, YAML reads yes, 1.20 and 007 as a truth value or a number.
     remedy = "; put it in quotes" if expected == "a string" and isinstance(value, (int, float)) else ""
     return InvalidInput(f"is {given}, where {expected} belongs{remedy}", where=path)

@@ -35,8 +35,9 @@ class NodeReservations:
 NO_RESERVATIONS = NodeReservations()
 
 
-def read_node(node: Object, reservations: NodeReservations = NO_RESERVATIONS) -> NodeSpec:
-    """The spec of a Node object. `reservations` count only where it has no status.allocatable.
+def read_node(node: Object, reservations: NodeReservations | None = NO_RESERVATIONS) -> NodeSpec:
+    """The spec of a Node object. `reservations` count only where it has no status.allocatable; None: the API
+    server has the object, so a node without amounts has just registered and offers nothing yet.
 
     Raises InvalidInput with the field's path, the value given and what would be right."""
     metadata, spec = mapping(node, "metadata", "node"), mapping(node, "spec", "node")
@@ -45,7 +46,10 @@ def read_node(node: Object, reservations: NodeReservations = NO_RESERVATIONS) ->
     if status.get("allocatable") is not None:
         quantities = read_amounts(status, "allocatable", "status")
     elif status.get("capacity") is not None:
-        quantities = allocatable_from_capacity(read_amounts(status, "capacity", "status"), reservations)
+        capacity = read_amounts(status, "capacity", "status")
+        quantities = allocatable_from_capacity(capacity, reservations or NO_RESERVATIONS)
+    elif reservations is None:
+        quantities = {}
     else:
         problem = "is missing, and so is capacity; a node says what it has for pods"
         raise InvalidInput(problem, where="status.allocatable")

@@ -126,7 +126,7 @@ def read_quantity(value: object) -> Quantity:
         if isinstance(value, int) and value.bit_length() > 3 * _LONGEST_TEXT:
             raise InvalidInput(f"{quoted(value)} {_NO_QUANTITY}")
         return parse_quantity(repr(value))
-    raise InvalidInput(f"{quoted(value)} {_NO_QUANTITY}")
+    raise InvalidInput(f"{'null' if value is None else quoted(value)} {_NO_QUANTITY}")
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -136,7 +136,7 @@ def _answer_scheduling(case: Object) -> Document:
         raise InvalidInput(
             "is missing; a case about nodes has the pod that they are judged for", where="case.pod"
         )
-    cluster = read_cluster(case, read_at=time.time())
+    cluster = read_cluster(case, read_at=time.time(), stored=True)
     names = Counter(node.name for node in cluster.nodes)
     if twice := sorted(name for name, count in names.items() if count > 1):
         raise InvalidInput(f"has the node {quoted(twice[0])} twice; give each node once", where="case.nodes")

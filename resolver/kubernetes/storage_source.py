@@ -114,8 +114,8 @@ class ClusterStorage:
         return [*self._storage_reflectors, *self._device_reflectors]
 
     def __len__(self) -> int:
-        tables = (self._claims, self._volumes, self._csi_nodes, self._attachment_nodes)
-        objects = sum(map(len, tables))
+        objects = len(self._claims) + len(self._volumes)
+        objects += len(self._csi_nodes) + len(self._attachment_nodes)
         return objects + len(self.shared_devices)
 
     def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:

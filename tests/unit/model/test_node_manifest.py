@@ -32,6 +32,11 @@ def test_a_node_is_read_from_its_allocatable():
     assert read.allocatable == (("cpu", 3920), ("memory", 7 * GIB), ("pods", 110))
 
 
+def test_a_node_that_the_api_server_has_without_amounts_offers_nothing_yet():
+    assert read_node(node(), reservations=None).allocatable == ()
+    assert read_node(node(capacity={"cpu": "4"}), reservations=None).allocatable == (("cpu", 4000),)
+
+
 def test_capacity_alone_gives_what_the_reservations_and_hugepages_leave():
     reservations = NodeReservations(
         kube_reserved={"cpu": "100m", "memory": "1Gi"},

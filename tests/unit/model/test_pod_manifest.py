@@ -272,7 +272,12 @@ def test_an_unusable_toleration_is_refused(template, toleration, problem):
         ),
         ({"metadata": {"labels": ["a"]}}, r"metadata\.labels: is a list, where a mapping belongs"),
         ({"metadata": {"namespace": "Prod"}}, r"metadata\.namespace: 'Prod' is no valid namespace"),
-        ({"nodeSelector": {"a": None}}, r"spec\.nodeSelector\[a\]: is None, where a string belongs"),
+        ({"nodeSelector": {"a": None}}, r"spec\.nodeSelector\[a\]: is null, where a string belongs"),
+        (
+            {"containers": 10**5000},
+            r"spec\.containers: is a int with a number that is too long to show, where",
+        ),
+        ({"containers": "c" * 500}, r"spec\.containers: is 'c{100}'\.\.\. \(500 characters\), where a list"),
         ({"priority": "high"}, r"spec\.priority: is 'high', where a whole number belongs"),
         ({"priority": 2**31}, r"spec\.priority: is 2147483648; it must lie between"),
         ({"hostNetwork": "yes"}, r"spec\.hostNetwork: is 'yes', where true or false belongs"),
