@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -274,6 +274,7 @@ class CommandTable(TyperGroup):
         # Name and summary are enough for help, completion and the correction of typing errors.
         self.commands = {name: TyperCommand(name, help=summary) for name, (_, summary) in COMMANDS.items()}
         self._loaded: set[str] = set()
+        _name_no_type_of_flags(self)
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         """Run. The options -q and --quiet of the root may stand anywhere; they are moved to the front."""
@@ -295,6 +296,7 @@ class CommandTable(TyperGroup):
             self.commands[name] = command = get_group(module.app).commands[name]
             _add_examples(name, command)
             _take_texts_as_they_are(command)
+            _name_no_type_of_flags(command)
             if ctx.resilient_parsing and not isinstance(command, TyperGroup):
                 command.parse_args = partial(_take_words, command)  # type: ignore[method-assign]
             self._loaded.add(name)
@@ -387,6 +389,24 @@ def _take_texts_as_they_are(command: Any) -> None:
 
 
 _AS_IT_IS = _AsItIs()
+
+
+def _name_no_type_of_flags(command: Any) -> None:
+    """A flag takes no value, so its help names none; typer writes `<bool>`. Also of the flag --help, which
+    typer makes when it is asked for."""
+    for below in getattr(command, "commands", {}).values():
+        _name_no_type_of_flags(below)
+    for parameter in command.params:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    command.get_help_option = partial(_help_without_type, command.get_help_option)
+
+
+def _help_without_type(make: Callable[[Any], Any], ctx: Any) -> Any:
+    option = make(ctx)
+    if option is not None:
+        option.metavar = ""
+    return option
 
 
 def _add_examples(path: str, command: Any) -> None:

@@ -63,8 +63,11 @@ def read_trace(path: Path) -> list[TracePod]:
 
 def _times(row: Row) -> tuple[float, float | None]:
     """Creation and deletion. A list has both columns or none of them."""
-    if not any(row.has(column) for column in _TIME_COLUMNS):
+    missing = [column for column in _TIME_COLUMNS if not row.has(column)]
+    if len(missing) == len(_TIME_COLUMNS):
         return 0.0, None
+    if missing:
+        raise row.error(missing[0], "is not in the file; a list has both times or neither")
     return row.number("creation_time"), row.number("deletion_time")
 
 

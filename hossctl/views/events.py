@@ -1,7 +1,8 @@
 """What `hoss events` prints: what happened to pods, jobs, workers and nodes, in the order of time.
 
-The dispatcher keeps the transitions of pods, jobs and workers, a resolver those of its node quarantine; how
-long, docs/operations/observe.md says. Of a job's pods it is one event for each kind of transition."""
+The dispatcher keeps the transitions of pods, jobs and workers, a resolver the cordons and the quarantine of
+nodes; how long, docs/operations/observe.md says. Of a job's pods it is one event for each kind of
+transition."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence

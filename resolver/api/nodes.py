@@ -1,6 +1,7 @@
 """The service's node calls: upsert, remove, cordon and list, shard by shard."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from resolver.ledger.port import Ledger
 from resolver.messages.nodes import check_nodes, date_taints, has_undated_taints, node_change, shard_of
 
 _CORDON_ATTEMPTS = 10
+_MOST_EVENTS = 100
 
 # Nodes that are checked, converted and written in one step of the event loop. A node takes up to 30
 # microseconds, or more where it has many labels.
@@ -40,12 +42,14 @@ def writer_of_term(term: int, journal_write: int = 0) -> Writer:
 
 
 class NodeChanges:
-    """Raises InvalidInput for an invalid node, NotFound for an unknown name."""
+    """Raises InvalidInput for an invalid node, NotFound for an unknown name. `events` are the latest cordons and
+    their ends, with who asked for them."""
 
     def __init__(self, ledger: Ledger, quarantine: Quarantine, *, unix_clock: Callable[[], float]) -> None:
         self._unix_clock = unix_clock
         self._ledger = ledger
         self._quarantine = quarantine
+        self.events: deque[pb.NodeEvent] = deque(maxlen=_MOST_EVENTS)
 
     async def upsert(self, request: pb.UpsertNodesRequest) -> pb.UpsertNodesReply:
         """Add or replace these nodes. All are checked before any is written."""
@@ -91,20 +95,29 @@ class NodeChanges:
             reply.not_found.extend(names[position] for position in removed.missing)
         return reply
 
-    async def cordon(self, request: pb.CordonNodeRequest) -> pb.CordonNodeReply:
-        """Cordon or uncordon a node. To uncordon also ends its quarantine."""
+    async def cordon(self, request: pb.CordonNodeRequest, *, by: str) -> pb.CordonNodeReply:
+        """Cordon or uncordon a node. To uncordon also ends its quarantine. `by`: who asks, or from where."""
         shard = shard_of(request.name, self._ledger.shards)
         schema = await self._ledger.schema()
         for _ in range(_CORDON_ATTEMPTS):
             index, node = await self._find(request.name, shard)
             if not request.unschedulable:
                 await self._quarantine.release(shard, index)
-            was = node.SerializeToString(deterministic=True)
+            was, changes = (
+                node.SerializeToString(deterministic=True),
+                node.unschedulable != request.unschedulable,
+            )
             node.unschedulable = request.unschedulable
             change, writer = node_change(node, schema), writer_of_term(request.term)
             if await self._ledger.upsert_nodes(shard, [change], was, writer) is not None:
+                if changes:
+                    self._note(node.name, f"{'cordoned' if node.unschedulable else 'uncordoned'} {by}")
                 return pb.CordonNodeReply(node=node)
         raise LedgerUnavailable(f"node {request.name} changes faster than it can be cordoned; try again")
+
+    def _note(self, node: str, text: str) -> None:
+        at_ms = round(self._unix_clock() * 1000)
+        self.events.append(pb.NodeEvent(unix_ms=at_ms, node=node, text=text))
 
     async def _find(self, name: str, shard: int) -> tuple[int, common_pb2.NodeSpec]:
         found = await self._ledger.nodes_named(shard, [name])

@@ -16,6 +16,7 @@ from hoss.caller_limits import RateLimits
 from hoss.client.errors import refuse
 from hoss.errors import InvalidInput, LedgerUnavailable, Overloaded, quoted
 from hoss.interceptor import caller_of
+from hoss.security.identity import caller
 from hoss.telemetry.context import now_ns
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverServicer
@@ -305,7 +306,8 @@ class ResolverService(ResolverServicer):
 
     @_answering
     async def CordonNode(self, request: pb.CordonNodeRequest, context: Any) -> pb.CordonNodeReply:
-        return await self._nodes.cordon(request)
+        who = f"from {caller_of(context)}" if caller() is None else f"by {caller()}"
+        return await self._nodes.cordon(request, by=who)
 
     @_answering
     async def ListNodes(self, request: pb.ListNodesRequest, context: Any) -> pb.ListNodesReply:
@@ -359,6 +361,8 @@ class ResolverService(ResolverServicer):
                 marks = await self._ledger.dispatcher_marks()
                 status.journal_term, status.journal_write = marks.journal
                 await add_quarantine_status(self._quarantine, self._ledger, status)
+                status.events.extend(self._nodes.events)
+                status.events.sort(key=lambda event: event.unix_ms)
         except LedgerUnavailable as exc:
             status.problem = str(exc)
         status.serving = not status.problem

@@ -94,6 +94,7 @@ def deployment(name):
 
 def test_a_cordoned_node_gets_nothing_until_it_is_uncordoned(platform):
     platform("cordon", "node", "node-00000")
+    assert "cordoned by client/" in platform("events", "node/node-00000").stdout
     pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n"
     platform("submit", "-f", "-", "--wait", stdin=pod, code=1)
     assert "unschedulable" in platform.json("get", "pod", "p")["reason"]

@@ -142,6 +142,18 @@ async def test_uncordon_ends_a_quarantine_at_once_and_too_many_are_never_out(pla
     assert await status_of(client, 1) is None
 
 
+async def test_a_cordon_and_its_end_are_events_once_each_and_say_from_where(platform):
+    client, _, _ = platform
+    for unschedulable in (True, True, False):  # the second changes nothing
+        await client.cordon_node("n2", unschedulable)
+    events = (await client.status()).events
+    assert [(event.node, event.text) for event in events] == [
+        ("n2", "cordoned from 127.0.0.1"),
+        ("n2", "uncordoned from 127.0.0.1"),
+    ]
+    assert 0 < events[0].unix_ms <= events[1].unix_ms
+
+
 async def test_a_node_that_lost_races_is_left_alone(platform):
     client, connection, propose = platform
     seen = seq_of(connection)

@@ -1,5 +1,6 @@
 """Manners of the command line: formats, order, quiet, hints, colours and completion."""
 
+import json
 import os
 import subprocess
 import sys
@@ -165,3 +166,23 @@ def test_a_tables_lines_end_where_the_terminals_do_and_in_a_pipe_nothing_is_cut(
     print_rows([{"name": "a" * 103}], [Column("NAME", lambda row: row["name"])], wide=False)
     heading, line = capsys.readouterr().out.splitlines()
     assert (heading, len(line)) == ("NAME", length)
+
+
+@pytest.mark.parametrize("words", [(), ("submit",), ("bench",), ("worker", "add")])
+def test_help_names_no_type_of_flags(hoss, words):
+    shown = hoss(*words, "--help").stdout
+    assert "--help" in shown
+    assert "bool" not in shown
+
+
+def test_an_interrupted_run_of_moves_says_that_they_go_on(hoss, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hossctl.rebalance.running.carry_out", interrupted)
+    move = {"pod": "default/a", "from": "n1", "to": "n2"}
+    plan = {"kind": "RebalancePlan", "goal": "spread", "seen": {}, "moves": [move]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    result = hoss("rebalance", "run", "--plan", str(tmp_path / "plan.json"))
+    assert result.exit_code == 130
+    assert "interrupted: the moves that the dispatcher has go on" in result.stderr

@@ -124,7 +124,25 @@ def test_pods_of_a_list_without_times_come_at_the_beginning_and_stay(file):
     ]
 
 
+def test_columns_are_found_by_name_in_any_order_and_what_is_not_needed_may_be_anything(file):
+    path = file(
+        "deletion_time,qos,gpu_milli,extra,num_gpu,name,creation_time,memory_mib,cpu_milli\n"
+        "9,LS,460,x,1,a,3,1024,6000\n"
+    )
+    (pod,) = read_trace(path)
+    assert (pod.workload.name, pod.creation_seconds, pod.deletion_seconds) == ("a", 3.0, 9.0)
+    assert pod.workload.template.spec.devices == DeviceRequest(1, 460)
+
+
+@pytest.mark.parametrize("missing", ["name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"])
+def test_a_list_without_a_column_that_is_needed_is_refused_with_its_name(file, missing):
+    there = [c for c in ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli") if c != missing]
+    path = file(",".join(there) + "\n" + ",".join("1" for _ in there) + "\n")
+    with pytest.raises(InvalidInput, match=f"line 1: has no column {missing}; found {there[0]}"):
+        read_trace(path)
+
+
 def test_a_list_with_one_of_the_times_needs_the_other(file):
     path = file("name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time\na,6000,1024,0,0,7\n")
-    with pytest.raises(InvalidInput, match="line 2, column deletion_time: is empty"):
+    with pytest.raises(InvalidInput, match="column deletion_time: is not in the file; a list has both"):
         read_trace(path)
