@@ -130,6 +130,7 @@ def test_a_controller_that_is_started_anew_counts_the_moves_of_the_one_before(pl
     assert platform("apply", "-f", str(document)).stderr.startswith("nothing changes")
 
 
+@pytest.mark.thorough
 def test_pods_are_moved_before_any_is_preempted_and_preempted_where_no_move_helps(platform, files):
     """In order, on one platform. n0 has three pods of two cpu, and n1 has one."""
     (files / "policy.yaml").write_text(BEFORE_PREEMPTION)
