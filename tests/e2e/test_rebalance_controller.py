@@ -136,6 +136,7 @@ def test_pods_are_moved_before_any_is_preempted_and_preempted_where_no_move_help
     (files / "policy.yaml").write_text(BEFORE_PREEMPTION)
     platform("apply", "-f", str(files / "platform.yaml"))
     wait_until(lambda: told(platform)["preemptionWaitSeconds"] == 600, "the controller to want it")
+    assert "pods wait up to 600 s for moves" in platform("rebalance", "status").stdout
 
     def submit(name, cpu):
         (files / "urgent.yaml").write_text(URGENT.format(name=name, cpu=cpu))
