@@ -130,11 +130,13 @@ def test_a_controller_that_is_started_anew_counts_the_moves_of_the_one_before(pl
     assert platform("apply", "-f", str(document)).stderr.startswith("nothing changes")
 
 
+@pytest.mark.thorough
 def test_pods_are_moved_before_any_is_preempted_and_preempted_where_no_move_helps(platform, files):
     """In order, on one platform. n0 has three pods of two cpu, and n1 has one."""
     (files / "policy.yaml").write_text(BEFORE_PREEMPTION)
     platform("apply", "-f", str(files / "platform.yaml"))
     wait_until(lambda: told(platform)["preemptionWaitSeconds"] == 600, "the controller to want it")
+    assert "pods wait up to 600 s for moves" in platform("rebalance", "status").stdout
 
     def submit(name, cpu):
         (files / "urgent.yaml").write_text(URGENT.format(name=name, cpu=cpu))

@@ -4,16 +4,18 @@ less urgent pods.
 It is on while a rebalance controller says with each of its reports that its policy wants it, and that it may
 make moves now. The first question for victims of a class then begins a *hold*: the pods of that class get no
 victims, and wait as unschedulable ones, so that the controller finds them. A hold ends when the controller
-has looked at it, when its time is over, or when the controller may move nothing more. From then on the class
-preempts for a while; only after that a new hold may begin. So no pod waits for moves twice in a row, and none
-waits for a controller that is gone.
+has looked at it, when its time is over, or when the controller may move nothing more. From the next question
+on the class preempts for a while, however long its pods were queued before it; only after that a new hold may
+begin. So pods do not wait for moves twice in a row, and none waits for a controller that is gone.
 
-A hold is forgotten with the time in which its class preempts. Times are monotonic seconds."""
+A hold is forgotten with the time in which its class preempts, or if its class asks no more. Times are
+monotonic seconds."""
 
 from dataclasses import dataclass, field
 
 REPORT_LASTS_SECONDS = 5.0  # a controller reports every second
-PREEMPTS_SECONDS = 60.0  # more than the longest backoff, and the way to a worker and back
+PREEMPTS_SECONDS = 60.0  # from the first question after a hold
+ASKS_NO_MORE_SECONDS = 3600.0  # longer than pods are queued
 MOST_HOLDS = 1_000  # classes; those beyond preempt at once
 
 
@@ -21,7 +23,9 @@ MOST_HOLDS = 1_000  # classes; those beyond preempt at once
 class _Hold:
     number: int
     until: float  # the end of the hold; it may come earlier
-    forgotten: float | None = None  # when its class no longer preempts for it; None: the hold goes on
+    told: bool = False  # that it has ended
+    asked: bool = False  # since its end
+    forgotten: float = float("inf")  # when nothing is known of it any more
 
 
 @dataclass(slots=True)
@@ -50,8 +54,12 @@ class PreemptionHolds:
         """Whether pods of this class, which ask for victims, get none yet. `now_ms`: the Unix time, by which
         holds are numbered, so that another dispatcher's numbers are higher."""
         hold = self._holds.get(class_id)
+        if hold is not None and now >= hold.until:
+            if not hold.asked:
+                hold.asked, hold.forgotten = True, now + PREEMPTS_SECONDS
+            return False
         if hold is not None:
-            return now < hold.until
+            return True
         wanted = self.wait_seconds > 0 and now < self._heard_until and priority <= self.up_to_priority
         if not wanted or len(self._holds) >= MOST_HOLDS:
             return False
@@ -63,10 +71,11 @@ class PreemptionHolds:
         """The classes whose hold has ended since the last call: their pods may be tried again."""
         found = []
         for class_id, hold in list(self._holds.items()):
-            if hold.forgotten is None and now >= hold.until:
-                hold.forgotten = now + PREEMPTS_SECONDS
+            if now >= hold.until and not hold.told:
+                hold.told = True
+                hold.forgotten = min(hold.forgotten, now + ASKS_NO_MORE_SECONDS)
                 found.append(class_id)
-            elif hold.forgotten is not None and now >= hold.forgotten:
+            elif now >= hold.forgotten:
                 del self._holds[class_id]
         return found
 

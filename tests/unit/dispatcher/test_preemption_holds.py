@@ -5,6 +5,7 @@ import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.bound.preemption_holds import (
+    ASKS_NO_MORE_SECONDS,
     MOST_HOLDS,
     PREEMPTS_SECONDS,
     REPORT_LASTS_SECONDS,
@@ -56,12 +57,37 @@ def test_a_class_waits_until_its_time_is_over_then_preempts_for_a_while_and_only
     assert not asks(holds, 31.0)
     assert holds.ended(31.0) == [CLASS]
     assert holds.ended(31.1) == []
-    after = 31.0 + PREEMPTS_SECONDS
+    after = 31.0 + PREEMPTS_SECONDS  # it has asked at 31.0
     holds.report(30.0, 100, 0, after - 0.1)
     assert not asks(holds, after - 0.1)
     assert holds.ended(after) == []
     assert len(holds) == 0
     assert asks(holds, after)
+
+
+def test_pods_that_are_queued_for_long_after_a_hold_preempt_all_the_same(holds):
+    asks(holds, 1.0)
+    assert holds.ended(31.0) == [CLASS]
+    late = 31.0 + 10 * PREEMPTS_SECONDS
+    holds.report(30.0, 100, 0, late)
+    assert holds.ended(late) == []
+    assert not asks(holds, late)
+    assert not asks(holds, late + PREEMPTS_SECONDS - 1)
+    assert holds.ended(late + PREEMPTS_SECONDS) == []
+    assert len(holds) == 0
+
+
+def test_a_class_that_asks_before_the_end_of_its_hold_was_told_is_woken_all_the_same(holds):
+    asks(holds, 1.0)
+    assert not asks(holds, 31.0)
+    assert holds.ended(31.1) == [CLASS]
+
+
+def test_a_class_that_asks_no_more_is_forgotten(holds):
+    asks(holds, 1.0)
+    holds.ended(31.0)
+    holds.ended(31.0 + ASKS_NO_MORE_SECONDS)
+    assert len(holds) == 0
 
 
 def test_a_hold_that_the_controller_has_looked_at_ends_and_later_ones_do_not(holds):
