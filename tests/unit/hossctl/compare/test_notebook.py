@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from statistics import median
 
-import matplotlib as mpl
 import pytest
 from unit.hossctl.compare.made_up import comparison
 
@@ -46,6 +45,8 @@ def made() -> dict[str, Comparison]:
 
 def executed(results: Path, monkeypatch) -> dict:
     """The notebook's names after its last cell."""
+    import matplotlib as mpl  # noqa: PLC0415 - it takes long to import, and every process collects this file
+
     mpl.use("Agg")
     monkeypatch.setenv("RESULTS", str(results))
     names: dict = {}

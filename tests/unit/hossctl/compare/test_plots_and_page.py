@@ -1,9 +1,12 @@
-"""Plots and the report: that they show every run, stand alone, and are the same for the same document."""
+"""Plots and the report: that they show every run, stand alone, and are the same for the same document.
+
+What draws them is imported by the tests: every process of a run collects this file, and only one runs it."""
 
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -11,13 +14,26 @@ from unit.hossctl.compare.made_up import comparison
 
 from hossctl.choices import ON_KUBERNETES, Load, Mode
 from hossctl.compare.document import Comparison
-from hossctl.compare.report import plots
 from hossctl.compare.report.changes import compare
-from hossctl.compare.report.page import as_html
-from hossctl.compare.report.plots import Plot
 from hossctl.compare.report.summary import summarise
 
+if TYPE_CHECKING:
+    from hossctl.compare.report.changes import Report
+    from hossctl.compare.report.plots import Plot
+
 NAMES = ["throughput-by-workers", "conflicts-by-fill", "overcommit-by-mode", "latency", "utilisation-by-mode"]
+
+
+def draw(comparison: Comparison) -> "list[Plot]":
+    from hossctl.compare.report import plots  # noqa: PLC0415 - matplotlib takes long to import
+
+    return list(plots.draw(summarise(comparison)))
+
+
+def as_html(comparison: Comparison, report: "Report | None" = None) -> str:
+    from hossctl.compare.report import page  # noqa: PLC0415 - matplotlib takes long to import
+
+    return page.as_html(comparison, report)
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +48,8 @@ def tiny() -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def drawn(small: Comparison) -> list[Plot]:
-    return list(plots.draw(summarise(small)))
+def drawn(small: Comparison) -> "list[Plot]":
+    return draw(small)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +68,7 @@ def test_modes_on_kubernetes_have_a_plot_of_their_own_and_are_in_no_other():
     peers = comparison(
         modes=ON_KUBERNETES, loads=(Load.UNIFORM,), workers=(1, 2), fills=(0.95,), repetitions=2
     )
-    (drawn,) = plots.draw(summarise(peers))
+    (drawn,) = draw(peers)
     assert drawn.name == "kubernetes"
     for text in ("kube-scheduler, 1", "HOSS, Kubernetes, 2", "pods/s"):
         assert text in drawn.svg().decode()
@@ -62,7 +78,7 @@ def test_modes_on_kubernetes_have_a_plot_of_their_own_and_are_in_no_other():
 
 
 def test_the_same_document_gives_the_same_files(tiny):
-    once, again = (list(plots.draw(summarise(tiny))) for _ in range(2))
+    once, again = (draw(tiny) for _ in range(2))
     assert len(once) == len(again) == len(NAMES)
     assert [plot.svg() for plot in once] == [plot.svg() for plot in again]
     assert once[0].png() == again[0].png()
