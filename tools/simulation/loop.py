@@ -100,7 +100,7 @@ class _Step(asyncio.TimerHandle):
 
     def cancel(self) -> None:
         self._cancelled = True
-        self._callback = self._args = None
+        self._callback, self._args = None, ()
 
 
 class SimulationLoop(asyncio.AbstractEventLoop):
