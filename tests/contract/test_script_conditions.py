@@ -212,6 +212,7 @@ async def test_a_quarantine_ends_by_hand_or_when_its_time_is_over_also_where_the
     quarantine = quarantine_of(nodes)
     assert await quarantine.take(0, 0, taking()) == "taken"
     assert await quarantine.take(0, 2, taking(milliseconds=0)) == "taken"
+    assert await quarantine.end(0, 4) == []
     before = await nodes.seq(0)
     assert await quarantine.end(0) == [2]
     [entry] = await nodes.feed(0, before, 1)

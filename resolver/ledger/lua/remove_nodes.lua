@@ -12,9 +12,7 @@ for position = 1, #names do
   local node = call('HGET', NAMES, names[position])
   local record = node and call('HGET', ACCOUNTS, node)
   local account = record and read_account(record, 0)
-  local is_gone = account and has_flag(account, FLAG_GONE)
-  is_gone = is_gone or node and not account and call('HEXISTS', REMOVED, node) == 1
-  if not node or is_gone then
+  if not node or call('HEXISTS', REMOVED, node) == 1 then
     missing[#missing + 1] = position - 1
     before[#before + 1] = node or nil
   else
