@@ -224,7 +224,7 @@ def _uid(name: str) -> str:
 
 def _fields(manager: str, *names: str) -> Document:
     """An entry of managedFields: a third of a real object's bytes are such."""
-    fields = {f"f:{name}": {"f:value": {}, "f:kind": {}, "f:name": {}} for name in names}
+    fields: dict[str, Document] = {f"f:{name}": {"f:value": {}, "f:kind": {}, "f:name": {}} for name in names}
     return {
         "manager": manager,
         "operation": "Update",
