@@ -322,6 +322,7 @@ class PodBinder:
         outdated = {request: reason for request, reason in reasons.items() if reason}
         if outdated:
             self._machine.counters["bindings_withdrawn"] += len(outdated)
+            self._devices_pending.difference_update(request.uid for request in outdated)
             rows = np.array([request.row for request in outdated], np.uint32)
             self._runtime.handle(m.BindingRefused(rows, tuple(outdated.values()), attempted=False))
         return [request for request in requests if request not in outdated]

@@ -288,6 +288,7 @@ def test_a_claim_whose_devices_no_node_has_room_for_gives_them_back_and_gets_oth
     devices.create_claim("idle")
     devices.give("idle", "n1", "gpu-0", on="n1")
     api.create_pod("full", scheduler="hoss", cpu="4", nodeName="n1")
+    wait_until(lambda: reserved(cluster), "the pod that fills n1 is counted")
     api.create_pod("p", scheduler="hoss", resourceClaims=claiming("idle"))
     assert placed(api, "p") == "n2"
     assert devices.device_of("idle") == "n2/gpu-0"
