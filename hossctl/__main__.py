@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+_INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
 
 
@@ -35,11 +36,15 @@ def run(command: Callable[..., Any], name: str) -> None:
     quieten_grpc()  # commands import it when they run
     try:
         command(prog_name=name)
-    except _Terminated:
-        from hossctl.local.process import kill_children  # noqa: PLC0415 - only after SIGTERM
+    except (KeyboardInterrupt, SystemExit) as exc:
+        code = _INTERRUPTED if isinstance(exc, KeyboardInterrupt) else exc.code
+        if code not in (_INTERRUPTED, _TERMINATED):
+            raise
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        from hossctl.local.process import kill_children  # noqa: PLC0415 - only after a signal
 
         kill_children()  # the signal may have come between the start of a process and its registration
-        raise
+        sys.exit(code)
     except Exception as exc:  # noqa: BLE001 - people get a sentence, not a traceback
         report(exc)
         sys.exit(exit_code(exc))

@@ -1,8 +1,8 @@
 """Which of the free room pods can use, for the dashboard: measured for viewers, and kept for an hour.
 
-A measure reads every pod and reservation, so it costs the platform more than a sample. It begins when somebody
-opens the page, and is repeated until nobody has looked for an hour; measuring takes a twentieth of the time at
-most, a fifth while viewers ask for new labels. Everything is bounded: labels, pools and points."""
+A measure reads every pod and reservation, so it costs the platform more than a sample. It begins when
+somebody opens the page, and is repeated until nobody has looked for an hour. Measuring takes a twentieth of
+the time at most, a fifth while viewers ask for new labels. Labels, pools and points are bounded."""
 
 import asyncio
 from collections import deque

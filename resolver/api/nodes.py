@@ -42,8 +42,8 @@ def writer_of_term(term: int, journal_write: int = 0) -> Writer:
 
 
 class NodeChanges:
-    """Raises InvalidInput for an invalid node, NotFound for an unknown name. `events` are the latest cordons and
-    their ends, with who asked for them."""
+    """Raises InvalidInput for an invalid node, NotFound for an unknown name. `events` are the latest cordons
+    and their ends, with who asked for them."""
 
     def __init__(self, ledger: Ledger, quarantine: Quarantine, *, unix_clock: Callable[[], float]) -> None:
         self._unix_clock = unix_clock

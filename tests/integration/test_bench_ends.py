@@ -75,12 +75,13 @@ command.main()
 """
 
 
-def test_a_process_that_the_command_had_only_just_started_is_ended_too() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_the_command_had_only_just_started_is_ended_too(number: int) -> None:
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         child = psutil.Process(int(process.stdout.readline()))
-        process.terminate()
-        assert process.wait(DEADLINE_SECONDS) == 128 + signal.SIGTERM
+        process.send_signal(number)
+        assert process.wait(DEADLINE_SECONDS) == 128 + number
     assert _ends(child)
 
 
