@@ -535,7 +535,7 @@ def mirror(
     from tools.bench import mirror as mirroring
 
     check(output, json)
-    result = mirroring.measure(mirroring.Setting(nodes, pods))
+    result = mirroring.measure(mirroring.MirrorSetting(nodes, pods))
     title = f"{pods:,} pods on {nodes:,} nodes of a cluster"
     publish(result.as_json(), output, json, title=title, lines=result.lines())
 

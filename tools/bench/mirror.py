@@ -48,16 +48,16 @@ _PODS, _NODES = "/api/v1/pods", "/api/v1/nodes"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class MirrorSetting:
     nodes: int
     pods: int
 
 
 @dataclass(frozen=True, slots=True)
-class Mirror:
+class MirrorMeasurement:
     """The whole measurement."""
 
-    setting: Setting
+    setting: MirrorSetting
     start_seconds: float
     takeover_seconds: float
     peak_mib: dict[str, float]
@@ -92,7 +92,7 @@ class Mirror:
         ]
 
 
-def measure(setting: Setting) -> Mirror:
+def measure(setting: MirrorSetting) -> MirrorMeasurement:
     """One start and one takeover. Raises HossError where either does not end."""
     with (
         TemporaryDirectory(prefix="hoss-mirror-") as directory,
@@ -101,7 +101,7 @@ def measure(setting: Setting) -> Mirror:
         begun = time.monotonic()
         with report.platform(PlatformOptions(workers=(), dispatchers=2, kubeconfig=kubeconfig)) as starter:
 
-            async def run(clients: Clients) -> Mirror:
+            async def run(clients: Clients) -> MirrorMeasurement:
                 await _until(partial(_is_reserved, clients, setting.pods))
                 started = time.monotonic() - begun
                 status = await clients.dispatcher.status()
@@ -112,7 +112,9 @@ def measure(setting: Setting) -> Mirror:
                 taken_over = time.monotonic() - killed
                 terms = (await clients.dispatcher.status()).term
                 after = _figures(starter)
-                return Mirror(setting, started, taken_over, peak | after[0], used | after[1], terms)
+                return MirrorMeasurement(
+                    setting, started, taken_over, peak | after[0], used | after[1], terms
+                )
 
             return report.run_on(starter.state, run)
 
@@ -135,7 +137,7 @@ def _figures(starter: Starter) -> tuple[dict[str, float], dict[str, float]]:
 class _Cluster:
     """The stand-in, on an event loop in a thread of its own. Whatever else it is asked for is an empty list."""
 
-    def __init__(self, setting: Setting, kubeconfig: Path) -> None:
+    def __init__(self, setting: MirrorSetting, kubeconfig: Path) -> None:
         self._kubeconfig = kubeconfig
         self._setting = setting
         self._loop = asyncio.new_event_loop()
@@ -200,7 +202,7 @@ class _Cluster:
 
 
 @contextlib.contextmanager
-def _served(setting: Setting, directory: Path) -> Iterator[Path]:
+def _served(setting: MirrorSetting, directory: Path) -> Iterator[Path]:
     """Yields the kubeconfig."""
     kubeconfig = directory / "kubeconfig"
     cluster = _Cluster(setting, kubeconfig)
