@@ -253,8 +253,8 @@ async def _measure_case(
     records: Sequence[ProcessRecord],
 ) -> list[Document]:
     await asyncio.sleep(_SETTLE_SECONDS)
-    # Now and not while bindings wait: a pass of the cycle collector over all pods stops this process, and what
-    # it measures would be its own pause.
+    # Now and not while bindings wait: a pass of the cycle collector over all pods stops this process, and
+    # what it measures would be its own pause.
     gc.collect()
     gc.freeze()
     seconds = np.zeros(len(pods))

@@ -143,8 +143,8 @@ class ControllerProcess:
             await self._carry_out(chosen, gathered)
 
     async def _look_before_preemption(self, hold: int, now: datetime) -> None:
-        """Make room for pods that wait for moves before they preempt, up to this hold. Then they may preempt, if
-        they still have to."""
+        """Make room for pods that wait for moves before they preempt, up to this hold. Then they may preempt,
+        if they still have to."""
         if hold <= self._considered or now.timestamp() < self._considered_at + _HELD_PODS_SECONDS:
             return
         self._considered_at = now.timestamp()

@@ -1,9 +1,9 @@
 """What-if of nodes that are not there: so many more of one shape, in a plan's snapshot only.
 
 A copy of a node of the platform has its labels, taints, amounts and cards, under a name of its own, and it
-loses what only that very machine has: its cordon, its images, and taints and labels that tell of its state. The pods
-that each node gets anyway (those of DaemonSets and static ones) take as much room on the copy as on the node.
-A node from a file is taken as it is written."""
+loses what only that very machine has: its cordon, its images, and taints and labels that tell of its state.
+The pods that each node gets anyway (those of DaemonSets and static ones) take as much room on the copy as on
+the node. A node from a file is taken as it is written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -10,9 +10,9 @@ The document (camel case):
                           requests
     placements[]          waiting, node, afterMoves: a waiting pod fits there after so many moves
     impossible[]          subject, why
-    newNodes              null, or of the nodes that a what-if adds: like, nodes (how many), pods (that they get),
-                          used[] (those that get any: name, pods, requested), and of the used ones together
-                          resources[]: resource, allocatable, requested
+    newNodes              null, or of the nodes that a what-if adds: like, nodes (how many), pods (that they
+                          get), used[] (those that get any: name, pods, requested), and of the used ones
+                          together resources[]: resource, allocatable, requested
     cost                  pods (restarted), workloads, requests (of the moved pods, in schema units)
 """
 
@@ -56,7 +56,8 @@ def plan_document(
     waiting = gathered.waiting
     seen = {str(shard): seq for shard, seq in sorted(gathered.snapshot.cache.seqs.items())}
     drained = nodes_of(gathered, drain) if drain else []
-    # Added before the state compiles its classes; after the nodes to drain, whose labels the new ones may have.
+    # Added before the state compiles its classes; after the nodes to drain, whose labels the new ones may
+    # have.
     added = None if new is None else add_new_nodes(gathered, new)
     state = PlanState(gathered.snapshot, profile, gathered.pods, limits)
     if drain:

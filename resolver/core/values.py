@@ -433,8 +433,8 @@ class ShardState:
     # Of terminating pods: their preemptor, and what that took of their amounts, in schema order.
     shares: dict[bytes, tuple[bytes, tuple[int, ...]]] = field(default_factory=dict)
     damaged: dict[bytes, bytes] = field(default_factory=dict)  # reservations that cannot be read, as stored
-    # By field, as stored, what cannot be read of nodes; b"": it is missing. The snapshot has a blank account in
-    # the place of a damaged one, which offers nothing, and no cards in the place of damaged ones.
+    # By field, as stored, what cannot be read of nodes; b"": it is missing. The snapshot has a blank account
+    # in the place of a damaged one, which offers nothing, and no cards in the place of damaged ones.
     damaged_accounts: dict[bytes, bytes] = field(default_factory=dict)
     damaged_cards: dict[bytes, bytes] = field(default_factory=dict)
 

@@ -37,8 +37,8 @@ def always() -> bool:
 
 class ClaimsRequest(NamedTuple):
     """The claims of a pod by name, and what was chosen for those that had no devices when it was placed on
-    `node`. `is_current`: whether the ledger that has the choice is still the ledger. One that was rebuilt since
-    may have given the devices to others."""
+    `node`. `is_current`: whether the ledger that has the choice is still the ledger. One that was rebuilt
+    since may have given the devices to others."""
 
     namespace: str
     user: ClaimUser
@@ -56,9 +56,9 @@ class DeviceBinder:
         self._objects = ObjectWriter(api, DevicesRefused)
 
     async def bind(self, request: ClaimsRequest) -> Bound | None:
-        """None: all claims have their devices, which are ready, and list the pod. Else WAITS while devices are
-        made ready; REFUSED with the reason, after what was written is taken back; or UNKNOWN if the API server
-        did not answer."""
+        """None: all claims have their devices, which are ready, and list the pod. Else WAITS while devices
+        are made ready; REFUSED with the reason, after what was written is taken back; or UNKNOWN if the API
+        server did not answer."""
         try:
             claims = [await self._bind_claim(request, name) for name in request.claims]
             now = self._utc_now()

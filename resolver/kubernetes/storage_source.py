@@ -1,5 +1,5 @@
-"""Where the binding webhook learns of volumes and devices: claims, volumes, CSINodes and VolumeAttachments from
-watches, because the volumes of all pods of a node are counted; slices and resource claims from watches,
+"""Where the binding webhook learns of volumes and devices: claims, volumes, CSINodes and VolumeAttachments
+from watches, because the volumes of all pods of a node are counted; slices and resource claims from watches,
 because what claims take of shared devices is added up; and the resource claims of a pod from the API server,
 because a scheduler writes their devices right before it asks.
 

@@ -217,7 +217,8 @@ def read_evictions(packed_evictions: bytes) -> tuple[Eviction, ...]:
 
 
 def read_ports(record: bytes) -> list[PortHold]:
-    """The ports that pods hold on one node; without a last one that was cut off, which a repair brings back."""
+    """The ports that pods hold on one node; without a last one that was cut off, which a repair brings
+    back."""
     width = UID_BYTES + CLAIM_BYTES
     return [
         (record[at : at + UID_BYTES], record[at + UID_BYTES : at + width])

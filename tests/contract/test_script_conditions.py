@@ -1,6 +1,6 @@
-"""Conditions in the scripts that race with something else, so that no ordinary call meets them: what a script is
-told may be older than the shard. On any ledger where both have the operation; shard 0 of two, so node indexes are
-even."""
+"""Conditions in the scripts that race with something else, so that no ordinary call meets them: what a script
+is told may be older than the shard. On any ledger where both have the operation; shard 0 of two, so node
+indexes are even."""
 
 import struct
 from dataclasses import replace

@@ -31,8 +31,8 @@ goals: [{goal: spread}]
 passSeconds: 1
 budget: {movesPerHour: 1, movesPerPass: 1}
 """
-# After a pass at its start this controller plans for pods that wait before they preempt, and for nothing else.
-# It is what ends their wait: ten minutes are longer than the test may last.
+# After a pass at its start this controller plans for pods that wait before they preempt, and for nothing
+# else. It is what ends their wait: ten minutes are longer than the test may last.
 BEFORE_PREEMPTION = """\
 apiVersion: hoss.dev/v1alpha1
 kind: RebalancePolicy

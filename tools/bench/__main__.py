@@ -531,7 +531,8 @@ def mirror(
     json: JsonFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Kubernetes mode beside a full cluster, without an API server: memory of the mirror, start and takeover."""
+    """Kubernetes mode beside a full cluster, without an API server: memory of the mirror, start and
+    takeover."""
     from tools.bench import mirror as mirroring
 
     check(output, json)

@@ -1,5 +1,5 @@
-"""`python -m tools.bench mirror`: what a full cluster costs the dispatcher that mirrors it, and how soon another
-takes over.
+"""`python -m tools.bench mirror`: what a full cluster costs the dispatcher that mirrors it, and how soon
+another takes over.
 
 HOSS starts with two dispatchers and no worker, as the guard alone does, on a stand-in for an API server that
 serves lists in pages and watches in which nothing happens. So the cluster costs this machine next to nothing
@@ -135,7 +135,8 @@ def _figures(starter: Starter) -> tuple[dict[str, float], dict[str, float]]:
 
 
 class _Cluster:
-    """The stand-in, on an event loop in a thread of its own. Whatever else it is asked for is an empty list."""
+    """The stand-in, on an event loop in a thread of its own. Whatever else it is asked for is an empty
+    list."""
 
     def __init__(self, setting: MirrorSetting, kubeconfig: Path) -> None:
         self._kubeconfig = kubeconfig

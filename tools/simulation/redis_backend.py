@@ -153,7 +153,8 @@ _FIRST_LINE = " ".join(
     _PRELUDE.replace("{READS}", f"{{{', '.join(f'{name}=true' for name in sorted(_READS))}}}").split("\n")
 )
 _TRANSACTION = frozenset({"MULTI", "EXEC"})
-# What does not go to the server as it is: commands whose replies depend on the time, on chance or on an inner order.
+# What does not go to the server as it is: commands whose replies depend on the time, on chance or on an inner
+# order.
 _PREPARED = frozenset(
     (
         *("EVAL", "EVALSHA", "SCRIPT", "TIME", "SET", "DEL", "UNLINK", "HGETALL", "HKEYS", "HVALS"),

@@ -205,7 +205,8 @@ def _attached(namespace: str, volumes: PodVolumes, storage: StorageView) -> Iter
 
 
 def _left_attached(node: BindingNode, storage: StorageView) -> Iterator[CsiVolume]:
-    """The volumes of the node's VolumeAttachments. Those of pods that are gone stay until they are detached."""
+    """The volumes of the node's VolumeAttachments. Those of pods that are gone stay until they are
+    detached."""
     for attachment in storage.attachments(node.name):
         volume = storage.volume(attachment.volume_name)
         known = None if volume is None else volume.attached_by_driver

@@ -1,5 +1,5 @@
-"""What the controller's process tells the dispatcher about pods that wait for its moves before they preempt. The
-platform is empty, so no move ever helps."""
+"""What the controller's process tells the dispatcher about pods that wait for its moves before they preempt.
+The platform is empty, so no move ever helps."""
 
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace

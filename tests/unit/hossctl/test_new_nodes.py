@@ -120,7 +120,8 @@ def test_what_waits_is_put_on_copies_of_a_node_and_what_stays_says_why():
 
 
 def test_a_copy_keeps_a_node_s_taints_and_labels_but_not_its_state():
-    """The node is cordoned and under memory pressure, so its copies would take nothing if they were so too."""
+    """The node is cordoned and under memory pressure, so its copies would take nothing if they were so
+    too."""
     cluster = gathered([OLD], waiting=[WaitingPods("default/plain", spec(100), 1)])
     assert "untolerated taint" in plan(cluster, NewNodes(1, "old"))["impossible"][0]["why"]
     copy = cluster.snapshot.cache.catalogue.specs[1]

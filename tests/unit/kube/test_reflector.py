@@ -155,7 +155,8 @@ async def test_a_first_list_is_told_page_by_page_and_goes_on_after_a_failure():
 
 
 async def test_a_page_is_told_in_slices_between_which_others_run():
-    """Otherwise a dispatcher that reads a full cluster renews its lease late, loses its term, and reads anew."""
+    """Otherwise a dispatcher that reads a full cluster renews its lease late, loses its term, and reads
+    anew."""
     both = [page(*(pod(f"{kind}{number}", 3) for number in range(1000)), version=9) for kind in "ab"]
     steps: list[int] = []  # how many were told before each step of another task
 
