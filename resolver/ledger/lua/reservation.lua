@@ -23,13 +23,14 @@ local function reserved_amounts(record)
   return resources, {unpack_values('<' .. rep('i8', resources), record, RESERVATION_BYTES + 1)}
 end
 
--- The same as a flat list of resources that are not 0 and their amounts, resources counted from 1. Pods of a batch
--- are mostly equal, so what was unpacked once is remembered: the lists must not be changed.
-local listed_amounts
+-- Returns a pod's amounts to the account; but for those that its node never counted, because the record was damaged.
+local give_amounts
 do
   local known = {}
 
-  function listed_amounts(record)
+  -- The amounts as a flat list of resources that are not 0 and their amounts, resources counted from 1. Pods of a
+  -- batch are mostly equal, so what was unpacked once is remembered: the lists must not be changed.
+  local function listed_amounts(record)
     local packed = record:sub(RESERVATION_BYTES + 1, -SPREAD_BYTES - 1)
     local found = known[packed]
     if not found then
@@ -44,15 +45,14 @@ do
     end
     return found
   end
-end
 
--- Returns a pod's amounts to the account; but for those that its node never counted, because the record was damaged.
-local function give_amounts(account, record)
-  local amounts = listed_amounts(record)
-  for at = 1, #amounts, 2 do
-    local requested = 4 + 2 * amounts[at]
-    if requested < #account - 1 then
-      account[requested] = account[requested] - amounts[at + 1]
+  function give_amounts(account, record)
+    local amounts = listed_amounts(record)
+    for at = 1, #amounts, 2 do
+      local requested = 4 + 2 * amounts[at]
+      if requested < #account - 1 then
+        account[requested] = account[requested] - amounts[at + 1]
+      end
     end
   end
 end
