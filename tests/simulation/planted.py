@@ -185,7 +185,7 @@ FAULTS = {
                 "        return found\n",
             ),
         ),
-        seeds=(139,),
+        seeds=(16,),
     ),
     "gang on one shard": PlantedFault(
         "the second phase of a commit on several shards reaches the first shard only",
@@ -259,7 +259,7 @@ FAULTS = {
                 "",
             ),
         ),
-        seeds=(5, 176),
+        seeds=(180,),
     ),
     "victim evicted twice": PlantedFault(
         "the room of a victim is returned to its node twice",
