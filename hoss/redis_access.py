@@ -31,7 +31,7 @@ with without("opentelemetry"):
     except ImportError:
         _NO_MAINTENANCE = {}
 
-    # Without it redis-py 8 looks for its own version on the disk, for every client: 3 ms each.
+    # Without it redis-py 8 looks for its own version on the disk, for every client: some milliseconds each.
     try:
         from redis.driver_info import DriverInfo
 

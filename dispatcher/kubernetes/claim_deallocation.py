@@ -65,8 +65,8 @@ def is_idle(claim: Object, uid: str) -> bool:
 
 def deallocating_patch(claim: Object) -> Object:
     """The merge patch of the status after which the claim has no devices, nothing that their drivers said of
-    them, and no users. It is for this very
-    state of the claim: whoever has begun to use it makes the API server answer 409."""
+    them, and no users. It is for this very state of the claim: whoever has begun to use it makes the API
+    server answer 409."""
     known = claim["metadata"]
     same = {"uid": known["uid"], "resourceVersion": known["resourceVersion"]}
     return {"metadata": same, "status": {"allocation": None, "devices": None, "reservedFor": None}}
