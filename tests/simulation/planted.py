@@ -266,8 +266,8 @@ FAULTS = {
         (
             ScriptEdit(
                 "evicting",
-                "    room.give_amounts(account, records[i])\n",
-                "    room.give_amounts(account, records[i])\n    room.give_amounts(account, records[i])\n",
+                "    give_amounts(account, records[i])\n",
+                "    give_amounts(account, records[i])\n    give_amounts(account, records[i])\n",
             ),
         ),
         seeds=(2, 19),
