@@ -302,16 +302,27 @@ class Machine:
         }
 
     def latest_hold(self, now: float) -> int:
-        """The number of the last hold whose pods are back from the worker that asked; 0: there is none."""
+        """The number of the last hold that a plan can look at, and all holds before it: no pods of their
+        classes are on their way to a worker or with one. 0: there is none."""
         holds = self.preemption_holds.going_on(now)
         if not holds:
             return 0
         pods = self.registry.pods
         phase, template = pods.phase[: pods.size], pods.template[: pods.size]
-        waiting = (phase == Phase.UNSCHEDULABLE) | (phase == Phase.BACKOFF)
-        templates = np.flatnonzero(np.bincount(template[waiting]))
-        classes = set(self.registry.templates.class_id[templates].tolist())
-        return max((number for class_id, number in holds.items() if class_id in classes), default=0)
+
+        def classes_of(chosen: NDArray[np.bool_]) -> set[int]:
+            templates = np.flatnonzero(np.bincount(template[chosen]))
+            return set(self.registry.templates.class_id[templates].tolist())
+
+        waiting = classes_of((phase == Phase.UNSCHEDULABLE) | (phase == Phase.BACKOFF))
+        on_their_way = classes_of((phase == Phase.QUEUED) | (phase == Phase.SCHEDULING))
+        latest = 0
+        for class_id, number in sorted(holds.items(), key=lambda hold: hold[1]):
+            if class_id in on_their_way:
+                break
+            if class_id in waiting:
+                latest = number
+        return latest
 
     def check(self) -> None:
         """Raise InvariantViolation if an invariant of the module docstring is broken. For tests."""

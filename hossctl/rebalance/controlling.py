@@ -140,6 +140,7 @@ class ControllerProcess:
         )
         chosen = None if why else await asyncio.to_thread(self._look, gathered, now)
         if chosen is not None:
+            self._may_move = False  # until the next step: nobody is looked at meanwhile
             await self._carry_out(chosen, gathered)
 
     async def _look_before_preemption(self, hold: int, now: datetime) -> None:
@@ -147,13 +148,12 @@ class ControllerProcess:
         if they still have to."""
         if hold <= self._considered or now.timestamp() < self._considered_at + _HELD_PODS_SECONDS:
             return
-        self._considered_at = now.timestamp()
         gathered = await gather(self._clients)
         chosen = await asyncio.to_thread(self._look, gathered, now, (RebalanceGoal.FIT_PENDING,))
         if chosen is not None:
             await self._carry_out(chosen, gathered)
             await asyncio.sleep(_SETTLING_SECONDS)
-        self._considered = hold
+        self._considered, self._considered_at = hold, self._now().timestamp()
 
     def _waits(self, status: pb.RebalanceStatus, now: datetime) -> str:
         """Why nothing is moved now; empty: it may be."""

@@ -4,6 +4,7 @@ The nodes and their accounts are a worker's view, filled from the feed. The disp
 are and whether they may be moved; the reservations tell where they are and which cards they hold. What
 changed between these three readings is left where it is."""
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -108,11 +109,12 @@ async def gather(clients: Clients) -> Gathered:
     budgets = await clients.dispatcher.list_budgets()
     held = await _reservations(clients)
     snapshot = await take_snapshot(clients)
+    limits = [(budget, status.disruptions_allowed) for budget, status in budgets]
+    # In a thread: with many pods it takes seconds, and a dashboard or a controller answers others meanwhile.
+    placed = await asyncio.to_thread(placed_pods, snapshot, bound, held, limits)
     return Gathered(
         snapshot,
-        placed_pods(
-            snapshot, bound, held, [(budget, status.disruptions_allowed) for budget, status in budgets]
-        ),
+        placed,
         tuple(
             WaitingPods(
                 name,

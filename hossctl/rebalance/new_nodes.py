@@ -138,6 +138,6 @@ def _without_state(spec: NodeSpec) -> NodeSpec:
 
 
 def _named(shape: NodeSpec, name: str) -> NodeSpec:
-    """The shape with this name. Labels that hold a node's own name hold the new one."""
-    labels = {key: name if value == shape.name else value for key, value in shape.labels}
-    return replace(shape, name=name, labels=tuple(sorted({**labels, HOSTNAME_LABEL: name}.items())))
+    """The shape with this name, as its hostname too."""
+    labels = {**dict(shape.labels), HOSTNAME_LABEL: name}
+    return replace(shape, name=name, labels=tuple(sorted(labels.items())))

@@ -149,5 +149,5 @@ def test_pods_are_moved_before_any_is_preempted_and_preempted_where_no_move_help
     assert (run["purpose"], run["moved"], run["moves"][0]["from"]) == ("policy: fit-pending", 1, "n1")
     assert nodes_of_pods(platform) == ["n0"] * 4 + ["n1"]
     assert submit("second", 5) == "n0"
-    assert len(platform.json("get", "pods", "--waiting")["items"]) == 2
+    wait_until(lambda: len(platform.json("get", "pods", "--waiting")["items"]) == 2, "the victims to wait")
     platform("audit")

@@ -4,18 +4,17 @@ less urgent pods.
 It is on while a rebalance controller says with each of its reports that its policy wants it, and that it may
 make moves now. The first question for victims of a class then begins a *hold*: the pods of that class get no
 victims, and wait as unschedulable ones, so that the controller finds them. A hold ends when the controller
-has looked at it, when its time is over, or when the controller may move nothing more. From the next question
-on the class preempts for a while, however long its pods were queued before it; only after that a new hold may
-begin. So pods do not wait for moves twice in a row, and none waits for a controller that is gone.
+has looked at it, when its time is over, or when the controller may move nothing more or is gone. Then the
+class preempts; only when it has asked for no victims for a while a new hold may begin. So pods do not wait for
+moves twice in a row, however long they were queued meanwhile.
 
-A hold is forgotten with the time in which its class preempts, or if its class asks no more. Times are
-monotonic seconds."""
+A hold that has ended is forgotten when its class asks no more. Times are monotonic seconds."""
 
 from dataclasses import dataclass, field
 
 REPORT_LASTS_SECONDS = 5.0  # a controller reports every second
-PREEMPTS_SECONDS = 60.0  # from the first question after a hold
-ASKS_NO_MORE_SECONDS = 3600.0  # longer than pods are queued
+PREEMPTS_SECONDS = 60.0  # from the last question after a hold
+ASKS_NO_MORE_SECONDS = 3600.0  # after a hold without a question: longer than pods are queued
 MOST_HOLDS = 1_000  # classes; those beyond preempt at once
 
 
@@ -24,7 +23,6 @@ class _Hold:
     number: int
     until: float  # the end of the hold; it may come earlier
     told: bool = False  # that it has ended
-    asked: bool = False  # since its end
     forgotten: float = float("inf")  # when nothing is known of it any more
 
 
@@ -55,21 +53,32 @@ class PreemptionHolds:
         holds are numbered, so that another dispatcher's numbers are higher."""
         hold = self._holds.get(class_id)
         if hold is not None and now >= hold.until:
-            if not hold.asked:
-                hold.asked, hold.forgotten = True, now + PREEMPTS_SECONDS
+            hold.forgotten = now + PREEMPTS_SECONDS
             return False
         if hold is not None:
             return True
         wanted = self.wait_seconds > 0 and now < self._heard_until and priority <= self.up_to_priority
-        if not wanted or len(self._holds) >= MOST_HOLDS:
+        if not wanted or not self._has_place():
             return False
         self._last_number = max(self._last_number + 1, now_ms)
         self._holds[class_id] = _Hold(self._last_number, now + self.wait_seconds)
         return True
 
+    def _has_place(self) -> bool:
+        """Whether there is a place for one more hold. One that has ended makes it."""
+        if len(self._holds) >= MOST_HOLDS:
+            over = next((class_id for class_id, hold in self._holds.items() if hold.told), None)
+            if over is None:
+                return False
+            del self._holds[over]
+        return True
+
     def ended(self, now: float) -> list[int]:
         """The classes whose hold has ended since the last call: their pods may be tried again."""
         found = []
+        if now >= self._heard_until:  # the controller is gone
+            for hold in self._holds.values():
+                hold.until = min(hold.until, now)
         for class_id, hold in list(self._holds.items()):
             if now >= hold.until and not hold.told:
                 hold.told = True

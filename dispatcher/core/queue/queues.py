@@ -61,8 +61,8 @@ class Queues:
         self._history = ChangeHistory()
         self._woke_at = float("-inf")
         self._waking: tuple[Changes, Waking] | None = None  # changes for which pods are still to be woken
-        # Classes of which pods are still to be queued, and why: they are routed differently, or may preempt.
-        self._waking_classes: tuple[frozenset[int], str, Waking] | None = None
+        # Classes of which pods are still to be queued, by event: they are routed differently, or may preempt.
+        self._waking_classes: dict[str, tuple[frozenset[int], Waking]] = {}
         self._gangs_to_check: dict[int, Gang] = {}  # by number: changed since the last tick
         self.incoming: Counter[tuple[str, str]] = Counter()  # pods by queue and event, for metrics
 
@@ -347,28 +347,31 @@ class Queues:
         self._wake_classes(classes, now, now_ms, event="PolicyChange")
 
     def preemption_allowed(self, classes: frozenset[int], now: float, now_ms: int) -> None:
-        """Queue unschedulable pods of these classes, as many at once as a tick may."""
+        """Queue unschedulable pods of these classes, as many at once as a tick may, and those that a worker is
+        about to answer for: it was told that they have to wait."""
+        self._history.outdate_views(now)
         self._wake_classes(classes, now, now_ms, event=PREEMPTION_ALLOWED)
 
     def _wake_classes(self, classes: frozenset[int], now: float, now_ms: int, *, event: str) -> None:
-        earlier = frozenset[int]() if self._waking_classes is None else self._waking_classes[0]
-        self._waking_classes = classes | earlier, event, self._unschedulable.waking()
+        earlier, _ = self._waking_classes.get(event, (frozenset[int](), None))
+        classes |= earlier
+        self._waking_classes[event] = classes, self._unschedulable.waking(classes)
         self._process_waking_classes(now, now_ms)
 
     def _process_waking_classes(self, now: float, now_ms: int) -> None:
-        if self._waking_classes is None:
+        if not self._waking_classes:
             return
-        classes, event, waking = self._waking_classes
+        event, (_, waking) = next(iter(self._waking_classes.items()))
         woken = self._unschedulable.wake(
             waking,
-            lambda group: group.class_id in classes,
+            lambda _: True,
             now,
             self._registry.pods.phase,
             most_pods=_WOKEN_AT_ONCE,
             most_groups=_LOOKED_AT_AT_ONCE,
         )
         if not waking.groups:
-            self._waking_classes = None
+            del self._waking_classes[event]
         pods = [*woken.ready, *(rows for _, rows in woken.later)]  # they need not wait for their backoff
         self._requeue_all(pods, now, now_ms, event=event)
 

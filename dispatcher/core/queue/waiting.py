@@ -4,7 +4,7 @@ before its backoff is over, and after five minutes at the latest."""
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
@@ -127,9 +127,10 @@ class UnschedulablePods:
         self._groups.setdefault(group, []).append(entry)
         self._flushes.append((flush_at, group))
 
-    def waking(self) -> Waking:
-        """All that wait here now, for `wake`."""
-        return Waking(self._groups, self._next_order)
+    def waking(self, classes: Container[int] | None = None) -> Waking:
+        """All that wait here now, or those of these classes, for `wake`."""
+        groups = [g for g in self._groups if classes is None or g.class_id in classes]
+        return Waking(groups, self._next_order)
 
     def wake(
         self,

@@ -266,6 +266,9 @@ def empty_nodes(state: PlanState, also: Sequence[int] = ()) -> MovePlan:
         in_vain = 0
         state.credit(1.0)
     plan.after = len(_nodes_with_pods(state))
+    if plan.after >= plan.before:  # pods would only change places with the empty nodes
+        state.undo_to(0)
+        plan.after = plan.before
     plan.moves = state.moves
     plan.impossible = [Impossible(f"{nodes} nodes", why) for why, nodes in blocked.most_common()]
     return plan

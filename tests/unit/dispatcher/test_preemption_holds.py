@@ -57,9 +57,11 @@ def test_a_class_waits_until_its_time_is_over_then_preempts_for_a_while_and_only
     assert not asks(holds, 31.0)
     assert holds.ended(31.0) == [CLASS]
     assert holds.ended(31.1) == []
-    after = 31.0 + PREEMPTS_SECONDS  # it has asked at 31.0
+    assert not asks(holds, 40.0)
+    after = 40.0 + PREEMPTS_SECONDS
     holds.report(30.0, 100, 0, after - 0.1)
-    assert not asks(holds, after - 0.1)
+    assert holds.ended(after - 0.1) == []
+    assert len(holds) == 1
     assert holds.ended(after) == []
     assert len(holds) == 0
     assert asks(holds, after)
@@ -67,14 +69,26 @@ def test_a_class_waits_until_its_time_is_over_then_preempts_for_a_while_and_only
 
 def test_pods_that_are_queued_for_long_after_a_hold_preempt_all_the_same(holds):
     asks(holds, 1.0)
+    holds.report(30.0, 100, 0, 30.9)
     assert holds.ended(31.0) == [CLASS]
     late = 31.0 + 10 * PREEMPTS_SECONDS
     holds.report(30.0, 100, 0, late)
     assert holds.ended(late) == []
     assert not asks(holds, late)
-    assert not asks(holds, late + PREEMPTS_SECONDS - 1)
+    again = late + PREEMPTS_SECONDS - 1
+    assert not asks(holds, again)
     assert holds.ended(late + PREEMPTS_SECONDS) == []
+    assert len(holds) == 1
+    assert holds.ended(again + PREEMPTS_SECONDS) == []
     assert len(holds) == 0
+
+
+def test_nobody_waits_any_longer_for_a_controller_that_is_gone(holds):
+    asks(holds, 1.0)
+    holds.report(600.0, 100, 0, 2.0)
+    assert holds.ended(2.0 + REPORT_LASTS_SECONDS - 0.1) == []
+    assert holds.ended(2.0 + REPORT_LASTS_SECONDS) == [CLASS]
+    assert not asks(holds, 2.0 + REPORT_LASTS_SECONDS)
 
 
 def test_a_class_that_asks_before_the_end_of_its_hold_was_told_is_woken_all_the_same(holds):
@@ -117,6 +131,11 @@ def test_there_are_only_so_many_holds_and_further_classes_preempt(holds):
     assert all(asks(holds, 1.0, class_id=number) for number in range(MOST_HOLDS))
     assert not asks(holds, 1.0, class_id=MOST_HOLDS)
     assert len(holds) == MOST_HOLDS
+    first = min(holds.going_on(1.0).values())
+    holds.report(30.0, 100, first, 2.0)
+    assert len(holds.ended(2.0)) == 1
+    assert asks(holds, 2.0, class_id=MOST_HOLDS)
+    assert len(holds) == MOST_HOLDS
 
 
 # --- the dispatcher ---
@@ -153,7 +172,9 @@ def test_pods_that_wait_for_moves_are_told_no_victims_and_are_tried_again_when_t
     assert bench.machine.latest_hold(bench.now) > 0
     other = bench.job("other", 1, spec=PodSpec(priority=11))
     bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE)
-    bench.pass_time(29.0)
+    for _ in range(29):
+        bench.pass_time(1.0)
+        bench.machine.preemption_holds.report(30.0, 100, 0, bench.now)
     assert bench.all_are(rows, Phase.UNSCHEDULABLE)
     bench.pass_time(1.5)
     assert bench.all_are(rows, Phase.SCHEDULING)
@@ -165,6 +186,33 @@ def test_pods_that_wait_for_moves_are_told_no_victims_and_are_tried_again_when_t
     assert bench.machine.table_sizes()["preemption_holds"] == 1
     bench.pass_time(PREEMPTS_SECONDS + 1)
     assert bench.machine.table_sizes()["preemption_holds"] == 0
+
+
+def test_pods_whose_answer_comes_after_the_end_of_their_hold_do_not_wait_for_the_next_change(bench, answers):
+    rows = bench.job("high", 2, spec=PodSpec(priority=10))
+    assert answers.answer(question(bench.machine.registry.pods.uid[rows[0]]), "w1").preemption.held
+    bench.machine.preemption_holds.report(0.0, 100, 0, bench.now)
+    bench.pass_time(0.2)
+    bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE)
+    assert bench.all_are(rows, Phase.BACKOFF)
+
+
+def test_a_hold_is_looked_at_when_all_pods_of_its_class_are_back_and_no_later_one_before_it(bench, answers):
+    uid = bench.machine.registry.pods.uid
+    first = bench.job("first", 2, spec=PodSpec(priority=10))
+    assert answers.answer(question(uid[first[0]]), "w1").preemption.held
+    later = bench.job("later", 1, spec=PodSpec(priority=11))
+    assert answers.answer(question(uid[later[0]]), "w1").preemption.held
+    numbers = sorted(bench.machine.preemption_holds.going_on(bench.now).values())
+    pods = bench.machine.registry.pods
+    before = pods.phase.copy()
+    pods.phase[[first[0], later[0]]] = Phase.UNSCHEDULABLE
+    assert bench.machine.latest_hold(bench.now) == 0
+    pods.phase[first] = Phase.UNSCHEDULABLE
+    assert bench.machine.latest_hold(bench.now) == numbers[1]
+    pods.phase[later] = Phase.SCHEDULING
+    assert bench.machine.latest_hold(bench.now) == numbers[0]
+    pods.phase[:] = before
 
 
 def test_a_worker_that_does_not_say_which_pod_asks_and_one_whose_pod_is_gone_get_victims(bench, answers):
