@@ -16,7 +16,8 @@ from hoss.telemetry import logger
 from hossctl.console import Document
 from hossctl.dashboard.history import HOUR_MS
 
-# For each of these labels, "" for one pool of all nodes, its document as hossctl/rebalance/room.py has it.
+# For each of these labels, "" for one pool of all nodes, its document as hossctl/rebalance/room.py has it, with
+# MOST_POOLS at most: the name of each node is a label, and to measure thousands of pools takes minutes.
 Measure = Callable[[Sequence[str]], Awaitable[dict[str, Document]]]
 
 REST_SECONDS = 10.0  # between two measures while somebody looks
@@ -137,7 +138,7 @@ class _Label:
         """Keep this measure, as the last one and as a point of each pool."""
         pools = sorted(document["pools"], key=lambda pool: (-pool["nodes"], pool["name"]))
         self.at_ms = at_ms
-        self.document = {**document, "pools": pools[:MOST_POOLS], "more": max(len(pools) - MOST_POOLS, 0)}
+        self.document = {**document, "pools": pools}
         for pool in self.document["pools"]:
             amounts = {
                 row["resource"]: (row["allocatable"], row["free"], row["usable"]) for row in _resources(pool)
@@ -163,7 +164,7 @@ class _Label:
             "pool": "" if chosen is None else chosen["name"],
             "resource": shown,
             "resources": offered,
-            "more": self.document.get("more", 0),
+            "more": self.document.get("morePools", 0),
             "pools": [
                 {
                     "name": found["name"],

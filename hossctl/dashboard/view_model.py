@@ -18,7 +18,7 @@ from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.console import Document
 from hossctl.dashboard.broadcaster import Broadcaster, Unavailable
-from hossctl.dashboard.fragmentation import FragmentationHistory
+from hossctl.dashboard.fragmentation import MOST_POOLS, FragmentationHistory
 from hossctl.dashboard.history import DashboardHistory
 from hossctl.dashboard.lists import (
     Filters,
@@ -219,7 +219,9 @@ class ViewModel:
         gathered = await gather(Clients(self._dispatcher, self._resolver))
         profile = preset(DEFAULT_PROFILE)
         return {
-            label: await asyncio.to_thread(fragmentation_document, gathered, profile, label)
+            label: await asyncio.to_thread(
+                fragmentation_document, gathered, profile, label, most_pools=MOST_POOLS
+            )
             for label in labels
         }
 

@@ -10,9 +10,9 @@ The document (camel case; amounts in schema units, cards in thousandths of a car
         stranded[]        resource, beside (the resource that is full), amount, nodes
         cards             null, or cards, freeMilli, wholeFree, inPieces, freeInPiecesMilli, fragmentsMilli
                           and fragmentsOfWaitingMilli (FGD's measure; null: no waiting pod requests cards)
+    morePools             how many smaller pools are left out
     waiting[]             of all nodes: name, pods, fitting (how many fit in all, each class alone), share
-    (how
-                          much of one pod fits on the node that comes closest), node, limitedBy
+                          (how much of one pod fits on the node that comes closest), node, limitedBy
 """
 
 from collections.abc import Sequence
@@ -43,8 +43,11 @@ from scheduler_worker.core.rebalance.usable_room import (
 _WITHOUT_LABEL = "-"
 
 
-def fragmentation_document(gathered: Gathered, profile: Profile, label: str = "") -> Document:
-    """The measure of a platform, by pools of nodes with equal values of a label."""
+def fragmentation_document(
+    gathered: Gathered, profile: Profile, label: str = "", *, most_pools: int | None = None
+) -> Document:
+    """The measure of a platform, by pools of nodes with equal values of a label; of the largest pools, if
+    there is a bound."""
     cache = gathered.snapshot.cache
     nodes = np.flatnonzero(cache.present & ((cache.accounts.flags[: cache.size] & FLAGS_CLOSED) == 0))
     room = NodeRoom(
@@ -55,9 +58,10 @@ def fragmentation_document(gathered: Gathered, profile: Profile, label: str = ""
     )
     usual, waiting = usual_mix(gathered), _waiting_mix(gathered, profile, nodes)
     names, codes = _pools(gathered.snapshot, nodes, label)
+    largest = np.argsort(-np.bincount(codes, minlength=len(names)), kind="stable")[:most_pools]
     pools = []
-    for code, name in enumerate(names):
-        at = codes == code
+    for code in np.sort(largest).tolist():
+        name, at = names[code], codes == code
         measured = measure(room.at(at), usual, waiting.on(at))
         pools.append(
             {"name": name, "emptiable": _emptiable(gathered, room, nodes, at), **_room_document(measured)}
@@ -66,6 +70,7 @@ def fragmentation_document(gathered: Gathered, profile: Profile, label: str = ""
         "kind": "Fragmentation",
         "label": label,
         "pools": pools,
+        "morePools": len(names) - len(pools),
         "waiting": _waiting_documents(gathered, room, waiting, nodes),
     }
 

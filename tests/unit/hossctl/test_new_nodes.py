@@ -2,37 +2,24 @@
 
 import json
 
-import numpy as np
 import pytest
+from unit.hossctl.made_up_platform import amounts, gathered, spec
 
 from hoss.errors import InvalidInput, NotFound
 from hoss.model.node import NOISY_LABEL, NodeSpec, Taint, Toleration
-from hoss.model.pod import DeviceRequest, PodSpec, group_of
-from hoss.model.resources import BASE_RESOURCES, DEVICE_RESOURCE
-from hoss.wire.columns import CARD_SLOTS, NO_CARD, account_dtype
+from hoss.model.pod import DeviceRequest, PodSpec
+from hoss.model.resources import DEVICE_RESOURCE
 from hossctl.choices import RebalanceGoal
-from hossctl.explain.live import LiveSnapshot
-from hossctl.rebalance.gathering import REASONS, Fixed, Gathered
+from hossctl.rebalance.gathering import Fixed
 from hossctl.rebalance.new_nodes import NewNodes, new_nodes_sentence, read_new_nodes
 from hossctl.rebalance.plans import plan_document
 from hossctl.rebalance.running import read_plan
-from scheduler_worker.core.cache.node_info import NodeInfoCache
-from scheduler_worker.core.classes import DemandTable
-from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, WaitingPods
+from scheduler_worker.core.rebalance.plan_state import PlanLimits, WaitingPods
 
 HOSTNAME = "kubernetes.io/hostname"
 BATCH = Taint("dedicated", "batch")
 FIT, EMPTY = RebalanceGoal.FIT_PENDING, RebalanceGoal.EMPTY_NODES
-
-
-def amounts(cpu, **more):
-    return tuple({"cpu": cpu, "memory": 1000, "pods": 10, **more}.items())
-
-
-def spec(cpu, **fields):
-    return PodSpec(requests=(("cpu", cpu),), nonzero_cpu_milli=cpu, **fields)
 
 
 TOLERANT = spec(800, tolerations=(Toleration("dedicated", value="batch"),))
@@ -43,56 +30,6 @@ OLD = NodeSpec(
     unschedulable=True,
     allocatable=amounts(1000),
 )
-
-
-def gathered(nodes, pods=(), waiting=(), fixed=Fixed.NOT):
-    """Pods given as (name, number of the node, spec)."""
-    specs = list(dict.fromkeys(of for _, _, of in pods))
-    placed = PlacedPods(
-        names=[name for name, _, _ in pods],
-        specs=specs,
-        classes=np.array([specs.index(of) for _, _, of in pods], np.intp),
-        nodes=np.array([on for _, on, _ in pods], np.intp),
-        card_masks=np.array([1 if of.devices else 0 for _, _, of in pods], np.uint16),
-        workloads=np.arange(len(pods)),
-        fixed=np.full(len(pods), fixed, np.intp),
-        reasons=REASONS,
-        covered=np.zeros((len(specs), 0), np.bool_),
-        allowed=np.zeros(0, np.int64),
-    )
-    return Gathered(snapshot_of(nodes, pods), placed, tuple(waiting), ())
-
-
-def snapshot_of(nodes, pods):
-    """The cluster as one shard's feed tells of it."""
-    schema = (*BASE_RESOURCES, DEVICE_RESOURCE)
-    records = np.zeros(len(nodes), account_dtype(len(schema)))
-    records["seq"] = 1
-    cards = np.full((len(nodes), CARD_SLOTS), NO_CARD, np.uint16)
-    for row, node in enumerate(nodes):
-        for resource, amount in node.allocatable:
-            records["amounts"][row, schema.index(resource), 0] = amount
-        cards[row, : node.cards] = 0
-    for _, row, of in pods:
-        for resource, amount in (*of.requests, ("pods", 1)):
-            records["amounts"][row, schema.index(resource), 1] += amount
-        if of.devices:
-            cards[row, 0] += of.devices.milli
-    indexes = np.arange(len(nodes), dtype=np.uint32)
-    cache = NodeInfoCache()
-    cache.apply_feed(
-        FeedUpdate(
-            shard=0,
-            seq=1,
-            accounts=AccountBatch(indexes, records, indexes, cards),
-            specs=tuple(enumerate(nodes)),
-            snapshot=True,
-            shards=1,
-            schema=schema,
-            pods=tuple(PodRun(group_of(of), np.array([row]), gone=False) for _, row, of in pods),
-        )
-    )
-    return LiveSnapshot(cache, DemandTable(cache.schema, cache.catalogue.images, cache.pod_index))
 
 
 def plan(of, new, goal=FIT, **options):
@@ -178,6 +115,19 @@ def test_nodes_are_emptied_onto_a_larger_kind_and_that_one_counts_as_used():
     assert (document["before"], document["after"]) == (3, 1)
     assert document["newNodes"]["pods"] == 3
     assert plan(gathered(small, pods), None, EMPTY)["after"] == 3
+
+
+def test_pods_do_not_change_places_with_nodes_as_small_as_theirs():
+    small = [NodeSpec(f"s{i}", allocatable=amounts(1000)) for i in range(2)]
+    document = plan(gathered(small, [(f"d/p{i}", i, spec(900)) for i in range(2)]), NewNodes(2, "s0"), EMPTY)
+    assert (document["before"], document["after"], document["moves"]) == (2, 2, [])
+
+
+def test_a_label_that_happens_to_be_the_name_of_a_shape_stays():
+    shape = NodeSpec("gpu", (("pool", "gpu"),), allocatable=amounts(1000))
+    cluster = gathered([OLD])
+    plan(cluster, NewNodes(1, "gpu.yaml", shape))
+    assert dict(cluster.snapshot.cache.catalogue.specs[1].labels) == {"pool": "gpu", HOSTNAME: "gpu-new-1"}
 
 
 def test_names_of_nodes_that_are_there_are_not_taken_again():
