@@ -395,6 +395,29 @@ async def test_repair_changes_what_differs_from_the_reservations_and_says_so(
     assert not (await opened.rebuilding.repair()).changes, "a second time there is nothing to repair"
 
 
+async def test_the_account_of_a_removed_node_that_is_damaged_does_not_keep_it(
+    open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any
+) -> None:
+    """The removal was broken off after its first step."""
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+    ledger, shard = opened.ledger, shard_of("a", SHARDS)
+    held = len((await ledger.state(shard)).reservations.uids)
+    await ledger.run("remove_nodes", shard, names=["a"])
+    [node] = await ledger.removals(shard)
+    accounts, field = f"{{hoss:{shard}}}:accounts", node.to_bytes(4, "little")
+    await redis.hset(accounts, field, b"123")
+    [violation] = (await audit_ledger(ledger)).violations
+    assert f"the account of node index {node} cannot be read" in violation.text
+    await opened.rebuilding.repair()
+    assert not (await audit_ledger(ledger)).violations
+    removed = await ledger.remove_nodes(shard, ["a"])  # and finishes the removal
+    assert (removed.missing, len(removed.uids)) == ([0], 3)
+    assert not await redis.hexists(accounts, field)
+    assert await ledger.removals(shard) == set()
+    assert len((await ledger.state(shard)).reservations.uids) == held - 3
+
+
 async def test_who_follows_reads_the_state_after_a_repair_that_no_entry_can_tell_of_and_then_every_change(
     open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any
 ) -> None:
