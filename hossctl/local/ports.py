@@ -34,11 +34,13 @@ def free_ports(count: int) -> list[int]:
             if len(found) == count:
                 return found
             port = _FIRST + secrets.randbelow(_PORTS)
-            with contextlib.ExitStack() as tried, contextlib.suppress(OSError):
-                tried.enter_context(socket.socket()).bind(("127.0.0.1", port))
-                if _hold(port):
-                    found.append(port)
-                    probes.enter_context(tried.pop_all())
+            with contextlib.ExitStack() as tried:
+                probe = tried.enter_context(socket.socket())  # fails where no more files may be opened
+                with contextlib.suppress(OSError):
+                    probe.bind(("127.0.0.1", port))
+                    if _hold(port):
+                        found.append(port)
+                        probes.enter_context(tried.pop_all())
     raise HossError(
         f"nearly all ports of loopback from {_FIRST} to {_FIRST + _PORTS} are in use; stop what holds them"
     )
@@ -54,6 +56,8 @@ def check_loopback() -> None:
             for each in listening:
                 each.bind(("127.0.0.1", 0))
         except OSError as exc:
+            if exc.errno == errno.EADDRNOTAVAIL:
+                raise _unreachable(exc) from exc
             raise HossError(
                 f"the system gives fewer than {_OUTGOING} ports of loopback ({exc.strerror}): end what holds"
                 " them, or widen net.ipv4.ip_local_port_range"
@@ -63,10 +67,14 @@ def check_loopback() -> None:
             calling.settimeout(_CONNECT_SECONDS)
             calling.connect(listening[0].getsockname())
         except OSError as exc:
-            raise HossError(
-                f"127.0.0.1 cannot be reached ({exc.strerror or exc}): see that the loopback interface is up"
-                " (ip link set lo up) and that no firewall closes it"
-            ) from exc
+            raise _unreachable(exc) from exc
+
+
+def _unreachable(exc: OSError) -> HossError:
+    return HossError(
+        f"127.0.0.1 cannot be reached ({exc.strerror or exc}): see that the loopback interface is up (ip link"
+        " set lo up) and that no firewall closes it"
+    )
 
 
 def _hold(port: int) -> bool:

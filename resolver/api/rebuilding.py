@@ -16,7 +16,7 @@ from hoss.wire.columns import U32
 from resolver.core.contents import Contents, ReservedPods, compose
 from resolver.core.repair import Repair, plan_repair
 from resolver.core.values import LedgerNodeChange
-from resolver.ledger.rebuild import RebuildStatus, RedisRebuild
+from resolver.ledger.rebuild import RebuildStatus, RedisRebuild, StoredField
 from resolver.ledger.scripts import RECOVERING, RESTORING, superseded
 from resolver.ledger.store import RedisLedger
 from resolver.ledger.stored import number
@@ -175,15 +175,27 @@ class RebuildService:
             state = await self._ledger.state(shard)
             names = {i: common_pb2.NodeSpec.FromString(s).name for i, s in state.snapshot.specs.items()}
             claims = {key: group_of(text).ports for key, (text, _) in state.groups.items() if text}
+            specs, damaged = state.snapshot.specs, {*state.damaged_accounts, *state.damaged_cards}
             described = {
-                index: node_change(common_pb2.NodeSpec.FromString(state.snapshot.specs[index]), schema)
-                for field in (*state.damaged_accounts, *state.damaged_cards)
-                if (index := int.from_bytes(field, "little")) in state.snapshot.specs
+                number(field): node_change(common_pb2.NodeSpec.FromString(specs[number(field)]), schema)
+                for field in damaged
+                if number(field) in specs
             }
-            in_quarantine = await self._ledger.quarantine_records(shard) if described else {}
+            in_quarantine = await self._ledger.quarantine_records(shard) if damaged else {}
             quarantined = set(map(number, in_quarantine))
             repair = plan_repair(state, claims, schema, names, described=described, quarantined=quarantined)
-            if not repair.changes or await self._store.repair(shard, state.snapshot.seq, repair):
+            based_on = [
+                one
+                for field in sorted(damaged)
+                if len(field) == U32.itemsize
+                for one in (
+                    StoredField("specs", field, specs.get(number(field))),
+                    StoredField("quarantine", field, in_quarantine.get(field)),
+                )
+            ]
+            if not repair.changes or await self._store.repair(
+                shard, state.snapshot.seq, repair, based_on=based_on
+            ):
                 return repair
             await asyncio.sleep(0.01 * attempt)  # the shard gets commits in bursts
         raise LedgerUnavailable(

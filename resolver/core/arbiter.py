@@ -417,13 +417,14 @@ class Arbiter(Shard):
             node = self.index_of(change.name)
             known = self.resource_versions.get(node, 0)
             newest = max(known, change.resource_version)
-            if node in self.damaged_accounts:
-                self._describe(node, change)
-                self.removed.pop(node, None)
-                continue
             is_old = 0 < change.resource_version < known and node in self.specs
             if newest:
                 self.resource_versions[node] = newest
+            if node in self.damaged_accounts:
+                if not is_old:
+                    self._describe(node, change)
+                    self.removed.pop(node, None)
+                continue
             if not is_old and self.specs.get(node) != change.spec:
                 self._change(node, change, seq)
                 touched.append(node)
@@ -487,14 +488,16 @@ class Arbiter(Shard):
     def forget_nodes(self, nodes: Iterable[int]) -> int:
         """Forget removed nodes on which nothing is reserved any more: their indexes are free. Returns how
         many."""
-        over = [
-            node
-            for node in nodes
-            if node in self.removed and (node not in self.accounts or self.accounts[node].holds_nothing)
-        ]
+        over = [node for node in nodes if node in self.removed and self._is_empty(node)]
         for node in over:
             self.forget(self.removed[node])
         return len(over)
+
+    def _is_empty(self, node: int) -> bool:
+        account = self.accounts.get(node)
+        if account is None:  # damaged: it does not say what is reserved
+            return not any(held.node == node for held in self.reservations.values())
+        return account.holds_nothing
 
     def republish(self, node: int) -> bool:
         """Publish a node as if all of it were new. False: it was removed."""

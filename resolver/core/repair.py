@@ -97,7 +97,7 @@ def plan_repair(
     )
     accounts = np.zeros(len(indexes), account_dtype(resources))
     old = np.frombuffer(rows.records, account_dtype(rows.resources))
-    for name in ("seq", "born", "flags"):
+    for name in ("seq", "born", "flags", "described"):
         accounts[name] = old[name]
     accounts["amounts"][:, : rows.resources] = old["amounts"]
     texts = _Texts(schema, names)
@@ -157,7 +157,9 @@ def _replace_damaged(
         account, spec = accounts[rows[node]], described.get(node)
         if spec is not None:
             account["amounts"][: len(spec.allocatable), 0] = spec.allocatable
-            exceeds = bool((account["amounts"][:, 1] > account["amounts"][:, 0]).any())
+            exceeds = bool(
+                (account["amounts"][:, 1] > account["amounts"][:, 0]).any() or cards[node][spec.cards :].any()
+            )
             account["flags"] = FLAG_UNSCHEDULABLE * spec.unschedulable | FLAG_SHRUNK * exceeds
             account["flags"] |= FLAG_QUARANTINED * (node in quarantined)
         # Whoever knew another node under this index must not place pods here.

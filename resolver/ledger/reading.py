@@ -499,7 +499,7 @@ def _snapshot(
     return Snapshot(
         position.seq,
         stored.joined_accounts(accounts, cards),
-        {stored.number(index): spec for index, spec in specs.items()},
+        {stored.number(index): spec for index, spec in specs.items() if len(index) == U32.itemsize},
         nonce=position.nonce,
     )
 

@@ -36,6 +36,14 @@ _STEP = 1000  # fields per script call
 Hash = dict[bytes, bytes]
 
 
+class StoredField(NamedTuple):
+    """A field of one of a shard's hashes as it was read. None: it was missing."""
+
+    key: str  # one of SHARD_KEYS
+    field: bytes
+    value: bytes | None
+
+
 class RebuildStatus(NamedTuple):
     """What a shard's meta contains: the ledger's epoch, a recovery tombstone or ""; the seq; and the highest
     term of a dispatcher."""
@@ -152,8 +160,11 @@ class RedisRebuild:
             server = await scripts.access.at(key)
             await server.set(key, max(int(await server.get(key) or 0), above))
 
-    async def repair(self, shard: int, seq: int, repair: Repair) -> bool:
-        """Write a repair that was planned on the state at `seq`. False: the shard has changed since.
+    async def repair(
+        self, shard: int, seq: int, repair: Repair, *, based_on: Iterable[StoredField] = ()
+    ) -> bool:
+        """Write a repair that was planned on the state at `seq`, and on these fields, which change without a
+        seq: specs and quarantines of nodes whose accounts are damaged. False: the shard has changed since.
 
         Sequence numbers have no gaps, with one exception: a repair that a feed entry cannot express. A
         follower that sees the gap takes a new snapshot."""
@@ -185,6 +196,11 @@ class RedisRebuild:
             shard,
             read_at=seq,
             seq=written,
+            based_on=[
+                part
+                for key, field, value in based_on
+                for part in (SHARD_KEYS.index(key) + 1, field, False if value is None else value)
+            ],
             changes=changes,
             entry=entry,
             leases=[part for seq, rule in repair.leases.items() for part in (str(seq), rule.value)],

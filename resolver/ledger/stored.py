@@ -95,7 +95,8 @@ def readable_nodes(
     least = account_dtype(0).itemsize + SPREAD_BYTES
     step = account_dtype(1).itemsize - account_dtype(0).itemsize
     odd = _odd(accounts, lambda length: length < least or (length - least) % step > 0)
-    odd |= dict.fromkeys(specs.keys() - accounts.keys(), b"")
+    lost = (index for index in specs.keys() - accounts.keys() if len(index) == U32.itemsize)
+    odd |= dict.fromkeys(lost, b"")
     odd_cards = _odd(cards, lambda length: length != CARDS.itemsize)
     if odd:
         blank = np.zeros(1, account_dtype(0))

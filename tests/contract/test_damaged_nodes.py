@@ -113,6 +113,46 @@ async def test_a_change_of_its_node_is_kept_and_does_not_replace_what_its_pods_h
     assert read(snapshot)[FIRST] == (FLAG_QUARANTINED, 0, 0)
 
 
+async def test_an_older_node_object_does_not_replace_a_newer_one_while_the_account_is_damaged(
+    placed, make_node
+):
+    ledger, _, _ = placed
+    newer, older = make_node("a", cpu=5000), make_node("a", cpu=2000)
+    await ledger.upsert_nodes(0, [replace(make_node("a", cpu=1500), resource_version=10)])
+    await damage(ledger)
+    await ledger.upsert_nodes(0, [replace(newer, resource_version=30)])
+    await ledger.upsert_nodes(0, [replace(older, resource_version=20)])
+    assert (await ledger.snapshot(0)).specs[FIRST] == newer.spec
+
+
+async def first_step_of_removal(ledger):
+    if isinstance(ledger, MemoryLedger):
+        ledger.arbiters[0].remove(["a"])
+    else:
+        await ledger.run("remove_nodes", 0, names=["a"])
+
+
+async def last_step_of_removal(ledger):
+    """How many nodes it forgot."""
+    if isinstance(ledger, MemoryLedger):
+        return ledger.arbiters[0].forget_nodes([FIRST])
+    return await ledger.run("forget_nodes", 0, nodes=[FIRST.to_bytes(4, "little")])
+
+
+@pytest.mark.parametrize("record", DAMAGES.values(), ids=list(DAMAGES))
+async def test_its_node_is_not_forgotten_while_a_pod_is_reserved_on_it(placed, record):
+    """As one that was only prepared when the node was removed, and was committed afterwards."""
+    ledger, uids, _ = placed
+    await damage(ledger, record)
+    await first_step_of_removal(ledger)
+    await ledger.release(0, uids[:1])
+    assert await last_step_of_removal(ledger) == 0
+    assert await ledger.removals(0) == {FIRST}
+    await ledger.release(0, uids[1:2])
+    assert await last_step_of_removal(ledger) == 1
+    assert await ledger.removals(0) == set()
+
+
 async def test_its_node_is_removed_and_its_index_is_free_afterwards(placed, make_node):
     ledger, uids, _ = placed
     await damage(ledger)
@@ -159,6 +199,30 @@ async def test_a_lost_account_is_shown_as_a_damaged_one_and_a_change_does_not_ma
 
 
 @redis_alone
+async def test_a_node_whose_account_is_lost_is_not_forgotten_while_a_pod_is_reserved_on_it(placed):
+    ledger, uids, _ = placed
+    await first_step_of_removal(ledger)
+    key, redis = await stored(ledger, "accounts")
+    await redis.hdel(key, FIRST.to_bytes(4, "little"))
+    assert await last_step_of_removal(ledger) == 0
+    await ledger.release(0, uids)
+    assert await last_step_of_removal(ledger) == 1
+
+
+@redis_alone
+async def test_a_new_node_is_born_when_it_comes_also_where_a_damaged_record_was_left(placed, make_node):
+    """Who knew another node under the index must not place pods there."""
+    ledger, _, _ = placed
+    key, redis = await stored(ledger, "accounts")
+    await redis.hset(key, (4).to_bytes(4, "little"), b"left")
+    upserted = await ledger.upsert_nodes(0, [make_node("c", cpu=700)])
+    assert upserted.indexes.tolist() == [4]
+    rows = (await ledger.snapshot_of(0, ["c"])).accounts
+    [account] = np.frombuffer(rows.records, account_dtype(rows.resources))
+    assert (account["born"], account["flags"]) == (upserted.seq, 0)
+
+
+@redis_alone
 async def test_a_removed_node_with_a_damaged_account_that_comes_back_is_there_and_gets_nothing(
     placed, make_node
 ):
@@ -183,6 +247,17 @@ async def test_fields_that_are_no_nodes_are_no_part_of_a_snapshot(placed):
     assert set(read(await ledger.snapshot(0))) == {FIRST, SECOND}
     state = await ledger.state(0)
     assert (list(state.damaged_accounts), list(state.damaged_cards)) == ([b"short"], [b"short"])
+
+
+@redis_alone
+async def test_a_spec_of_no_node_is_no_lost_account_and_no_spec_of_another_node(placed, make_node):
+    """No repair could end what such a field is the cause of."""
+    ledger, _, _ = placed
+    key, redis = await stored(ledger, "specs")
+    await redis.hset(key, bytes(3), b"odd")
+    state = await ledger.state(0)
+    assert state.damaged_accounts == {}
+    assert state.snapshot.specs[FIRST] == make_node("a", cpu=1000).spec
 
 
 @pytest.fixture

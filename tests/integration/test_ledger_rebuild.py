@@ -17,16 +17,17 @@ from hoss.errors import LedgerUnavailable
 from hoss.tasks import background
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.columns import NONE_U32
+from hoss.wire.columns import FLAG_QUARANTINED, FLAG_SHRUNK, NONE_U32, account_dtype
 from hossctl.local.redis_server import RedisServer
 from resolver.api.auditing import audit_ledger
 from resolver.api.feed import ShardFeed
 from resolver.api.rebuilding import RebuildService
+from resolver.core.quarantine import QuarantineRequest
 from resolver.core.repair import plan_repair
 from resolver.core.values import Group, LedgerNodeChange, Position, Proposal, Verdict, Writer
 from resolver.ledger.port import LedgerLostError
 from resolver.ledger.rebuild import RedisRebuild
-from resolver.ledger.store import RedisLedger
+from resolver.ledger.store import RedisLedger, RedisQuarantine
 from resolver.messages.nodes import shard_of
 from resolver.messages.parts import LedgerContents, read_parts
 from resolver.messages.proposals import group_of
@@ -395,6 +396,29 @@ async def test_repair_changes_what_differs_from_the_reservations_and_says_so(
     assert not (await opened.rebuilding.repair()).changes, "a second time there is nothing to repair"
 
 
+async def test_the_account_of_a_removed_node_that_is_damaged_does_not_keep_it(
+    open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any
+) -> None:
+    """The removal was broken off after its first step."""
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+    ledger, shard = opened.ledger, shard_of("a", SHARDS)
+    held = len((await ledger.state(shard)).reservations.uids)
+    await ledger.run("remove_nodes", shard, names=["a"])
+    [node] = await ledger.removals(shard)
+    accounts, field = f"{{hoss:{shard}}}:accounts", node.to_bytes(4, "little")
+    await redis.hset(accounts, field, b"123")
+    [violation] = (await audit_ledger(ledger)).violations
+    assert f"the account of node index {node} cannot be read" in violation.text
+    await opened.rebuilding.repair()
+    assert not (await audit_ledger(ledger)).violations
+    removed = await ledger.remove_nodes(shard, ["a"])  # and finishes the removal
+    assert (removed.missing, len(removed.uids)) == ([0], 3)
+    assert not await redis.hexists(accounts, field)
+    assert await ledger.removals(shard) == set()
+    assert len((await ledger.state(shard)).reservations.uids) == held - 3
+
+
 async def test_who_follows_reads_the_state_after_a_repair_that_no_entry_can_tell_of_and_then_every_change(
     open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any
 ) -> None:
@@ -431,6 +455,83 @@ async def test_a_repair_read_before_a_commit_is_refused(
     held = read_at.reservations.uids[:1]
     await opened.ledger.release(0, held)
     assert not await opened.store.repair(0, read_at.snapshot.seq, repair)
+
+
+class _LateWriting(RedisRebuild):
+    """Something happens between what a repair reads and its first writing."""
+
+    meanwhile: Callable[[], Any] | None = None
+
+    async def repair(self, *args: Any, **more: Any) -> bool:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return await super().repair(*args, **more)
+
+
+@pytest.mark.parametrize("what", ["the node changes", "its quarantine ends", "it gets its spec back"])
+async def test_an_account_is_computed_from_the_node_as_it_is_when_the_repair_is_written(
+    open_ledger: Any, redis: Redis, make_node: Any, what: str
+) -> None:
+    """Such a change of a node whose account is damaged has no seq of its own."""
+    opened = await open_ledger()
+    ledger, shard = opened.ledger, shard_of("a", SHARDS)
+    upserted = await ledger.upsert_nodes(shard, [make_node("a", cpu=1000)])
+    quarantine, node = RedisQuarantine(ledger), int(upserted.indexes[0])
+    assert await quarantine.take(shard, node, QuarantineRequest("test", 3_600_000, 1000)) == "taken"
+    if what == "it gets its spec back":
+        await ledger.run("remove_nodes", shard, names=["a"])
+    await redis.hset(f"{{hoss:{shard}}}:accounts", node.to_bytes(4, "little"), b"123")
+    store = _LateWriting(ledger, feed_window=100, lease_ms=30_000)
+    if what == "its quarantine ends":
+        store.meanwhile = lambda: quarantine.end(shard, node)
+    else:
+        store.meanwhile = lambda: ledger.upsert_nodes(shard, [make_node("a", cpu=5000)])
+    await RebuildService(ledger, store, now_us=lambda: time.time_ns() // 1000).repair()
+    rows = (await ledger.snapshot(shard)).accounts
+    [account] = np.frombuffer(rows.records, account_dtype(rows.resources))
+    cpu = account["amounts"][(await ledger.schema()).index("cpu")].tolist()
+    assert (cpu, int(account["flags"])) == (
+        ([1000, 0], 0) if what == "its quarantine ends" else ([5000, 0], FLAG_QUARANTINED)
+    )
+
+
+async def test_a_repair_of_other_things_leaves_the_seq_at_which_a_node_was_last_described(
+    open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any
+) -> None:
+    opened = await open_ledger()
+    await _fill(opened, make_node, make_proposal)
+
+    async def described() -> Any:
+        rows = (await opened.ledger.snapshot(0)).accounts
+        return np.frombuffer(rows.records, account_dtype(rows.resources))["described"].tolist()
+
+    before = await described()
+    assert all(before)
+    field = min(await redis.hkeys("{hoss:0}:accounts"))
+    corrupted = _corrupt_account(await redis.hget("{hoss:0}:accounts", field))
+    await redis.hset("{hoss:0}:accounts", field, corrupted)
+    assert (await opened.rebuilding.repair()).changes
+    assert await described() == before
+
+
+async def test_a_node_with_fewer_cards_than_its_pods_hold_has_shrunk_also_when_its_account_is_computed_anew(
+    open_ledger: Any, redis: Redis, make_node: Any, make_proposal: Any
+) -> None:
+    opened = await open_ledger()
+    ledger, shard = opened.ledger, shard_of("a", SHARDS)
+    await _fill(opened, make_node, make_proposal)
+    upserted = await ledger.upsert_nodes(shard, [make_node("a", cards=0, labels=(("zone", "a"),))])
+    assert upserted.overcommitted == [0]
+    accounts, field = f"{{hoss:{shard}}}:accounts", int(upserted.indexes[0]).to_bytes(4, "little")
+
+    async def flags() -> int:
+        return int(np.frombuffer((await redis.hget(accounts, field))[:-7], account_dtype(6))["flags"][0])
+
+    assert await flags() == FLAG_SHRUNK
+    await redis.hset(accounts, field, b"123")
+    await opened.rebuilding.repair()
+    assert await flags() == FLAG_SHRUNK
 
 
 async def test_a_reservation_on_no_node_is_told_and_left(

@@ -161,22 +161,6 @@ async def test_a_damaged_account_of_a_node_that_shrank_and_is_in_quarantine_has_
         assert after["flags"] == FLAG_SHRUNK | FLAG_QUARANTINED
 
 
-async def test_the_account_of_a_removed_node_that_is_damaged_does_not_keep_it(client, redis_server):
-    """The removal was broken off after its first step."""
-    await place(client, 1, cpu=50)
-    with redis.Redis(port=redis_server.port) as direct:
-        direct.hdel("{hoss:0}:specs", bytes(4))
-        direct.hset("{hoss:0}:removed", bytes(4), b"a")
-        direct.hset("{hoss:0}:accounts", bytes(4), b"123")
-        assert any(
-            "the account of node index 0 cannot be read" in v.text for v in (await client.audit()).violations
-        )
-        await client.repair()
-        assert list((await client.audit()).violations) == []
-        assert list((await client.remove_nodes(["a"])).not_found) == ["a"]  # and finishes the removal
-        assert not direct.exists("{hoss:0}:accounts", "{hoss:0}:removed", "{hoss:0}:reservations")
-
-
 async def test_a_shrunken_node_is_a_report(client):
     await place(client, 2, cpu=50)
     reply = await client.upsert_nodes([NodeSpec("a", allocatable=(("cpu", 60), ("pods", 5)))])

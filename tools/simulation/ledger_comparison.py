@@ -552,6 +552,12 @@ def _repair(shard: _Shard, args: Args, call: _Call) -> Any:
     if arbiter.seq != args["read_at"]:
         return None
     state = plain.of_model(arbiter)
+    for number, name, value in zip(*(iter(args["based_on"]),) * 3, strict=True):
+        key = SHARD_KEYS[number - 1]
+        read = {} if value is False else plain.read_hash(key, {name: value})
+        of = plain.read_field(key, name)
+        if state[key].get(of) != read.get(of):
+            return None
     for number, flat, gone in zip(*(iter(args["changes"]),) * 3, strict=True):
         key = SHARD_KEYS[number - 1]
         state[key].update(plain.read_hash(key, dict(zip(flat[::2], flat[1::2], strict=True))))

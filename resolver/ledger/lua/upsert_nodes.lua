@@ -75,25 +75,28 @@ local function upsert(position)
   indexes[position] = node
   local record = call('HGET', ACCOUNTS, node)
   local account = record and read_account(record, resources) or not known_node and new_account(node)
-  if not account then
-    -- A damaged or lost account is left to a repair, which goes by the spec: nobody knows what pods hold.
-    describe(node, position)
-    call('HDEL', REMOVED, node)
-    return
-  end
-  local there, older = not has_flag(account, FLAG_GONE), false
+  local older = false
   if versions[position] > 0 then
     local known = tonumber(call('HGET', VERSIONS, node) or 0)
     older = versions[position] < known
     call('HSET', VERSIONS, node, string.format('%d', math.max(known, versions[position])))
   end
+  if not account then
+    -- A damaged or lost account is left to a repair, which goes by the spec: nobody knows what pods hold.
+    if not older or call('HEXISTS', SPECS, node) == 0 then
+      describe(node, position)
+      call('HDEL', REMOVED, node)
+    end
+    return
+  end
+  local there = not has_flag(account, FLAG_GONE)
   if there and (older or call('HGET', SPECS, node) == spec) then
     if overcommitted(account) or has_flag(account, FLAG_SHRUNK) then
       over[#over + 1] = position - 1
     end
     return
   end
-  if not record or has_flag(account, FLAG_GONE) then
+  if not known_node or has_flag(account, FLAG_GONE) then
     account[2] = seq
     set_flag(account, FLAG_GONE, false)
     -- Its quarantine may have ended while it was removed.

@@ -30,6 +30,12 @@ def main():
     sys.stdin.read()
 """
 
+# Gives an interface the address 10.1.2.3.
+ANOTHER_ADDRESS = (
+    "import fcntl, socket, struct; "
+    "fcntl.ioctl(socket.socket(), 0x8916, struct.pack('16sHH4s8x', b'lo', 2, 0, bytes((10, 1, 2, 3))))"
+)
+
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
@@ -80,6 +86,7 @@ def test_where_nearly_all_are_taken_that_is_said_and_not_tried_for_ever(monkeypa
 @pytest.fixture
 def few_files() -> Iterator[None]:
     """This process may open some twenty more files."""
+    ports._lock_file()  # which stays open
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (psutil.Process().num_fds() + 20, before[1]))
     yield
@@ -97,16 +104,25 @@ def test_to_try_all_of_them_takes_no_more_files_than_to_find_some(monkeypatch, f
             ports.free_ports(1)
 
 
+def test_that_no_more_files_may_be_opened_is_not_taken_for_ports_that_are_in_use(few, few_files):
+    with pytest.raises(OSError, match="Too many open files"):
+        ports.free_ports(100)
+
+
 @pytest.mark.parametrize(
     ("prepared", "told"),
     [
         (":", "127.0.0.1 cannot be reached (Network is unreachable): see that the loopback interface is up"),
         (
+            f'"$0" -c "{ANOTHER_ADDRESS}"',
+            "127.0.0.1 cannot be reached (Cannot assign requested address): see that the loopback interface",
+        ),
+        (
             "echo 32800 32800 > /proc/sys/net/ipv4/ip_local_port_range",
             "the system gives fewer than 16 ports of loopback (Address already in use): end what holds them",
         ),
     ],
-    ids=["loopback is down", "one port for everybody"],
+    ids=["loopback is down", "loopback is down and another address is there", "one port for everybody"],
 )
 def test_a_machine_on_which_processes_cannot_reach_each_other_says_what_it_lacks(prepared: str, told: str):
     own_network = [shutil.which("unshare") or "no unshare", "--net", "sh", "-c"]
