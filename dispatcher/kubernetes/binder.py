@@ -82,8 +82,8 @@ class PodBinder:
         self._machine.storage_updates.on_claims = self._claims_changed
         self._delayed: dict[bytes, _Request] = {}  # by UID, those that wait for their volumes
         self._judge_again: set[bytes] = set()  # pods in a call to a resolver, whose claims changed meanwhile
-        # UIDs of pods that wait and have claims: a resolver may have given them devices. And those of them that
-        # are known to wait for their devices, and were told of.
+        # UIDs of pods that wait and have claims: a resolver may have given them devices. And those of them
+        # that are known to wait for their devices, and were told of.
         self._devices_pending: set[bytes] = set()
         self._devices_told: set[bytes] = set()
         self._given_up: dict[bytes, str] = {}  # by UID, why pods with devices pending are not to be bound
@@ -104,8 +104,8 @@ class PodBinder:
                 self._queue.put_nowait(request)
 
     def give_up(self, rows: Rows, uids: Uids, reason: str) -> None:
-        """Release the reservations of these pods, which an earlier term has left. It may have given devices to
-        those that have claims: a resolver takes them back first."""
+        """Release the reservations of these pods, which an earlier term has left. It may have given devices
+        to those that have claims: a resolver takes them back first."""
         claiming = np.isin(rows, list(self._resource_claims(rows)))
         others = rows[~claiming]
         self._runtime.handle(m.BindingRefused(others, (reason,) * len(others)))
@@ -351,8 +351,8 @@ class PodBinder:
         return reserved
 
     def _release_outdated(self, requests: list[_Request]) -> list[_Request]:
-        """Release the reservations of pods that must not be bound as placed, unless a binding was attempted, or
-        they may have devices. Returns the other requests."""
+        """Release the reservations of pods that must not be bound as placed, unless a binding was attempted,
+        or they may have devices. Returns the other requests."""
         reasons = {
             request: self._outdated(request.row)
             for request in requests

@@ -238,8 +238,8 @@ class Reflector:
             for uid, known in self._known.items()
             if uid not in there
         ]
-        # Whoever counts what is in use must not see the room of what is gone before what has taken it, which may
-        # be in a later slice. So deletions come last, or right before an object that has the name now.
+        # Whoever counts what is in use must not see the room of what is gone before what has taken it, which
+        # may be in a later slice. So deletions come last, or right before an object that has the name now.
         replaced = {(of.namespace, of.name): of for of in gone}
         changes: list[Change] = []
         for item in changed.values():

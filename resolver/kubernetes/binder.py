@@ -81,8 +81,8 @@ class Binder:
         return list(found)
 
     async def _bind(self, request: BindingRequest) -> Bound:
-        """First the volumes, then the devices, then the pod. Both may have to be waited for. A pod whose volumes
-        are refused, or undone, may have its devices from an earlier request."""
+        """First the volumes, then the devices, then the pod. Both may have to be waited for. A pod whose
+        volumes are refused, or undone, may have its devices from an earlier request."""
         namespace, _, name = request.pod.partition("/")
         user = ClaimUser(name, request.uid)
         devices = ClaimsRequest(

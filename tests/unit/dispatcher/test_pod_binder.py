@@ -137,8 +137,8 @@ class WaitingForDevices:
         self.released += instruction.rows.tolist()
 
     async def run(self, *, given_up=""):
-        """Until the pod is bound, or its reservation released. `given_up`: it is an earlier term's, and why it
-        is not to be bound."""
+        """Until the pod is bound, or its reservation released. `given_up`: it is an earlier term's, and why
+        it is not to be bound."""
         runtime = Runtime(self.bench.machine, None, None)
         runtime.set_executor(m.Release, self.released_by)
         binder = PodBinder(
