@@ -9,7 +9,10 @@ Invariants: a connection without a request ends after FIRST_REQUEST_SECONDS, one
 end after HANDSHAKE_SECONDS. Of too many, those without a request go first, the oldest first, then those that
 rest. A client whose requests are answered is not cut for one who sends none. Of a body no more is kept than
 the server's `client_max_size`. What a refused client goes on to send is thrown away for LINGERING_SECONDS, so
-that it can read why, and then its connection ends."""
+that it can read why, and then its connection ends.
+
+With TLS a connection counts once its handshake has ended: asyncio tells of none before. Until then a stranger
+may hold a file descriptor, for HANDSHAKE_SECONDS by each connection."""
 
 import asyncio
 import contextlib

@@ -2,8 +2,9 @@
 
 A binding request is repeated until its outcome is known. Meanwhile the pod keeps its reservation, so a
 binding that the API server did make cannot overcommit the node. Before the first request a reservation may
-still be released: when the pod has changed since it was placed, or its node was deleted. Several resolvers
-take turns, because a binding costs a resolver up to half a millisecond of Python."""
+still be released: when the pod has changed since it was placed, or its node was deleted. If the pod waits for
+its devices then, a resolver takes them back first. Several resolvers take turns, because a binding costs a
+resolver up to half a millisecond of Python."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -81,7 +82,11 @@ class PodBinder:
         self._machine.storage_updates.on_claims = self._claims_changed
         self._delayed: dict[bytes, _Request] = {}  # by UID, those that wait for their volumes
         self._judge_again: set[bytes] = set()  # pods in a call to a resolver, whose claims changed meanwhile
-        self._devices_pending: set[bytes] = set()  # UIDs of pods whose devices are being made ready
+        # UIDs of pods that wait and have claims: a resolver may have given them devices. And those of them
+        # that are known to wait for their devices, and were told of.
+        self._devices_pending: set[bytes] = set()
+        self._devices_told: set[bytes] = set()
+        self._given_up: dict[bytes, str] = {}  # by UID, why pods with devices pending are not to be bound
         self._attempted: set[bytes] = set()  # UIDs of pods that the API server may have bound already
         # In the queue, or due to come back to it. A request is looked at anew when it is taken, so one entry
         # is enough however often it is asked for.
@@ -97,6 +102,17 @@ class PodBinder:
             if (request := _Request(row, uid)) not in self._waiting:
                 self._waiting.add(request)
                 self._queue.put_nowait(request)
+
+    def give_up(self, rows: Rows, uids: Uids, reason: str) -> None:
+        """Release the reservations of these pods, which an earlier term has left. It may have given devices
+        to those that have claims: a resolver takes them back first."""
+        claiming = np.isin(rows, list(self._resource_claims(rows)))
+        others = rows[~claiming]
+        self._runtime.handle(m.BindingRefused(others, (reason,) * len(others)))
+        given_up = [*map(bytes, uids[claiming])]
+        self._given_up |= dict.fromkeys(given_up, reason)
+        self._devices_pending.update(given_up)
+        self.add(rows[claiming], uids[claiming])
 
     def __len__(self) -> int:
         """How many pods wait for their turn."""
@@ -137,7 +153,9 @@ class PodBinder:
         rows = np.array([request.row for request in requests if request not in early], np.uint32)
         if not len(rows):
             return
-        steps = self._volume_steps(rows)
+        withdrawn = self._withdrawn(rows)
+        steps = self._volume_steps([row for row in rows.tolist() if row not in withdrawn])
+        steps |= {row: VolumeJudgement(VolumeStep.UNDO, reason) for row, reason in withdrawn.items()}
         waits = np.array([steps.get(row, READY).step is VolumeStep.WAIT for row in rows.tolist()], np.bool_)
         self._wait_for_volumes(rows[waits])
         rows = rows[~waits]
@@ -147,7 +165,8 @@ class PodBinder:
         nodes = self._machine.registry.pods.node[rows].copy()
         uids = self._machine.registry.pods.uid[rows].copy()
         claims = self._resource_claims(rows)
-        self._attempted.update(map(bytes, uids))
+        given_back = np.isin(rows, list(withdrawn))
+        self._attempted.update(map(bytes, uids[~given_back]))
         traces, began_ns = self._runtime.traces, now_ns()
         context = None if traces is None else traces.binding(uids)
         with calls_belong_to("" if context is None else str(context)):
@@ -167,28 +186,44 @@ class PodBinder:
         of_volumes = [
             i
             for i in refused
-            if steps.get(int(rows[i]), READY).step > VolumeStep.BOUND_ALREADY or int(rows[i]) in claims
+            if not given_back[i]
+            and (steps.get(int(rows[i]), READY).step > VolumeStep.BOUND_ALREADY or int(rows[i]) in claims)
         ]
-        for i in of_volumes:
+        for i in refused:
             texts[i] = texts[i] or steps.get(int(rows[i]), READY).reason
         self._on_volumes_refused(rows[np.array(of_volumes, np.intp)], [texts[i] for i in of_volumes])
         waits = results == pb.BIND_WAITS
         for uid in map(bytes, uids[waits]):
             self._volumes.written(uid, self._runtime.now())
+        claiming = np.array([row in claims for row in rows.tolist()], np.bool_)
+        self._devices_pending.update(map(bytes, uids[waits & same & claiming]))
         self._tell_pending(rows, uids, waits & same, steps, texts)
         self._wait_for_volumes(rows[waits & same])
         over = ~np.isin(results, (pb.BIND_WAITS, pb.BIND_UNKNOWN, pb.BIND_VICTIMS)) | ~same
         for uid in map(bytes, uids[over]) if steps or self._devices_pending else ():
             self._forget_volumes(uid)
+        self._withdraw({int(rows[i]): texts[i] for i in refused if given_back[i]})
+        same &= ~(given_back & (results == pb.BIND_REFUSED))
         await self._settle(
             rows[same], uids[same], nodes[same], results[same], np.array(texts, object)[same].tolist()
         )
 
-    def _volume_steps(self, rows: Rows) -> dict[int, VolumeJudgement]:
+    def _withdrawn(self, rows: Rows) -> dict[int, str]:
+        """By row, why pods must not be bound as placed whose devices a resolver is to take back. Not those of
+        which nobody knows whether they are bound: they may use their devices."""
+        uids = self._machine.registry.pods.uid
+        reasons = {
+            row: self._outdated(row)
+            for row in rows.tolist()
+            if (uid := uids[row].tobytes()) in self._devices_pending and uid not in self._attempted
+        }
+        return {row: reason for row, reason in reasons.items() if reason}
+
+    def _volume_steps(self, rows: Sequence[int]) -> dict[int, VolumeJudgement]:
         """By row, what is to be done for the volumes of the pods first."""
         registry, now = self._machine.registry, self._runtime.now()
         found: dict[int, VolumeJudgement] = {}
-        for row in rows.tolist():
+        for row in rows:
             spec = registry.templates.pod_spec(int(registry.templates.class_id[registry.pods.template[row]]))
             if spec.volumes is None or not spec.volumes.claims:
                 continue
@@ -258,14 +293,16 @@ class PodBinder:
             i
             for i in np.flatnonzero(waits).tolist()
             if steps.get(int(rows[i]), READY).step is VolumeStep.BOUND_ALREADY
-            and uids[i].tobytes() not in self._devices_pending
+            and uids[i].tobytes() not in self._devices_told
         ]
         if told:
-            self._devices_pending.update(map(bytes, uids[told]))
+            self._devices_told.update(map(bytes, uids[told]))
             self._on_devices_pending(rows[told], [texts[i] for i in told])
 
     def _forget_volumes(self, uid: bytes) -> None:
         self._devices_pending.discard(uid)
+        self._devices_told.discard(uid)
+        self._given_up.pop(uid, None)
         self._volumes.forget(uid)
         self._judge_again.discard(uid)
 
@@ -314,21 +351,28 @@ class PodBinder:
         return reserved
 
     def _release_outdated(self, requests: list[_Request]) -> list[_Request]:
-        """Release the reservations of pods that must not be bound as placed, unless a binding was attempted.
-        Returns the other requests."""
+        """Release the reservations of pods that must not be bound as placed, unless a binding was attempted,
+        or they may have devices. Returns the other requests."""
         reasons = {
-            request: self._outdated(request.row) for request in requests if request.uid not in self._attempted
+            request: self._outdated(request.row)
+            for request in requests
+            if request.uid not in self._attempted and request.uid not in self._devices_pending
         }
         outdated = {request: reason for request, reason in reasons.items() if reason}
-        if outdated:
-            self._machine.counters["bindings_withdrawn"] += len(outdated)
-            self._devices_pending.difference_update(request.uid for request in outdated)
-            rows = np.array([request.row for request in outdated], np.uint32)
-            self._runtime.handle(m.BindingRefused(rows, tuple(outdated.values()), attempted=False))
+        self._withdraw({request.row: reason for request, reason in outdated.items()})
         return [request for request in requests if request not in outdated]
+
+    def _withdraw(self, reasons: Mapping[int, str]) -> None:
+        """Release the reservations of these pods, by row, for which nothing is written, or no longer."""
+        if reasons:
+            self._machine.counters["bindings_withdrawn"] += len(reasons)
+            rows = np.array([*reasons], np.uint32)
+            self._runtime.handle(m.BindingRefused(rows, tuple(reasons.values()), attempted=False))
 
     def _outdated(self, row: int) -> str:
         """Why a pod must not be bound as it was placed; "" if it may be."""
+        if reason := self._given_up.get(self._machine.registry.pods.uid[row].tobytes()):
+            return reason
         if self._machine.registry.pods.outdated[row]:
             return CHANGED
         node = self._nodes.name(int(self._machine.registry.pods.node[row]))

@@ -117,7 +117,7 @@ class KubernetesMode:
         rows, uids = unassigned(self._runtime)
         over_reserved = list(self.informers.over_reserved)
         refused = np.isin(self._runtime.machine.registry.pods.node[rows], over_reserved)
-        self._runtime.handle(m.BindingRefused(rows[refused], (_OVER_RESERVED,) * int(refused.sum())))
+        self._binder.give_up(rows[refused], uids[refused], _OVER_RESERVED)
         self._binder.add(rows[~refused], uids[~refused], attempted=True)
         return (
             self.informers.run(),

@@ -2,6 +2,7 @@
 
 The reflector lists again where the watch has a gap. The handler gets every object that exists, every later
 change and every deletion. The deletion of an object comes before the creation of another object of its name.
+Other deletions that a list shows come after all else that it shows.
 The reflector repeats nothing that the API server does not repeat itself.
 """
 
@@ -219,7 +220,7 @@ class Reflector:
         changed: dict[str, Object] = {}
         async for page in self._pages():
             if page.restarts:
-                # Objects of the earlier pages may be gone. Their deletion must be handled first.
+                # Objects of the earlier pages may be gone, and others may have their names.
                 first = False
                 there.clear()
                 changed.clear()
@@ -237,7 +238,15 @@ class Reflector:
             for uid, known in self._known.items()
             if uid not in there
         ]
-        await self._handle_in_slices([*gone, *map(ObjectSeen, changed.values())])
+        # Whoever counts what is in use must not see the room of what is gone before what has taken it, which
+        # may be in a later slice. So deletions come last, or right before an object that has the name now.
+        replaced = {(of.namespace, of.name): of for of in gone}
+        changes: list[Change] = []
+        for item in changed.values():
+            if (before := replaced.pop(_name_of(item["metadata"]), None)) is not None:
+                changes.append(before)
+            changes.append(ObjectSeen(item))
+        await self._handle_in_slices([*changes, *replaced.values()])
         self.counters["lists"] += 1
         self._version = version
         self._up_to_date()
@@ -326,6 +335,9 @@ class Reflector:
             self._handler(changes)
 
     def _note(self, metadata: Mapping[str, Any]) -> None:
-        self._known[metadata["uid"]] = _Known(
-            metadata["resourceVersion"], metadata.get("namespace", ""), metadata["name"]
-        )
+        self._known[metadata["uid"]] = _Known(metadata["resourceVersion"], *_name_of(metadata))
+
+
+def _name_of(metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """The namespace and the name of an object."""
+    return metadata.get("namespace", ""), metadata["name"]

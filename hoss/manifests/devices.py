@@ -341,14 +341,15 @@ def _read_allocation(status: Object) -> Allocation:
     allocation = mapping(status, "allocation", "status")
     path = "status.allocation"
     devices = mapping(allocation, "devices", path)
-    states = {
-        _device_id(entry, f"status.devices[{i}]"): {
+    states: dict[DeviceId, set[str]] = {}
+    for i, entry in enumerate(mappings(status, "devices", "status")):
+        true = {
             text(c, "type", "status.devices")
             for c in mappings(entry, "conditions", "status.devices")
             if text(c, "status", "status.devices") == "True"
         }
-        for i, entry in enumerate(mappings(status, "devices", "status"))
-    }
+        # As with kube-scheduler the first entry counts. Others are of other shares of the device.
+        states.setdefault(_device_id(entry, f"status.devices[{i}]"), true)
     selector = allocation.get("nodeSelector")
     return Allocation(
         results=tuple(

@@ -338,7 +338,12 @@ class Authority:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """While no other command changes files of this authority. Its key is never replaced."""
-        with (self.directory / _AUTHORITY_KEY).open("rb+") as lock:
+        path = self.directory / _AUTHORITY_KEY
+        try:
+            lock = path.open("rb+")  # NFS locks exclusively only what is open for writing
+        except OSError:
+            lock = path.open("rb")  # its user may only read it, which is enough elsewhere
+        with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

@@ -442,22 +442,28 @@ class Starter:
 
     def _note(self, state: PlatformState) -> None:
         self.state = state
-        document: dict[str, Any] = {
-            "redis_url": state.redis_url,
-            "dispatcher": state.dispatcher,
-            "resolvers": list(state.resolvers),
-            "processes": [record.as_json() for record in state.processes],
-            "guarded": state.webhook_kubeconfig,
-            "tls_dir": state.tls_dir,
-            "workers": [asdict(worker) for worker in state.workers],
-            "traced": state.traced,
-            "metrics": state.metrics,
-            "unchecked": state.unchecked,
-        }
-        fresh = _fresh(self.directory)
-        fresh.touch(mode=0o600)
-        fresh.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-        fresh.replace(self.directory / STATE_FILE)
+        save_state(self.directory, state)
+
+
+def save_state(directory: Path, state: PlatformState) -> None:
+    """Replace the state file, which its user alone may read."""
+    document: dict[str, Any] = {
+        "redis_url": state.redis_url,
+        "dispatcher": state.dispatcher,
+        "resolvers": list(state.resolvers),
+        "processes": [record.as_json() for record in state.processes],
+        "guarded": state.webhook_kubeconfig,
+        "tls_dir": state.tls_dir,
+        "workers": [asdict(worker) for worker in state.workers],
+        "traced": state.traced,
+        "metrics": state.metrics,
+        "unchecked": state.unchecked,
+    }
+    fresh = _fresh(directory)
+    fresh.unlink(missing_ok=True)  # one that a killed command has left may have another mode
+    fresh.touch(mode=0o600)
+    fresh.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    fresh.replace(directory / STATE_FILE)
 
 
 def _fresh(directory: Path) -> Path:

@@ -44,7 +44,7 @@ class BindingRequest(NamedTuple):
     uid: str
     node: str
     volumes: PodVolumes | None = None  # to be bound first; None: nothing is to be done for them
-    undo: bool = False  # take back what was done for the volumes, and refuse
+    undo: bool = False  # take back what was done for the volumes and the claims, and refuse
     written: bool = False  # all was done for the volumes before
     claims: tuple[str, ...] = ()  # resource claims, which get their devices first
     chosen: Mapping[str, HeldClaim] = MappingProxyType({})  # devices by claim; none: it had them before
@@ -81,20 +81,23 @@ class Binder:
         return list(found)
 
     async def _bind(self, request: BindingRequest) -> Bound:
-        """First the volumes, then the devices, then the pod. Both may have to be waited for."""
+        """First the volumes, then the devices, then the pod. Both may have to be waited for. A pod whose
+        volumes are refused, or undone, may have its devices from an earlier request."""
         namespace, _, name = request.pod.partition("/")
-        if request.volumes is not None:
-            not_yet = await self._volumes.bind(
-                VolumeRequest(namespace, request.volumes, request.node, request.undo, request.written)
-            )
-            if not_yet is not None:
-                return not_yet
-        if not request.claims:
-            return await self._bind_pod(request)
         user = ClaimUser(name, request.uid)
         devices = ClaimsRequest(
             namespace, user, request.claims, request.chosen, request.is_current, request.node
         )
+        if request.volumes is not None:
+            not_yet = await self._volumes.bind(
+                VolumeRequest(namespace, request.volumes, request.node, request.undo, request.written)
+            )
+            if not_yet is not None and not_yet.result is BindResult.REFUSED and request.claims:
+                return await self._devices.release(devices) or not_yet
+            if not_yet is not None:
+                return not_yet
+        if not request.claims:
+            return await self._bind_pod(request)
         not_yet = await self._devices.bind(devices)
         if not_yet is not None:
             return not_yet

@@ -10,7 +10,7 @@ claim without pods, and removes the finalizer."""
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -158,7 +158,10 @@ def devices_ready(claim: Object, now: datetime) -> bool:
     bound. Raises DevicesRefused if a device never will be ready, or was not within the time limit. As with
     kube-scheduler the first device that is not ready decides."""
     allocation, status = _allocation(claim) or {}, claim.get("status") or {}
-    described = {_device_id(entry): entry.get("conditions") or () for entry in status.get("devices") or ()}
+    described: dict[DeviceId, Sequence[Object]] = {}
+    for entry in status.get("devices") or ():
+        # As with kube-scheduler the first entry counts. Others are of other shares of the device.
+        described.setdefault(_device_id(entry), entry.get("conditions") or ())
     name = claim["metadata"]["name"]
     for result in (allocation.get("devices") or {}).get("results") or ():
         needed = set(result.get("bindingConditions") or ())

@@ -80,6 +80,24 @@ def test_a_pod_waits_on_its_node_until_its_device_is_ready_and_gets_another_one_
     assert placed(api, "p") == "n1"
 
 
+def test_a_pod_whose_node_is_deleted_while_its_device_is_not_ready_gets_another_device_elsewhere(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    waited_for = {"name": "gpu-0", "bindingConditions": ["Ready"], "bindingFailureConditions": ["Broken"]}
+    api.create_node("n1")
+    devices.create_class(extendedResourceName=RESOURCE)
+    devices.publish("n1", waited_for)
+    api.create_pod("moved", scheduler="hoss", containers=wanting("1"))
+    await_reason(api, "moved", "waiting for binding conditions for device on node n1")
+    first = devices.extended_claim("moved")["metadata"]["uid"]
+    api("DELETE", "/api/v1/nodes/n1")
+    devices.withdraw("n1-slice")
+    api.create_node("n2")
+    devices.publish("n2", "gpu-0")
+    assert placed(api, "moved") == "n2"
+    assert devices.extended_claim("moved")["metadata"]["uid"] != first
+
+
 def test_pods_share_a_claim_and_its_device_is_another_pods_once_the_claim_is_free(
     api: Api, devices: Devices, cluster: Cluster
 ) -> None:

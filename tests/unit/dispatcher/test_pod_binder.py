@@ -13,6 +13,8 @@ from dispatcher.kubernetes.binder import PodBinder
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.client.resolver import ResolverClient
+from hoss.model.devices import ClaimUse, PodClaims
+from hoss.model.pod import PodSpec
 from hoss.v1 import resolver_pb2 as pb
 
 
@@ -91,6 +93,116 @@ async def test_a_pod_whose_devices_are_not_ready_is_told_of_once_and_asked_for_u
     assert told == [(int(rows[0]), resolver.text)]
     assert bound == [(int(rows[0]), "n1")]
     assert resolver.calls == 3
+
+
+class Answers:
+    """A resolver that gives one answer after the other, the last one for ever. `then`: what happens in the
+    call of number `at`."""
+
+    def __init__(self, *results, at, then):
+        self.results, self.at, self.then = list(results), at, then
+        self.asked = []  # the step for the volumes and the names of the claims, by call
+
+    async def bind(self, message):
+        names = [name for claims in message.resource_claims for name in claims.names]
+        self.asked.append((pb.VolumeStep.Name(max(message.volumes, default=0)), names))
+        if len(self.asked) == self.at:
+            self.then()
+        result = self.results.pop(0) if len(self.results) > 1 else self.results[0]
+        return pb.BindReply(results=bytes([result]))
+
+
+class WaitingForDevices:
+    """A pod with a claim, reserved on node n1, while a binder asks a resolver to bind it."""
+
+    def __init__(self, bench, monkeypatch, *results, change="", at=1, claims=("gpu",)):
+        monkeypatch.setattr("dispatcher.kubernetes.binder._VOLUME_SECONDS", 0.0)
+        monkeypatch.setattr("dispatcher.kubernetes.binder._RETRY_SECONDS", 0.0)
+        self.bench, self.change = bench, change
+        self.deleted, self.released, self.bound, self.told = set(), [], [], []
+        self.pods = bench.machine.registry.pods
+        bench.join("w1")
+        self.rows = bench.pods("p", spec=PodSpec(claims=PodClaims("p", "u", tuple(map(ClaimUse, claims)))))
+        bench.pump()
+        bench.answer("w1", m.OutcomeCode.BOUND, node=1)
+        self.resolver = Answers(*results, at=at, then=self.make_outdated)
+
+    def make_outdated(self):
+        if self.change == "the node is deleted":
+            self.deleted.add("n1")
+        elif self.change:
+            self.pods.outdated[self.rows] = True
+
+    async def released_by(self, instruction):
+        self.released += instruction.rows.tolist()
+
+    async def run(self, *, given_up=""):
+        """Until the pod is bound, or its reservation released. `given_up`: it is an earlier term's, and why
+        it is not to be bound."""
+        runtime = Runtime(self.bench.machine, None, None)
+        runtime.set_executor(m.Release, self.released_by)
+        binder = PodBinder(
+            runtime,
+            self.resolver,
+            DescribedNodes(),
+            ValidLease(),
+            evictions_read=lambda _shard: 0,
+            node_deleted=self.deleted.__contains__,
+            on_bound=lambda rows, _names: self.bound.extend(rows.tolist()),
+            on_volumes_refused=lambda _rows, reasons: self.told.extend(reasons),
+            on_devices_pending=lambda _rows, _texts: None,
+            volume_timeout_seconds=600.0,
+        )
+        if given_up:
+            binder.give_up(self.rows, self.pods.uid[self.rows], given_up)
+        else:
+            binder.add(self.rows, self.pods.uid[self.rows])
+        running = asyncio.ensure_future(binder.run())
+        await until(lambda: self.bound or self.released, lambda: f"an end of {self.resolver.asked}")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+CHANGES = pytest.mark.parametrize("change", ["the node is deleted", "the pod is changed"])
+BIND, UNDO = ("VOLUMES_BOUND_ALREADY", ["gpu"]), ("VOLUMES_UNDO", ["gpu"])
+
+
+@CHANGES
+async def test_a_pod_that_is_withdrawn_while_its_devices_are_not_ready_gives_them_back_first(
+    bench, monkeypatch, change
+):
+    """Nobody else would: a claim keeps a pod that exists."""
+    pod = WaitingForDevices(
+        bench, monkeypatch, pb.BIND_WAITS, pb.BIND_UNKNOWN, pb.BIND_REFUSED, change=change
+    )
+    await pod.run()
+    assert pod.resolver.asked == [BIND, UNDO, UNDO]
+    assert pod.released == pod.rows.tolist()
+    assert bench.machine.counters["bindings_withdrawn"] == 1
+    assert pod.told == []  # it was withdrawn and not refused
+    assert pod.pods.attempts[pod.rows].tolist() == [0]
+    reason = bench.machine.registry.reasons.texts[int(pod.pods.reason[pod.rows[0]])]
+    assert ("n1" if pod.deleted else "changed") in reason
+
+
+@CHANGES
+async def test_a_pod_keeps_its_devices_while_it_may_be_bound_already(bench, monkeypatch, change):
+    pod = WaitingForDevices(
+        bench, monkeypatch, pb.BIND_WAITS, pb.BIND_UNKNOWN, pb.BIND_DONE, change=change, at=2
+    )
+    await pod.run()
+    assert pod.resolver.asked == [BIND, BIND, BIND]
+    assert (pod.bound, pod.released) == (pod.rows.tolist(), [])
+
+
+@pytest.mark.parametrize(("claims", "asked"), [(("gpu",), [UNDO]), ((), [])])
+async def test_a_pod_of_an_earlier_term_that_is_given_up_gives_its_devices_back_first(
+    bench, monkeypatch, claims, asked
+):
+    pod = WaitingForDevices(bench, monkeypatch, pb.BIND_REFUSED, claims=claims)
+    await pod.run(given_up="no room")
+    assert pod.resolver.asked == asked
+    assert pod.released == pod.rows.tolist()
 
 
 async def test_in_an_outage_each_pod_waits_for_its_binding_once(bench, nobody_listens):

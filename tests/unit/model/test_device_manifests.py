@@ -102,6 +102,7 @@ def test_devices_have_nodes_of_their_own_where_the_slice_says_so():
     ],
 )
 def test_a_device_with_conditions_has_ten_minutes_to_become_ready(true, allocated_at, state, usable):
+    """Its first description counts; another one is of another share of it."""
     device = {"driver": "d", "pool": "p", "device": "gpu"}
     conditions = {"bindingConditions": ["Ready"], "bindingFailureConditions": ["Failed"]}
     status = {
@@ -109,7 +110,10 @@ def test_a_device_with_conditions_has_ten_minutes_to_become_ready(true, allocate
             "devices": {"results": [{"request": "r", **device, **conditions}]},
             "allocationTimestamp": f"1970-01-01T00:{allocated_at // 60:02}:00Z",
         },
-        "devices": [{**device, "conditions": [{"type": t, "status": "True"} for t in true]}],
+        "devices": [
+            {**device, "conditions": [{"type": t, "status": "True"} for t in true]},
+            {**device, "conditions": [{"type": "Ready", "status": str("Ready" not in true)}]},
+        ],
     }
     claim = read_device_object({"metadata": {"name": "c"}, "spec": {}, "status": status}, "ResourceClaim")
     [result] = claim.allocation.results

@@ -130,6 +130,14 @@ def test_devices_are_ready_when_all_their_binding_conditions_are_true(found, rea
     assert devices_ready(found, NOW) is ready
 
 
+@pytest.mark.parametrize(("first", "ready"), [("True", True), ("False", False)])
+def test_of_two_descriptions_of_a_shared_device_the_first_counts(first, ready):
+    found = described([("Attached", "True"), ("Powered", first)])
+    other = described([("Attached", "True"), ("Powered", "False" if ready else "True")])
+    found["status"]["devices"] += other["status"]["devices"]
+    assert devices_ready(found, NOW) is ready
+
+
 @pytest.mark.parametrize(
     ("found", "why"),
     [

@@ -15,6 +15,7 @@ from hoss.model.devices import (
     RequestMapping,
     extended_claim_name,
 )
+from hoss.model.volumes import ClaimMount, PodVolumes
 from resolver.core.kubernetes.binding_review import BindResult
 from resolver.kubernetes.binder import Binder, BindingRequest
 
@@ -149,6 +150,32 @@ async def test_a_device_that_is_not_ready_in_time_is_taken_back():
         assert bound.result is result
     assert bound.text.endswith("device binding timeout: claim=c")
     assert server.claim["status"]["allocation"] is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"volumes": PodVolumes(), "undo": True}, id="it is withdrawn"),
+        pytest.param({"volumes": PodVolumes((ClaimMount("data", provisioned=True),))}, id="its PVC is gone"),
+    ],
+)
+async def test_a_pod_that_is_given_up_while_it_waits_for_its_device_does_not_use_the_claim_any_more(change):
+    server = ConditionalDevice()
+    assert await server.bind(WAITING) is BindResult.WAITS
+    assert await server.bind(WAITING._replace(**change)) is BindResult.REFUSED
+    assert server.claim["status"]["reservedFor"] is None
+    assert server.claim["status"]["allocation"] is None
+
+
+async def test_the_claim_for_extended_resources_of_a_pod_that_is_withdrawn_is_deleted():
+    server = Objects(binding_status=503)
+    async with answering(server) as api:
+        binder = Binder(api, patience_seconds=0.0)
+        (bound,) = await binder.bind([WISH])
+        assert bound.result is BindResult.UNKNOWN
+        (bound,) = await binder.bind([WISH._replace(volumes=PodVolumes(), undo=True)])
+    assert bound.result is BindResult.REFUSED
+    assert f"{CLAIMS}/{NAME}" not in server.objects
 
 
 async def test_the_claim_of_a_pod_that_cannot_be_bound_is_deleted():

@@ -441,6 +441,20 @@ def test_a_damaged_key_of_a_certificate_is_refused_by_its_directory(authority) -
     assert refused.value.where == str(held.directory)
 
 
+def test_a_key_that_its_user_may_only_read_is_no_hindrance(authority, monkeypatch) -> None:
+    opened = Path.open
+
+    def as_no_root(path: Path, mode: str = "r", **rest: Any) -> Any:
+        if path.name == "ca.key" and "+" in mode:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, mode, **rest)
+
+    (authority.directory / "ca.key").chmod(0o400)
+    monkeypatch.setattr(Path, "open", as_no_root)
+    assert authority.issue(WORKER, now=NOW).identity == WORKER
+    assert authority.create_token(Identity(CallerKind.CLIENT, "a", Role.VIEW), now=NOW, lifetime=timedelta(1))
+
+
 def test_of_two_commands_at_once_neither_loses_what_the_other_has_written(
     authority, tmp_path, monkeypatch
 ) -> None:
