@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import BinaryIO
 
 import orjson
 
@@ -340,7 +341,7 @@ class Authority:
         """While no other command changes files of this authority. Its key is never replaced."""
         path = self.directory / _AUTHORITY_KEY
         try:
-            lock = path.open("rb+")  # NFS locks exclusively only what is open for writing
+            lock: BinaryIO = path.open("rb+")  # NFS locks exclusively only what is open for writing
         except OSError:
             lock = path.open("rb")  # its user may only read it, which is enough elsewhere
         with lock:
