@@ -152,6 +152,8 @@ def yaml_documents(text: str, where: str, *, most_nodes: int = MAX_NODES) -> Ite
     except yaml.constructor.ConstructorError as exc:
         raise InvalidInput(f"{exc.problem}{_position(exc.problem_mark)}", where=place) from exc
     except yaml.MarkedYAMLError as exc:
+        if "nesting depth" in (exc.problem or ""):  # libyaml's own limit, which is a higher one
+            raise _too_deep(place) from exc
         problem = ", ".join(part for part in (exc.context, exc.problem) if part)
         broken = f"is no valid YAML or is cut off: {problem}{_position(exc.problem_mark)}"
         raise InvalidInput(broken, where=place) from exc
@@ -215,10 +217,13 @@ class _Loader(_Base):  # type: ignore[misc]
         self._flattened: set[int] = set()  # ids of nodes, because merged mappings are visited repeatedly
 
     def flatten_mapping(self, node: Any) -> None:
+        """Check the keys, and put in what is merged (<<): own keys come before merged ones, and the first merged
+        mapping before the others, as YAML has it. Releases of PyYAML differ in that."""
         if id(node) in self._flattened:
             return
         self._flattened.add(id(node))
-        seen = set()
+        own: dict[str, tuple[Any, Any]] = {}
+        merged: dict[str, tuple[Any, Any]] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise _error("has a mapping or list as a key; a key is text", key)
@@ -226,12 +231,15 @@ class _Loader(_Base):  # type: ignore[misc]
                 for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                     if not isinstance(source, yaml.MappingNode):
                         raise _error("merges (<<) something that is no mapping", source)
+                    self.flatten_mapping(source)
+                    for name_and_value in source.value:
+                        merged.setdefault(name_and_value[0].value, name_and_value)
                 continue
-            if key.value in seen:
+            if key.value in own:
                 raise _error(f"has the key {quoted(key.value)} twice in one mapping", key)
-            seen.add(key.value)
             key.tag = _TAG + "str"
-        super().flatten_mapping(node)
+            own[key.value] = key, value
+        node.value = [*(merged | own).values()]
 
     def construct_checked(self, node: Any) -> Any:
         """A number or truth value. Text that only looks like a number ("0o", "-_") stays text."""

@@ -187,7 +187,8 @@ class KubePods:
 
     async def on_node(self, node: str) -> list[Object]:
         living = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
-        pods = await self._read("/api/v1/pods", {"fieldSelector": living, "resourceVersion": "0"})
+        # The latest state: what the server's cache does not show yet would lose its room to another pod.
+        pods = await self._read("/api/v1/pods", {"fieldSelector": living})
         found: list[Object] = (pods or {}).get("items") or []
         return found
 

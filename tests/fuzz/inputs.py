@@ -6,6 +6,7 @@ would take ten times the time of what is tested. `make test-all` and `make soak`
 """
 
 import contextlib
+import gc
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 QUICK = os.environ.get("HOSS_TESTS", "quick") == "quick"
 SEEDS = st.integers(0, 2**64 - 1)
-MOST_SECONDS = 1.0
+MOST_SECONDS = 3.0  # a second on the machine of docs/benchmarks.md, and three on the slowest
 # An error is a log line and a status of gRPC: this is InvalidInput's limit for a place and a text.
 LONGEST_ERROR = 2_500
 
@@ -37,10 +38,14 @@ def inputs(most: int = 10_000, *, quick: int = 300) -> settings:
 @contextlib.contextmanager
 def within_a_second() -> Iterator[None]:
     """Fails where the block takes this thread more CPU time. Of the clock a loaded machine may take any
-    time."""
-    began = time.thread_time()
-    yield
-    took = time.thread_time() - began
+    time, and a pass of the cycle collector is about all objects of the tests."""
+    gc.disable()
+    try:
+        began = time.thread_time()
+        yield
+        took = time.thread_time() - began
+    finally:
+        gc.enable()
     assert took < MOST_SECONDS, f"took {took:.1f} s"
 
 
