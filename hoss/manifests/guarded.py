@@ -217,8 +217,8 @@ class _Loader(_Base):  # type: ignore[misc]
         self._flattened: set[int] = set()  # ids of nodes, because merged mappings are visited repeatedly
 
     def flatten_mapping(self, node: Any) -> None:
-        """Check the keys, and put in what is merged (<<): own keys come before merged ones, and the first merged
-        mapping before the others, as YAML has it. Releases of PyYAML differ in that."""
+        """Check the keys, and put in what is merged (<<): own keys come before merged ones, and the first
+        merged mapping before the others, as YAML has it. Releases of PyYAML differ in that."""
         if id(node) in self._flattened:
             return
         self._flattened.add(id(node))

@@ -23,7 +23,7 @@ from hoss.errors import InvalidInput
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, Workload
 from hoss.model.resources import WHOLE_CARD_MILLI, ResourceSchema
-from hoss.wire.columns import CARD_SLOTS, NO_CARD, account_dtype, numbered_uids
+from hoss.wire.columns import numbered_uids
 from hossctl import auditing
 from hossctl.console import Document
 from hossctl.endpoints import Clients
@@ -203,15 +203,7 @@ def empty_pool(nodes: Sequence[NodeSpec]) -> FeedUpdate:
     schema = ResourceSchema()
     for node in nodes:
         schema.extend(name for name, _ in node.allocatable)
-    records = np.zeros(len(nodes), account_dtype(len(schema)))
-    records["seq"] = 1
-    cards = np.full((len(nodes), CARD_SLOTS), NO_CARD, np.uint16)
-    for row, node in enumerate(nodes):
-        for name, amount in node.allocatable:
-            records["amounts"][row, schema.get(name), 0] = amount
-        cards[row, : node.cards] = 0
-    carded = np.array([row for row, node in enumerate(nodes) if node.cards], np.uint32)
-    accounts = AccountBatch(np.arange(len(nodes), dtype=np.uint32), records, carded, cards[carded])
+    accounts = AccountBatch.of_nodes(range(len(nodes)), nodes, schema.names, seq=1)
     return FeedUpdate(
         0, 1, accounts, tuple(enumerate(nodes)), snapshot=True, shards=1, schema=tuple(schema.names)
     )

@@ -16,8 +16,8 @@ from hoss.telemetry import logger
 from hossctl.console import Document
 from hossctl.dashboard.history import HOUR_MS
 
-# For each of these labels, "" for one pool of all nodes, its document as hossctl/rebalance/room.py has it, with
-# MOST_POOLS at most: the name of each node is a label, and to measure thousands of pools takes minutes.
+# For each of these labels, "" for one pool of all nodes, its document as hossctl/rebalance/room.py has it,
+# with MOST_POOLS at most: the name of each node is a label, and to measure thousands of pools takes minutes.
 Measure = Callable[[Sequence[str]], Awaitable[dict[str, Document]]]
 
 REST_SECONDS = 10.0  # between two measures while somebody looks

@@ -16,7 +16,7 @@ from hoss.model.cluster import Cluster, Namespace, Service
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, group_of
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.wire.columns import CARD_SLOTS, NO_CARD, U16, account_dtype, decode, decode_uids
+from hoss.wire.columns import CARD_SLOTS, U16, account_dtype, decode, decode_uids
 from hoss.wire.convert import pod_spec_from_proto
 from hoss.wire.convert_selectors import labels_from_proto
 from hossctl.cli import run_async
@@ -92,35 +92,18 @@ class LiveSnapshot:
         schema = (*cache.schema.names, *sorted(offered.difference(cache.schema.names)))
         indexes = list(range(first, first + len(specs)))
         shards = max(cache.shards, 1)
-        rows = {resource: row for row, resource in enumerate(schema)}
         for shard in range(shards):
-            mine = [number for number, index in enumerate(indexes) if index % shards == shard]
+            mine = {index: specs[index - first] for index in indexes if index % shards == shard}
             if not mine:
                 continue
             seq = cache.seqs.get(shard, 0) + 1
-            records = np.zeros(len(mine), account_dtype(len(schema)))
-            records["seq"] = seq
-            cards = np.full((len(mine), CARD_SLOTS), NO_CARD, np.uint16)
-            for row, number in enumerate(mine):
-                spec = specs[number]
-                for resource, amount in spec.allocatable:
-                    records["amounts"][row, rows[resource], 0] = amount
-                cards[row, : spec.cards] = 0
+            accounts = AccountBatch.of_nodes([*mine], [*mine.values()], schema, seq=seq)
             for spec_held, card_mask in held:
                 demand = compile_demand(spec_held, cache.schema)
-                records["amounts"][:, : len(demand.request), 1] += demand.request
+                accounts.records["amounts"][:, : len(demand.request), 1] += demand.request
                 if demand.devices is not None:
-                    cards[:, (card_mask >> _CARD_BITS) & 1 == 1] += demand.devices.milli
-            at = np.array([indexes[number] for number in mine], np.uint32)
-            cache.apply_feed(
-                FeedUpdate(
-                    shard=shard,
-                    seq=seq,
-                    accounts=AccountBatch(at, records, at, cards),
-                    specs=tuple((indexes[number], specs[number]) for number in mine),
-                    schema=schema,
-                )
-            )
+                    accounts.cards[:, (card_mask >> _CARD_BITS) & 1 == 1] += demand.devices.milli
+            cache.apply_feed(FeedUpdate(shard, seq, accounts, tuple(mine.items()), schema=schema))
         return indexes
 
 

@@ -1,7 +1,7 @@
 """Values that enter and leave the core, as arrays and the model's types: the feed, proposals and verdicts,
 and questions about preemption. Codes are numbered as in proto/hoss/v1."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -13,7 +13,7 @@ from hoss.model.cluster import DisruptionBudget
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodGroup, PodSpec
-from hoss.wire.columns import CARDS, Uids, account_dtype
+from hoss.wire.columns import CARD_SLOTS, CARDS, NO_CARD, Uids, account_dtype
 from scheduler_worker.core.nodes import NodeIndexes
 
 
@@ -55,6 +55,23 @@ class AccountBatch:
         """Nothing about no node."""
         none = np.empty(0, np.uint32)
         return cls(none, np.empty(0, account_dtype(0)), none, np.empty(0, CARDS))
+
+    @classmethod
+    def of_nodes(
+        cls, indexes: Sequence[int], nodes: Sequence[NodeSpec], resources: Sequence[str], *, seq: int
+    ) -> "AccountBatch":
+        """Nodes with nothing reserved on them, as of `seq`. `resources`: all that they offer, in the order of
+        the schema."""
+        rows = {resource: row for row, resource in enumerate(resources)}
+        records = np.zeros(len(nodes), account_dtype(len(rows)))
+        records["seq"] = seq
+        cards = np.full((len(nodes), CARD_SLOTS), NO_CARD, np.uint16)
+        for i, node in enumerate(nodes):
+            for resource, amount in node.allocatable:
+                records["amounts"][i, rows[resource], 0] = amount
+            cards[i, : node.cards] = 0
+        at, carded = np.array(indexes, np.uint32), np.array([node.cards > 0 for node in nodes], np.bool_)
+        return cls(at, records, at[carded], cards[carded])
 
 
 @dataclass(frozen=True, slots=True)

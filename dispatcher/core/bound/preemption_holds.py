@@ -5,8 +5,8 @@ It is on while a rebalance controller says with each of its reports that its pol
 make moves now. The first question for victims of a class then begins a *hold*: the pods of that class get no
 victims, and wait as unschedulable ones, so that the controller finds them. A hold ends when the controller
 has looked at it, when its time is over, or when the controller may move nothing more or is gone. Then the
-class preempts; only when it has asked for no victims for a while a new hold may begin. So pods do not wait for
-moves twice in a row, however long they were queued meanwhile.
+class preempts; only when it has asked for no victims for a while a new hold may begin. So pods do not wait
+for moves twice in a row, however long they were queued meanwhile.
 
 A hold that has ended is forgotten when its class asks no more. Times are monotonic seconds."""
 

@@ -347,8 +347,8 @@ class Queues:
         self._wake_classes(classes, now, now_ms, event="PolicyChange")
 
     def preemption_allowed(self, classes: frozenset[int], now: float, now_ms: int) -> None:
-        """Queue unschedulable pods of these classes, as many at once as a tick may, and those that a worker is
-        about to answer for: it was told that they have to wait."""
+        """Queue unschedulable pods of these classes, as many at once as a tick may, and those that a worker
+        is about to answer for: it was told that they have to wait."""
         self._history.outdate_views(now)
         self._wake_classes(classes, now, now_ms, event=PREEMPTION_ALLOWED)
 

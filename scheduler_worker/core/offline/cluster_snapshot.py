@@ -10,7 +10,6 @@ import numpy as np
 from hoss.model.cluster import BoundPod, Cluster
 from hoss.model.pod import PodSpec, group_of
 from hoss.model.resources import BASE_RESOURCES
-from hoss.wire.columns import CARD_SLOTS, NO_CARD, account_dtype
 from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable, compile_demand
@@ -88,19 +87,10 @@ def _spec_on_its_node(pod: BoundPod) -> PodSpec:
 def _snapshot(cluster: Cluster) -> FeedUpdate:
     offered = {resource for node in cluster.nodes for resource, _ in node.allocatable}
     schema = (*BASE_RESOURCES, *sorted(offered.difference(BASE_RESOURCES)))
-    rows = {resource: row for row, resource in enumerate(schema)}
-    records = np.zeros(len(cluster.nodes), account_dtype(len(schema)))
-    records["seq"] = 1
-    cards = np.full((len(cluster.nodes), CARD_SLOTS), NO_CARD, np.uint16)
-    for i, node in enumerate(cluster.nodes):
-        for resource, amount in node.allocatable:
-            records["amounts"][i, rows[resource], 0] = amount
-        cards[i, : node.cards] = 0
-    indexes = np.arange(len(cluster.nodes), dtype=np.uint32)
     return FeedUpdate(
         shard=0,
         seq=1,
-        accounts=AccountBatch(indexes, records, indexes, cards),
+        accounts=AccountBatch.of_nodes(range(len(cluster.nodes)), cluster.nodes, schema, seq=1),
         specs=tuple(enumerate(cluster.nodes)),
         snapshot=True,
         shards=1,

@@ -63,6 +63,23 @@ class DescribedNodes(ClusterNodes):
         return "n1" if index == 1 else ""
 
 
+def binder_of(runtime, resolver, *, node_deleted=lambda _name: False, **told):
+    """A binder whose lease lasts, on a cluster in which nothing is evicted. `told`: what it calls."""
+    callbacks = {
+        name: lambda _rows, _texts: None for name in ("on_bound", "on_volumes_refused", "on_devices_pending")
+    }
+    return PodBinder(
+        runtime,
+        resolver,
+        DescribedNodes(),
+        ValidLease(),
+        evictions_read=lambda _shard: 0,
+        node_deleted=node_deleted,
+        volume_timeout_seconds=600.0,
+        **(callbacks | told),
+    )
+
+
 async def test_a_pod_whose_devices_are_not_ready_is_told_of_once_and_asked_for_until_it_is_bound(
     bench, monkeypatch
 ):
@@ -73,17 +90,11 @@ async def test_a_pod_whose_devices_are_not_ready_is_told_of_once_and_asked_for_u
     bench.answer("w1", m.OutcomeCode.BOUND, node=1)
     pods, told, bound = bench.machine.registry.pods, [], []
     resolver = DevicesPending()
-    binder = PodBinder(
+    binder = binder_of(
         Runtime(bench.machine, None, None),
         resolver,
-        DescribedNodes(),
-        ValidLease(),
-        evictions_read=lambda _shard: 0,
-        node_deleted=lambda _name: False,
         on_bound=lambda rows, names: bound.extend(zip(rows.tolist(), names, strict=True)),
-        on_volumes_refused=lambda _rows, _reasons: None,
         on_devices_pending=lambda rows, texts: told.extend(zip(rows.tolist(), texts, strict=True)),
-        volume_timeout_seconds=600.0,
     )
     binder.add(rows, pods.uid[rows])
     running = asyncio.ensure_future(binder.run())
@@ -141,17 +152,12 @@ class WaitingForDevices:
         it is not to be bound."""
         runtime = Runtime(self.bench.machine, None, None)
         runtime.set_executor(m.Release, self.released_by)
-        binder = PodBinder(
+        binder = binder_of(
             runtime,
             self.resolver,
-            DescribedNodes(),
-            ValidLease(),
-            evictions_read=lambda _shard: 0,
             node_deleted=self.deleted.__contains__,
             on_bound=lambda rows, _names: self.bound.extend(rows.tolist()),
             on_volumes_refused=lambda _rows, reasons: self.told.extend(reasons),
-            on_devices_pending=lambda _rows, _texts: None,
-            volume_timeout_seconds=600.0,
         )
         if given_up:
             binder.give_up(self.rows, self.pods.uid[self.rows], given_up)
@@ -216,18 +222,7 @@ async def test_in_an_outage_each_pod_waits_for_its_binding_once(bench, nobody_li
     pods = bench.machine.registry.pods
     pods.node[rows[::2]] = 2
     client = ResolverClient([nobody_listens])
-    binder = PodBinder(
-        Runtime(bench.machine, None, None),
-        client,
-        DescribedNodes(),
-        ValidLease(),
-        evictions_read=lambda _shard: 0,
-        node_deleted=lambda _name: False,
-        on_bound=lambda _rows, _names: None,
-        on_volumes_refused=lambda _rows, _reasons: None,
-        on_devices_pending=lambda _rows, _texts: None,
-        volume_timeout_seconds=600.0,
-    )
+    binder = binder_of(Runtime(bench.machine, None, None), client)
 
     binder.add(rows, pods.uid[rows])
     with structlog.testing.capture_logs() as lines:

@@ -4,7 +4,6 @@ import numpy as np
 
 from hoss.model.pod import PodSpec, group_of
 from hoss.model.resources import BASE_RESOURCES, DEVICE_RESOURCE
-from hoss.wire.columns import CARD_SLOTS, NO_CARD, account_dtype
 from hossctl.explain.live import LiveSnapshot
 from hossctl.rebalance.gathering import REASONS, Fixed, Gathered
 from scheduler_worker.core.cache.node_info import NodeInfoCache
@@ -42,25 +41,18 @@ def gathered(nodes, pods=(), waiting=(), fixed=Fixed.NOT):
 def snapshot_of(nodes, pods):
     """The cluster as one shard's feed tells of it."""
     schema = (*BASE_RESOURCES, DEVICE_RESOURCE)
-    records = np.zeros(len(nodes), account_dtype(len(schema)))
-    records["seq"] = 1
-    cards = np.full((len(nodes), CARD_SLOTS), NO_CARD, np.uint16)
-    for row, node in enumerate(nodes):
-        for resource, amount in node.allocatable:
-            records["amounts"][row, schema.index(resource), 0] = amount
-        cards[row, : node.cards] = 0
+    accounts = AccountBatch.of_nodes(range(len(nodes)), nodes, schema, seq=1)
     for _, row, of in pods:
         for resource, amount in (*of.requests, ("pods", 1)):
-            records["amounts"][row, schema.index(resource), 1] += amount
+            accounts.records["amounts"][row, schema.index(resource), 1] += amount
         if of.devices:
-            cards[row, 0] += of.devices.milli
-    indexes = np.arange(len(nodes), dtype=np.uint32)
+            accounts.cards[accounts.card_indexes == row, 0] += of.devices.milli
     cache = NodeInfoCache()
     cache.apply_feed(
         FeedUpdate(
             shard=0,
             seq=1,
-            accounts=AccountBatch(indexes, records, indexes, cards),
+            accounts=accounts,
             specs=tuple(enumerate(nodes)),
             snapshot=True,
             shards=1,
