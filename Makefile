@@ -14,12 +14,19 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 HELM = $(or $(shell command -v helm),$(lastword $(wildcard $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hoss/renderers/helm-*/helm)))
 PROTOS := $(wildcard proto/hoss/v1/*.proto)
 
-.PHONY: help setup demo test test-all simulate faults test-redis test-pythons soak churn controlplane e2e kubelet go check model bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
+# Where Python looks for a directory for temporary files, which pip and pytest take before they say anything.
+TEMPORARY = "$$TMPDIR" "$$TEMP" "$$TMP" /tmp /var/tmp /usr/tmp .
+
+.PHONY: help temporary setup demo test test-all simulate faults test-redis test-pythons soak churn controlplane e2e kubelet go check model bench bench-check dashboard-pictures terminal-pictures generate check-generated docs check-docs format clean
 
 help:  ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-$(VENV)/.runtime: pyproject.toml
+temporary:
+	@for folder in $(TEMPORARY); do [ -d "$$folder" ] && [ -w "$$folder" ] && exit 0; done; \
+	  echo "temporary files can be written nowhere, and everything here takes some: name a directory of yours with TMPDIR" >&2; exit 1
+
+$(VENV)/.runtime: pyproject.toml | temporary
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[local,bench,kubernetes]'
 	@touch $@

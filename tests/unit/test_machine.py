@@ -1,8 +1,10 @@
 """What the tests take from the machine, and what not."""
 
 import os
+import subprocess
 from pathlib import Path
 
+from fork_server import ROOT
 from machine import forget_users_settings
 
 from hoss.client.access import found_access
@@ -33,3 +35,16 @@ def test_this_run_has_forgotten_them() -> None:
     assert home() != Path.home() / ".hoss"
     assert not home().exists()
     assert found_access(["127.0.0.1:7070"]).tls_dir is None
+
+
+def test_make_says_in_one_line_that_there_is_no_directory_for_temporary_files(tmp_path: Path) -> None:
+    def make(folders: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", "--silent", "temporary", f"TEMPORARY={folders}"]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    refused = make(f"'' {tmp_path}/none")
+    said, *of_make = refused.stderr.splitlines()
+    assert refused.returncode == 2
+    assert said.endswith("name a directory of yours with TMPDIR")
+    assert len(of_make) == 1  # make's own, which names the target
+    assert make(f"'' {tmp_path}/none {tmp_path}").returncode == 0
