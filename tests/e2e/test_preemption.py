@@ -148,9 +148,23 @@ async def test_a_budget_protects_its_pods_though_others_are_more_urgent(clients)
     await assert_clean(clients, held=4 * NODES)
 
 
-async def test_while_its_victims_leave_a_pod_is_nominated_and_its_room_is_nobody_elses(clients):
+async def test_a_pod_is_bound_where_it_was_nominated_once_its_victims_have_left(clients):
     await clients.dispatcher.delete("default", jobs=["low"])
-    await submit(clients, "slow", replicas=4 * NODES, cpu=1000, grace_seconds=6)
+    await submit(clients, "slow", replicas=4 * NODES, cpu=1000, grace_seconds=1)
+    await until(lambda: bound(clients, "slow", 4 * NODES))
+    await submit(clients, "urgent", cpu=1000, priority=10)
+    await until(lambda: shown_bound(clients, "urgent"))
+    (urgent,) = await pods(clients, "urgent")
+    (victim,) = await until(lambda: victims(clients, "slow"))
+    assert victim.eviction == f"preempted by default/urgent-0 on node {urgent.node}"
+    assert (urgent.nominated_node, urgent.reason) == ("", "")
+    await assert_clean(clients, held=4 * NODES)
+
+
+async def test_while_its_victims_leave_a_pod_is_nominated_and_its_room_is_nobody_elses(clients):
+    """They have an hour: it ends with their nodes, after the test."""
+    await clients.dispatcher.delete("default", jobs=["low"])
+    await submit(clients, "slow", replicas=4 * NODES, cpu=1000, grace_seconds=3600)
     await until(lambda: bound(clients, "slow", 4 * NODES))
     await submit(clients, "urgent", cpu=1000, priority=10)
     await until(lambda: nominated(clients, "urgent"))
@@ -160,10 +174,8 @@ async def test_while_its_victims_leave_a_pod_is_nominated_and_its_room_is_nobody
     assert await watched_phase(clients, urgent.uid) == pb.SCHEDULING
     await submit(clients, "other", cpu=100)
     await until(lambda: phases(clients, "other", "UNSCHEDULABLE", 1))
-    await until(lambda: shown_bound(clients, "urgent"))
-    (now,) = await pods(clients, "urgent")
-    assert (now.node, now.nominated_node, now.reason) == (urgent.nominated_node, "", "")
-    await assert_clean(clients, held=4 * NODES)
+    (victim,) = await until(lambda: victims(clients, "slow"))
+    assert victim.eviction == f"preempted by default/urgent-0 on node {urgent.nominated_node}"
 
 
 @pytest.mark.parametrize("victim", ["w1", "dispatcher"])
@@ -233,6 +245,10 @@ async def bound_of_many(clients: Clients, prefix: str, count: int) -> bool:
 
 async def phases(clients: Clients, job: str, phase: str, count: int) -> bool:
     return sum(pb.PodPhase.Name(pod.phase) == phase for pod in await pods(clients, job)) == count
+
+
+async def victims(clients: Clients, job: str) -> list[pb.PodInfo]:
+    return [pod for pod in await pods(clients, job) if pod.eviction]
 
 
 async def nominated(clients: Clients, job: str) -> bool:
