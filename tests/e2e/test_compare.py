@@ -95,7 +95,8 @@ def test_slow_schedulers_decide_one_at_a_time_only_under_one_lock(hoss):
     assert all(worker.bound for worker in together.workers)
 
 
-@pytest.mark.parametrize("load", ["openb", pytest.param("unique", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("load", ["openb", "unique"])
 def test_an_algorithm_of_ones_own_is_compared_with_fgd_best_fit_and_the_default_in_one_command(
     hoss, tmp_path, load
 ):

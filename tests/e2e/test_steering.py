@@ -54,6 +54,7 @@ async def test_conflicts_are_answered_by_a_soft_partition_and_nothing_is_lost(cl
         await assert_clean(clients, bound=0)
 
 
+@pytest.mark.thorough
 async def test_conflicts_are_fewer_with_a_soft_partition(cluster: Cluster) -> None:
     async with clients_of(cluster.endpoints) as clients:
         await prepare(clients, workers=WORKERS, nodes=NODES)
