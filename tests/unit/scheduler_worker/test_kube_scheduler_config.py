@@ -268,7 +268,41 @@ def test_added_affinity_filters_and_scores_for_every_pod(choose):
     pod, nodes = compile_demand(PodSpec(), ResourceSchema()), NodeSpecs(catalogue, np.arange(2))
     assert affinity.filter(pod, nodes).tolist() == [True, False]
     assert affinity.score(pod, nodes).tolist() == [0, 9]
-    assert affinity.reason_for(PodSpec()) == "node(s) didn't match scheduler-enforced node affinity"
+    assert _reasons(affinity, pod, nodes) == {"b": "node(s) didn't match scheduler-enforced node affinity"}
+
+
+def test_a_node_that_both_affinities_refuse_is_out_for_the_profiles(choose):
+    # kube-scheduler looks at the profile's first, also for a pod with an affinity of its own.
+    terms = "[{matchExpressions: [{key: pool, operator: In, values: [batch]}]}]"
+    args = (
+        "{addedAffinity: {requiredDuringSchedulingIgnoredDuringExecution: "
+        f"{{nodeSelectorTerms: {terms}}}}}}}"
+    )
+    affinity = plugin_of(choose(arguments("NodeAffinity", args))[1], "NodeAffinity")
+    catalogue = NodeCatalogue()
+    catalogue.grow(3)
+    catalogue.put(0, NodeSpec("a", (("pool", "batch"),)))
+    catalogue.put(1, NodeSpec("b", (("fast", ""),)))
+    catalogue.put(2, NodeSpec("c", ()))
+    pod = compile_demand(PodSpec(node_selector=(("fast", ""),)), ResourceSchema())
+    nodes = NodeSpecs(catalogue, np.arange(3))
+    assert affinity.filter(pod, nodes).tolist() == [False, False, False]
+    assert _reasons(affinity, pod, nodes) == {
+        "a": "node(s) didn't match Pod's node affinity/selector",
+        "b": "node(s) didn't match scheduler-enforced node affinity",
+        "c": "node(s) didn't match scheduler-enforced node affinity",
+    }
+
+
+def _reasons(plugin, pod, nodes):
+    """Why the plugin refuses each of the nodes a, b, c; the first reason counts."""
+    refusals = plugin.refusals(pod, nodes)
+    reasons = {}
+    for reason, mask in refusals.reasons:
+        assert not (mask & ~refusals.unresolvable).any()  # no eviction changes a node's labels
+        for node in np.flatnonzero(mask).tolist():
+            assert reasons.setdefault("abc"[node], reason) == reason  # one reason a node
+    return reasons
 
 
 def test_what_other_pods_require_counts_as_much_as_the_file_says(choose, harness_of, make_ledger):
