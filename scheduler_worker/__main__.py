@@ -142,6 +142,7 @@ async def serve(
         incarnation=host.rng.getrandbits(63),
         window=config.window or (_PACKING_WINDOW if profile.mixes and algorithm is None else _WINDOW),
         profile=profile_name if algorithm is None else f"{profile_name}, algorithm {algorithm.name}",
+        bind_seconds=profile.bind_seconds,
     )
     link = DispatcherLink(
         config.dispatcher.split(","), registration, service, open_channel=host.channel, rng=host.rng

@@ -13,6 +13,8 @@ from hoss.errors import ConfigError, InvalidInput, quoted
 from hoss.manifests.fields import Object, integer, mapping, mappings, text
 from hoss.manifests.placement import read_node_affinity
 from hoss.manifests.pod_rules import read_spread_constraints
+from scheduler_worker.core.devices.cel_time import parse_duration
+from scheduler_worker.core.devices.cel_values import CelError
 from scheduler_worker.core.framework.registry import Registry, Weighted
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS
 from scheduler_worker.core.plugins.policy_nodes import PolicyNodes
@@ -377,21 +379,67 @@ def _node_affinity(args: Object, place: str) -> dict[str, Any]:
     return {"added_required": required, "added_preferred": preferred}
 
 
-def _only_defaults(**defaults: tuple[Any, str]) -> Callable[[Object, str], dict[str, Any]]:
-    """A reader of arguments that may have these values alone; with each, why."""
-
-    def read(args: Object, place: str) -> dict[str, Any]:
-        _only(args, tuple(defaults), place)
-        for name, given in args.items():
-            default, why = defaults[name]
-            if given is not None and given != default:
-                raise _unsupported(f"{place}.{name}", f"{why}; leave it out, or write {default}")
+def _volume_binding(args: Object, place: str) -> dict[str, Any]:
+    _only(args, ("bindTimeoutSeconds", "shape"), place)
+    if args.get("shape") is not None:
+        problem = "unexpected field `shape`, remove it: HOSS does not score by the capacity of storage"
+        raise ConfigError(f"Invalid value: {problem}", where=f"{place}.shape")
+    seconds = args.get("bindTimeoutSeconds")
+    if seconds is None:
         return {}
+    if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 0:
+        problem = "invalid BindTimeoutSeconds, should not be a negative value"
+        raise ConfigError(f"Invalid value: {quoted(seconds)}: {problem}", where=f"{place}.bindTimeoutSeconds")
+    return {"bind_seconds": float(seconds)}
 
-    return read
+
+def _dynamic_resources(args: Object, place: str) -> dict[str, Any]:
+    _only(args, ("filterTimeout", "bindingTimeout"), place)
+    # A search that is given up after some time would end differently from machine to machine.
+    if _seconds(args, "filterTimeout", place, 10.0) != 10.0:
+        raise _unsupported(
+            f"{place}.filterTimeout", "HOSS counts the devices that it looks at; leave it out, or write 10s"
+        )
+    if args.get("bindingTimeout") is None:
+        return {}
+    seconds = _seconds(args, "bindingTimeout", place, 0.0)
+    if seconds < 1:
+        problem = f"Invalid value: {quoted(args['bindingTimeout'])}: must be at least 1 second"
+        raise ConfigError(problem, where=f"{place}.bindingTimeout")
+    return {"bind_seconds": seconds}
 
 
-_CANDIDATES = "HOSS looks for victims in a way of its own"
+def _seconds(args: Object, name: str, place: str, default: float) -> float:
+    """A duration as Go writes it: 90s, 1m30s."""
+    given = args.get(name)
+    if given is None:
+        return default
+    try:
+        return int(parse_duration(given if isinstance(given, str) else "")) / 1e9
+    except (CelError, ValueError) as exc:  # ValueError: thousands of digits
+        problem = f"time: invalid duration {quoted(given)}; write it as 90s or 1m30s"
+        raise ConfigError(problem, where=f"{place}.{name}") from exc
+
+
+def _preemption(args: Object, place: str) -> dict[str, Any]:
+    """The least numbers of nodes that are tried. All are, which is never fewer."""
+    limits = {"minCandidateNodesPercentage": (10, 100), "minCandidateNodesAbsolute": (100, None)}
+    _only(args, tuple(limits), place)
+    numbers = []
+    for name, (default, most) in limits.items():
+        number = default if args.get(name) is None else args[name]
+        whole = isinstance(number, int) and not isinstance(number, bool)
+        if not whole or number < 0 or (most is not None and number > most):
+            interval = "[0, inf)" if most is None else f"[0, {most}]"
+            raise ConfigError(
+                f"Invalid value: {quoted(number)}: not in valid range {interval}", where=f"{place}.{name}"
+            )
+        numbers.append(number)
+    if not any(numbers):
+        problem = "Invalid value: 0: cannot be zero at the same time as minCandidateNodesAbsolute"
+        raise ConfigError(problem, where=f"{place}.minCandidateNodesPercentage")
+    return {}
+
 
 _READERS: Mapping[str, Callable[[Object, str], dict[str, Any]]] = {
     "NodeResourcesFit": _resources_fit,
@@ -399,17 +447,9 @@ _READERS: Mapping[str, Callable[[Object, str], dict[str, Any]]] = {
     "NodeAffinity": _node_affinity,
     "InterPodAffinity": _inter_pod_affinity,
     "NodeResourcesBalancedAllocation": _balanced_allocation,
-    "VolumeBinding": _only_defaults(
-        bindTimeoutSeconds=(600, "it is volume_bind_timeout_seconds of the DispatcherConfig"),
-        shape=(None, "HOSS does not score by the capacity of storage"),
-    ),
-    "DynamicResources": _only_defaults(
-        filterTimeout=("10s", "HOSS has a limit of its own"),
-        bindingTimeout=("10m", "all workers and resolvers wait ten minutes for a device"),
-    ),
-    "DefaultPreemption": _only_defaults(
-        minCandidateNodesPercentage=(10, _CANDIDATES), minCandidateNodesAbsolute=(100, _CANDIDATES)
-    ),
+    "VolumeBinding": _volume_binding,
+    "DynamicResources": _dynamic_resources,
+    "DefaultPreemption": _preemption,
 }
 
 

@@ -120,6 +120,7 @@ class Registered(Event):
     incarnation: int
     window: int
     profile: str = ""  # how it chooses nodes, for people
+    bind_seconds: Mapping[str, float] = field(default_factory=dict)  # see Worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ class WorkerRegistry:
             incarnation=event.incarnation,
             window=event.window,
             profile=event.profile,
+            bind_seconds=event.bind_seconds,
             link=event.link,
             now=now,
         )

@@ -229,10 +229,16 @@ class PodBinder:
                 continue
             node = self._machine.nodes.get(int(registry.pods.node[row]))
             if node is not None:
-                pod = PlacedPod(registry.pods.uid[row].tobytes(), spec, node.name, node.labels)
+                seconds = self._bind_seconds(row, "VolumeBinding")
+                pod = PlacedPod(registry.pods.uid[row].tobytes(), spec, node.name, node.labels, seconds)
                 self._judge_again.discard(pod.uid)
                 found[row] = self._volumes.judge(pod, now)
         return found
+
+    def _bind_seconds(self, row: int, plugin: str) -> float | None:
+        """How long the pod may wait by the profile that placed it. A pod that an earlier term placed has
+        forgotten its worker, and waits as long as the platform says."""
+        return self._machine.members.bind_seconds(int(self._machine.registry.pods.worker[row]), plugin)
 
     def _resource_claims(self, rows: Rows) -> dict[int, tuple[str, ...]]:
         """By row, the resource claims of the pods that have any."""
@@ -415,7 +421,12 @@ class PodBinder:
                 for index in np.unique(nodes).tolist()
             ],
             volumes=bytes(int(steps.get(row, READY).step) for row in rows.tolist()) if steps else b"",
-            resource_claims=[pb.ResourceClaimNames(names=claims.get(row, ())) for row in rows.tolist()]
+            resource_claims=[
+                pb.ResourceClaimNames(
+                    names=claims.get(row, ()), ready_seconds=self._bind_seconds(row, "DynamicResources") or 0
+                )
+                for row in rows.tolist()
+            ]
             if claims
             else (),
         )

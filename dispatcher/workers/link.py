@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 MAX_WINDOW_PODS = 100_000
 MAX_NAME_BYTES = 253  # as the ledger has it
+_BINDING_PLUGINS = ("VolumeBinding", "DynamicResources")  # those of Register.bind_seconds that have an effect
 # Of why a pod was not placed. Longer ones are cut: they are kept, and watchers get them.
 MAX_REASON_CHARACTERS = 1000
 
@@ -273,7 +274,18 @@ def read_registration(message: pb.Register, link: int) -> m.Registered:
         message.incarnation,
         message.window,
         clipped(message.profile, MAX_NAME_BYTES),
+        _bind_seconds(message.bind_seconds),
     )
+
+
+def _bind_seconds(given: Mapping[str, float]) -> dict[str, float]:
+    found = {plugin: given[plugin] for plugin in _BINDING_PLUGINS if plugin in given}
+    for plugin, seconds in found.items():
+        if not (np.isfinite(seconds) and seconds >= 0):
+            raise InvalidInput(
+                f"is {seconds}; it is a number of seconds", where=f"register.bind_seconds[{plugin}]"
+            )
+    return found
 
 
 def read_heartbeat(message: pb.Heartbeat, link: int) -> m.HeartbeatReceived:

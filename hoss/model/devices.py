@@ -172,7 +172,7 @@ class BindingState(Enum):
     FAILED = "failed"
 
 
-BINDING_SECONDS = 600  # how long a device may take to become ready
+BINDING_SECONDS = 600.0  # how long a device may take to become ready, where no profile says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +197,13 @@ class Allocation:
     nodes: NodeSelector | None = None
     allocated_at: float = float("inf")  # seconds since the epoch
 
-    def usable(self, now: float) -> bool:
-        """Whether no device failed to become ready or took too long, as far as they have conditions."""
+    def usable(self, now: float, within: float = BINDING_SECONDS) -> bool:
+        """Whether no device failed to become ready or took longer than `within`, as far as they have
+        conditions."""
         states = (r.binding for r in self.results if r.binding is not BindingState.READY)
         # The first device that is not ready decides: kube-scheduler looks no further.
         first = next(states, BindingState.READY)
-        late = now - self.allocated_at > BINDING_SECONDS
+        late = now - self.allocated_at > within
         return first is not BindingState.FAILED and not (late and first is BindingState.WAITING)
 
 

@@ -118,11 +118,14 @@ def gce_handle(name: str, zones: str) -> str | None:
 
 def gce_problem(zones: str) -> str:
     """Why a disk in these zones has no handle."""
-    for zone in zones.split(_ZONES_BETWEEN):
+    listed = zones.split(_ZONES_BETWEEN)
+    for zone in listed:
         if zone.count("-") != 2:
             expected = "zone in unexpected format, expected: {locale}-{region}-{zone}"
             return f"failed to get region from zones: {expected}, got: {zone}"
-    return "failed to get region from zones: multiple or no regions gotten from zones"
+    regions = " ".join(f"{region}:{{}}" for region in sorted({zone.rpartition("-")[0] for zone in listed}))
+    several = f"multiple or no regions gotten from zones, got: map[{regions}]"
+    return f"failed to get region from zones: {several}"
 
 
 def migrated_on(volume: PersistentVolume, node: CsiNode | None) -> bool:

@@ -877,10 +877,12 @@ class BindRequest(_message.Message):
     def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., pods: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., volumes: _Optional[bytes] = ..., resource_claims: _Optional[_Iterable[_Union[ResourceClaimNames, _Mapping]]] = ...) -> None: ...
 
 class ResourceClaimNames(_message.Message):
-    __slots__ = ("names",)
+    __slots__ = ("names", "ready_seconds")
     NAMES_FIELD_NUMBER: _ClassVar[int]
+    READY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+    ready_seconds: float
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., ready_seconds: _Optional[float] = ...) -> None: ...
 
 class BindReply(_message.Message):
     __slots__ = ("results", "texts")

@@ -14,7 +14,7 @@ from hoss.errors import TransportError
 from hoss.host import THIS_HOST
 from hoss.kube.api import REQUEST_SECONDS, KubeApi, Object, Reply
 from hoss.kube.paths import pod_path
-from hoss.model.devices import HeldClaim
+from hoss.model.devices import BINDING_SECONDS, HeldClaim
 from hoss.model.volumes import PodVolumes
 from resolver.core.kubernetes.binding_review import (
     BindResult,
@@ -49,6 +49,7 @@ class BindingRequest(NamedTuple):
     claims: tuple[str, ...] = ()  # resource claims, which get their devices first
     chosen: Mapping[str, HeldClaim] = MappingProxyType({})  # devices by claim; none: it had them before
     is_current: Callable[[], bool] = always  # whether the ledger that chose the devices is still the ledger
+    ready_seconds: float = BINDING_SECONDS  # how long devices may take to become ready
 
 
 class Binder:
@@ -86,7 +87,13 @@ class Binder:
         namespace, _, name = request.pod.partition("/")
         user = ClaimUser(name, request.uid)
         devices = ClaimsRequest(
-            namespace, user, request.claims, request.chosen, request.is_current, request.node
+            namespace,
+            user,
+            request.claims,
+            request.chosen,
+            request.is_current,
+            request.node,
+            request.ready_seconds,
         )
         if request.volumes is not None:
             not_yet = await self._volumes.bind(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hoss.errors import TransportError
 from hoss.kube.api import KubeApi, Object
 from hoss.kube.paths import object_path, pod_path
-from hoss.model.devices import HeldClaim, extended_claim_name
+from hoss.model.devices import BINDING_SECONDS, HeldClaim, extended_claim_name
 from resolver.core.kubernetes.binding_review import BindResult, Bound
 from resolver.core.kubernetes.claim_allocations import (
     ClaimUser,
@@ -46,6 +46,7 @@ class ClaimsRequest(NamedTuple):
     chosen: Mapping[str, HeldClaim]
     is_current: Callable[[], bool] = always
     node: str = ""
+    ready_seconds: float = BINDING_SECONDS
 
 
 class DeviceBinder:
@@ -62,7 +63,7 @@ class DeviceBinder:
         try:
             claims = [await self._bind_claim(request, name) for name in request.claims]
             now = self._utc_now()
-            if not all(devices_ready(claim, now) for claim in claims):
+            if not all(devices_ready(claim, now, request.ready_seconds) for claim in claims):
                 text = f"waiting for binding conditions for device on node {request.node}"
                 return Bound(BindResult.WAITS, text)
         except DevicesRefused as refused:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import InvalidInput, LedgerUnavailable
-from hoss.model.devices import HeldClaim
+from hoss.model.devices import BINDING_SECONDS, HeldClaim
 from hoss.model.pod import PodGroup
 from hoss.model.resources import MAX_AMOUNT
 from hoss.model.volumes import PodVolumes
@@ -180,6 +180,7 @@ class ExistingPodReservations:
             chosen = {} if group is None else {held.name: held for held in group.held_claims}
             made = (held.name for held in chosen.values() if held.mappings)
             found[row] = {
+                "ready_seconds": request.resource_claims[row].ready_seconds or BINDING_SECONDS,
                 "claims": tuple(dict.fromkeys((*names[row], *made))),
                 "chosen": chosen,
                 "is_current": lambda: self._ledger.epoch == epoch,

@@ -51,6 +51,7 @@ class PlacedPod(NamedTuple):
     spec: PodSpec
     node: str
     node_labels: Mapping[str, str]
+    timeout_seconds: float | None = None  # by the profile of its worker; None: it does not say
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class VolumeWaits:
     """By UID, the pods whose volumes are being bound."""
 
     def __init__(self, storage: StorageObjects, *, timeout_seconds: float, repeat_seconds: float) -> None:
-        """`timeout_seconds`: kube-scheduler's bindTimeoutSeconds. `repeat_seconds`: when a resolver is to
+        """`timeout_seconds`: kube-scheduler's bindTimeoutSeconds, unless the pod has another. `repeat_seconds`: when a resolver is to
         look again that all is written."""
         self._repeat_seconds = repeat_seconds
         self._storage = storage
@@ -96,7 +97,8 @@ class VolumeWaits:
             wait = self._waits[pod.uid] = _Wait(now, pod.node, keys)
             for key in keys:
                 self._by_claim.setdefault(key, {})[pod.uid] = None
-        if not reason and now - wait.begun >= self._timeout_seconds:
+        limit = self._timeout_seconds if pod.timeout_seconds is None else pod.timeout_seconds
+        if not reason and now - wait.begun >= limit:
             reason = _TIMED_OUT
         if reason:
             wait.reason = f"{_PLUGIN}: {reason}"

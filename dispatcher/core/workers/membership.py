@@ -145,6 +145,8 @@ class Worker:
     labels: dict[str, str] = field(default_factory=dict)
     incarnation: int = 0
     profile: str = ""  # how it chooses nodes, for people
+    # By plugin, how long the pods that it placed may wait before they are bound; not given: by the platform.
+    bind_seconds: Mapping[str, float] = field(default_factory=dict)
     window: int = 0
     link: int = 0
     epoch: int = 0
@@ -275,6 +277,12 @@ class Membership:
         worker = self._by_number[number]
         return "" if worker is None else worker.name
 
+    def bind_seconds(self, number: int, plugin: str) -> float | None:
+        """How long pods of the worker with this number may wait for what the plugin binds; None: nobody says
+        it, or there is no such worker."""
+        worker = self._by_number[number] if number < len(self._by_number) else None
+        return None if worker is None else worker.bind_seconds.get(plugin)
+
     @property
     def full(self) -> bool:
         """Whether no number is left for a worker with a new name."""
@@ -313,6 +321,7 @@ class Membership:
         link: int,
         now: float,
         profile: str = "",
+        bind_seconds: Mapping[str, float] | None = None,
     ) -> Worker | None:
         """Register a worker on a new link, JOINING until `welcome`. None if a living or joining worker has
         the name, or if it is a new name and there is no number for it."""
@@ -324,7 +333,7 @@ class Membership:
         elif worker.state not in GONE:
             return None
         worker.labels, worker.incarnation, worker.profile = dict(labels), incarnation, profile
-        worker.window, worker.link = window, link
+        worker.window, worker.link, worker.bind_seconds = window, link, dict(bind_seconds or {})
         worker.last_seen, worker.heartbeat = now, NO_HEARTBEAT
         worker.set_state(WorkerState.JOINING, now)
         worker.trust.progressed(now)

@@ -153,9 +153,9 @@ def releasing_patch(claim: Object, chosen: Allocation | None, user: ClaimUser) -
     return _patch(claim) | {"status": status}
 
 
-def devices_ready(claim: Object, now: datetime) -> bool:
+def devices_ready(claim: Object, now: datetime, within: float = BINDING_SECONDS) -> bool:
     """Whether the binding conditions of all devices of an allocated claim are true, so that its pod may be
-    bound. Raises DevicesRefused if a device never will be ready, or was not within the time limit. As with
+    bound. Raises DevicesRefused if a device never will be ready, or was not `within` so many seconds. As with
     kube-scheduler the first device that is not ready decides."""
     allocation, status = _allocation(claim) or {}, claim.get("status") or {}
     described: dict[DeviceId, Sequence[Object]] = {}
@@ -175,7 +175,7 @@ def devices_ready(claim: Object, now: datetime) -> bool:
                 raise DevicesRefused(f"device binding failed: {reason}")
         if not true.keys() >= needed:
             since = moment(allocation, "allocationTimestamp", "status.allocation", default=float("inf"))
-            if now.timestamp() - since > BINDING_SECONDS:
+            if now.timestamp() - since > within:
                 raise DevicesRefused(f"device binding timeout: claim={name}")
             return False
     return True

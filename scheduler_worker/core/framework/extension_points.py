@@ -253,6 +253,8 @@ class FilterPlugin:
     fast_filter = FilterFastPaths()
     # Constraints for pods that have none, of which some are DoNotSchedule; without selectors.
     spread_by_default: tuple[SpreadConstraint, ...] = ()
+    # How long a placed pod may wait for what has to be ready before it is bound; None: by the platform.
+    bind_seconds: float | None = None
 
     def pre_filter(self, spec: PodSpec) -> frozenset[str] | Rejection | None:  # noqa: ARG002
         """By the pod alone: the only nodes to be considered, by name; or why no node can take it; None: no

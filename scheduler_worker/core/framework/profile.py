@@ -69,6 +69,11 @@ class Profile:
         """Constraints for pods that have none (FilterPlugin)."""
         return next((f.spread_by_default for f in self.filters if f.spread_by_default), ())
 
+    @property
+    def bind_seconds(self) -> dict[str, float]:
+        """By filter, how long a placed pod may wait before it is bound, where the profile says it."""
+        return {f.name: f.bind_seconds for f in self.filters if f.bind_seconds is not None}
+
     def wants_cards(self, demand: Demand) -> bool:
         """Whether views for this demand must hold cards."""
         return self.reads_cards or demand.devices is not None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hoss.model import reserved_names as names_of
 from hoss.model.devices import (
+    BINDING_SECONDS,
     CLAIM_UNREACHABLE,
     MOST_ALTERNATIVES,
     NOT_ALLOCATABLE,
@@ -56,9 +57,14 @@ class DynamicResources(FilterPlugin, ScorePlugin):
     name = "DynamicResources"
     filter_reads = score_reads = Reads.PODS
 
+    def __init__(self, bind_seconds: float | None = None) -> None:
+        self.bind_seconds = bind_seconds
+
     def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
         """See FilterPlugin."""
-        return None if spec.claims is None else ClaimedDevices(spec.namespace, spec.claims, cache)
+        if spec.claims is None:
+            return None
+        return ClaimedDevices(spec.namespace, spec.claims, cache, self.bind_seconds)
 
     def score_state(self, spec: PodSpec, cache: NodeInfoCache) -> ScoreState | None:
         """See ScorePlugin. Alternatives of a request that come first are worth more."""
@@ -80,7 +86,11 @@ class _Part:
 class ClaimedDevices(FilterState):
     """The result for one class, with the devices that its claims get on each node."""
 
-    def __init__(self, namespace: str, claims: PodClaims, cache: NodeInfoCache) -> None:
+    def __init__(
+        self, namespace: str, claims: PodClaims, cache: NodeInfoCache, bind_seconds: float | None = None
+    ) -> None:
+        """`bind_seconds`: how long devices may take to become ready."""
+        self._bind_seconds = BINDING_SECONDS if bind_seconds is None else bind_seconds
         self.passed: Mask = np.zeros(0, np.bool_)
         self.allocated: list[tuple[ResourceClaim, Allocation]] = []
         self.left_over = False  # an attempt before has left its claim for the pod's extended resources
@@ -239,7 +249,7 @@ class ClaimedDevices(FilterState):
                 self._allocate(nodes, to_allocate, mappings)
         for claim, allocation in self.allocated:
             reached = np.ones(cache.size, np.bool_)
-            if not allocation.usable(devices.now):
+            if not allocation.usable(devices.now, self._bind_seconds):
                 reached[:] = False
             elif allocation.nodes is not None:
                 reached = cache.node_sets.matching(allocation.nodes, cache.size)

@@ -6,7 +6,14 @@ from numpy.typing import NDArray
 from hoss.model.pod import PodSpec
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, PreferredTerm, Requirement
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework.extension_points import Code, FilterPlugin, Reads, Rejection, ScorePlugin
+from scheduler_worker.core.framework.extension_points import (
+    Code,
+    FilterPlugin,
+    Reads,
+    Refusals,
+    Rejection,
+    ScorePlugin,
+)
 from scheduler_worker.core.nodes import Mask, NodeSpecs
 
 _ENFORCED = "node(s) didn't match scheduler-enforced node affinity"
@@ -28,11 +35,6 @@ class NodeAffinity(FilterPlugin, ScorePlugin):
         self._added_required = added_required
         self._added_preferred = added_preferred
 
-    def reason_for(self, spec: PodSpec) -> str:
-        """See FilterPlugin. The profile's affinity is blamed for pods that have none of their own."""
-        own = spec.node_selector or spec.required_node_affinity is not None
-        return self.reason if own or self._added_required is None else _ENFORCED
-
     def pre_filter(self, spec: PodSpec) -> frozenset[str] | Rejection | None:
         """If every term names nodes, only those: the intersection within a term, the union over terms."""
         if spec.required_node_affinity is None:
@@ -51,7 +53,19 @@ class NodeAffinity(FilterPlugin, ScorePlugin):
 
     def filter(self, pod: Demand, nodes: NodeSpecs) -> Mask | None:
         """See FilterPlugin."""
-        return matching_nodes(pod.spec, nodes, self._added_required)
+        own, added = matching_nodes(pod.spec, nodes), self._matching_added(nodes)
+        return own if added is None else added if own is None else own & added
+
+    def refusals(self, pod: Demand, nodes: NodeSpecs) -> Refusals | None:  # type: ignore[override] # by SPECS
+        """See FilterPlugin. As in kube-scheduler the profile's affinity is looked at first."""
+        own, added = matching_nodes(pod.spec, nodes), self._matching_added(nodes)
+        none = np.zeros(nodes.count, np.bool_)
+        enforced = none if added is None else ~added
+        refused = none if own is None else ~own & ~enforced
+        return Refusals(((_ENFORCED, enforced), (self.reason, refused)), enforced | refused)
+
+    def _matching_added(self, nodes: NodeSpecs) -> Mask | None:
+        return None if self._added_required is None else _matching_any(self._added_required, nodes)
 
     def pre_score(self, spec: PodSpec) -> str | None:
         """See ScorePlugin. A preferred term that cannot be read, as one that compares with no number, cannot
@@ -75,19 +89,21 @@ class NodeAffinity(FilterPlugin, ScorePlugin):
         return weights
 
 
-def matching_nodes(spec: PodSpec, nodes: NodeSpecs, added: NodeSelector | None = None) -> Mask | None:
-    """Which of the nodes the pod's selector and required affinity match, and `added`; None: there are none of
-    these."""
+def matching_nodes(spec: PodSpec, nodes: NodeSpecs) -> Mask | None:
+    """Which of the nodes the pod's selector and required affinity match; None: it has neither."""
     mask: Mask | None = None
     if spec.node_selector:
         requirements = tuple(Requirement(key, "In", (value,)) for key, value in spec.node_selector)
         mask = nodes.matches(NodeSelectorTerm(requirements))
-    for selector in (spec.required_node_affinity, added):
-        if selector is None:
-            continue
-        terms = [nodes.matches(term) for term in selector.terms]
-        matched = (
-            terms[0] if len(terms) == 1 else np.logical_or.reduce(terms or [np.zeros(nodes.count, np.bool_)])
-        )
+    if spec.required_node_affinity is not None:
+        matched = _matching_any(spec.required_node_affinity, nodes)
         mask = matched if mask is None else mask & matched
     return mask
+
+
+def _matching_any(selector: NodeSelector, nodes: NodeSpecs) -> Mask:
+    terms = [nodes.matches(term) for term in selector.terms]
+    if len(terms) == 1:
+        return terms[0]
+    matched: Mask = np.logical_or.reduce(terms or [np.zeros(nodes.count, np.bool_)])
+    return matched

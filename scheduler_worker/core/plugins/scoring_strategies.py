@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import ConfigError
-from hoss.model.resources import CPU, EPHEMERAL_STORAGE, MEMORY
+from hoss.model.resources import BASE_RESOURCES, CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from scheduler_worker.core.classes import Demand
 
 LEAST_ALLOCATED = "LeastAllocated"
@@ -64,9 +64,11 @@ def read_shape(given: Sequence[Mapping[str, Any]] | None) -> NDArray[np.int64]:
 
 def scored_row(resource: str, demand: Demand) -> int | None:
     """The row of a resource in the columns of nodes; None for one that the pod does not request, unless every
-    node has it."""
+    node has it. As in kube-scheduler the number of pods is not scored: no container requests it."""
     if resource in _ROW_OF_ALL:
         return _ROW_OF_ALL[resource]
+    if resource == BASE_RESOURCES[PODS]:
+        return None
     return int(demand.rows[demand.names.index(resource)]) if resource in demand.names else None
 
 

@@ -47,6 +47,9 @@ class VolumeBinding(FilterPlugin):
     name = "VolumeBinding"
     filter_reads = Reads.PODS
 
+    def __init__(self, bind_seconds: float | None = None) -> None:
+        self.bind_seconds = bind_seconds
+
     def filter_state(self, spec: PodSpec, cache: NodeInfoCache) -> FilterState | None:
         """See FilterPlugin."""
         if spec.volumes is None or not spec.volumes.claims:

@@ -324,7 +324,7 @@ class PreemptionSearch:
         return any(failure is not None and node in failure.texts for failure in failures)
 
     def _failure(self, position: int) -> Failure | None:
-        """Of a filter that comes before all that refuse the node."""
+        """Of a filter that no other refuses the node before. A filter that fails gives no reasons."""
         node = int(self._nodes[position])
         states = self._pod.plugin_state.filters
         failures = {plugin.name: state.failure for plugin, state in states if state.failure is not None}
@@ -334,7 +334,7 @@ class PreemptionSearch:
         refusing = {verdict.plugin for verdict in self._verdicts(position)}
         names = [plugin.name for plugin in self._profile.filters]
         first = next((name for name in ["", *names] if name in refusing or name in failures), "")
-        failure = None if first in refusing else failures.get(first)
+        failure = failures.get(first)
         return None if failure is None else Failure(failure.plugin, {node: failure.texts[node]})
 
     def _verdicts(self, position: int) -> Iterator[FilterVerdict]:

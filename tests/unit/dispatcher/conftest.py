@@ -2,7 +2,7 @@
 says."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 import numpy as np
@@ -51,16 +51,33 @@ class Bench:
     def pump(self) -> None:
         self._take(self.machine.pump(self.now))
 
-    def join(self, name: str, *, window: int = 2000, ready: bool = True, **labels: str) -> int:
+    def join(
+        self,
+        name: str,
+        *,
+        window: int = 2000,
+        ready: bool = True,
+        bind_seconds: Mapping[str, float] | None = None,
+        **labels: str,
+    ) -> int:
         """A worker registers, gets its epoch and says that its cache is filled; returns its link."""
-        link = self.register(name, window=window, **labels)
+        link = self.register(name, window=window, bind_seconds=bind_seconds, **labels)
         self.handle(m.EpochGranted(link, epoch=link))
         self.handle(m.HeartbeatReceived(link, Heartbeat(ready=ready)))
         return link
 
-    def register(self, name: str, *, window: int = 2000, **labels: str) -> int:
+    def register(
+        self,
+        name: str,
+        *,
+        window: int = 2000,
+        bind_seconds: Mapping[str, float] | None = None,
+        **labels: str,
+    ) -> int:
         link = next(self._links)
-        self.handle(m.Registered(link, name, labels, incarnation=link, window=window))
+        self.handle(
+            m.Registered(link, name, labels, incarnation=link, window=window, bind_seconds=bind_seconds or {})
+        )
         return link
 
     def job(self, name: str, replicas: int, *, spec: PodSpec | None = None, **kind: str) -> np.ndarray:

@@ -231,12 +231,25 @@ def test_a_bad_submission_names_the_field_and_the_value(request_message, told):
             workerlink_pb2.Register(name="w", window=1, labels=[common_pb2.Label(key="a b")]),
             "'a b' is no valid key",
         ),
+        (
+            workerlink_pb2.Register(name="w", window=1, bind_seconds={"VolumeBinding": float("nan")}),
+            "register.bind_seconds[VolumeBinding]: is nan; it is a number of seconds",
+        ),
+        (
+            workerlink_pb2.Register(name="w", window=1, bind_seconds={"DynamicResources": -1}),
+            "register.bind_seconds[DynamicResources]: is -1.0",
+        ),
     ],
 )
 def test_a_bad_registration_is_refused(register, told):
     with pytest.raises(InvalidInput) as caught:
         read_registration(register, 1)
     assert told in str(caught.value)
+
+
+def test_a_registration_says_how_long_pods_wait_for_what_two_plugins_bind():
+    register = workerlink_pb2.Register(name="w", window=1, bind_seconds={"VolumeBinding": 5, "Mine": -1})
+    assert read_registration(register, 1).bind_seconds == {"VolumeBinding": 5.0}
 
 
 def test_outcome_columns_of_different_length_are_refused():

@@ -13,8 +13,10 @@ from dispatcher.kubernetes.binder import PodBinder
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.client.resolver import ResolverClient
+from hoss.model.cluster import StorageUpdate
 from hoss.model.devices import ClaimUse, PodClaims
 from hoss.model.pod import PodSpec
+from hoss.model.volumes import ClaimMount, PersistentVolumeClaim, PodVolumes
 from hoss.v1 import resolver_pb2 as pb
 
 
@@ -115,6 +117,7 @@ class Answers:
         self.asked = []  # the step for the volumes and the names of the claims, by call
 
     async def bind(self, message):
+        self.ready_seconds = [claims.ready_seconds for claims in message.resource_claims]
         names = [name for claims in message.resource_claims for name in claims.names]
         self.asked.append((pb.VolumeStep.Name(max(message.volumes, default=0)), names))
         if len(self.asked) == self.at:
@@ -126,14 +129,20 @@ class Answers:
 class WaitingForDevices:
     """A pod with a claim, reserved on node n1, while a binder asks a resolver to bind it."""
 
-    def __init__(self, bench, monkeypatch, *results, change="", at=1, claims=("gpu",)):
+    def __init__(
+        self, bench, monkeypatch, *results, change="", at=1, claims=("gpu",), mounts=(), bind_seconds=None
+    ):
         monkeypatch.setattr("dispatcher.kubernetes.binder._VOLUME_SECONDS", 0.0)
         monkeypatch.setattr("dispatcher.kubernetes.binder._RETRY_SECONDS", 0.0)
         self.bench, self.change = bench, change
         self.deleted, self.released, self.bound, self.told = set(), [], [], []
         self.pods = bench.machine.registry.pods
-        bench.join("w1")
-        self.rows = bench.pods("p", spec=PodSpec(claims=PodClaims("p", "u", tuple(map(ClaimUse, claims)))))
+        bench.join("w1", bind_seconds=bind_seconds)
+        spec = PodSpec(
+            claims=PodClaims("p", "u", tuple(map(ClaimUse, claims))) if claims else None,
+            volumes=PodVolumes(tuple(map(ClaimMount, mounts))) if mounts else None,
+        )
+        self.rows = bench.pods("p", spec=spec)
         bench.pump()
         bench.answer("w1", m.OutcomeCode.BOUND, node=1)
         self.resolver = Answers(*results, at=at, then=self.make_outdated)
@@ -209,6 +218,28 @@ async def test_a_pod_of_an_earlier_term_that_is_given_up_gives_its_devices_back_
     await pod.run(given_up="no room")
     assert pod.resolver.asked == asked
     assert pod.released == pod.rows.tolist()
+
+
+@pytest.mark.parametrize(("of_profile", "told"), [(None, 0.0), ({"DynamicResources": 90.0}, 90.0)])
+async def test_devices_get_the_time_that_the_profile_of_the_pods_worker_gives_them(
+    bench, monkeypatch, of_profile, told
+):
+    pod = WaitingForDevices(bench, monkeypatch, pb.BIND_DONE, bind_seconds=of_profile)
+    await pod.run()
+    assert pod.resolver.ready_seconds == [told]
+
+
+async def test_volumes_get_the_time_that_the_profile_of_the_pods_worker_gives_them(bench, monkeypatch):
+    pod = WaitingForDevices(
+        bench, monkeypatch, pb.BIND_REFUSED, claims=(), mounts=("data",), bind_seconds={"VolumeBinding": 0.0}
+    )
+    waits = PersistentVolumeClaim("default", "data", storage_class="fast")
+    bench.machine.storage.apply(StorageUpdate((waits,)))
+    bench.machine.nodes.update({1: m.KnownNode("n1", {})}, 0)
+    await pod.run()
+    assert pod.resolver.asked == [("VOLUMES_UNDO", [])]
+    [why] = pod.told
+    assert why.endswith("binding volumes: context deadline exceeded")
 
 
 async def test_in_an_outage_each_pod_waits_for_its_binding_once(bench, nobody_listens):

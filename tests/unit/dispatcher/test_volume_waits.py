@@ -82,6 +82,13 @@ def test_after_the_time_limit_what_was_asked_for_is_taken_back():
     assert waits.judge(610.0) == (VolumeStep.UNDO, PREFIX + "context deadline exceeded")
 
 
+def test_the_profile_that_placed_a_pod_may_have_another_time_limit():
+    waits, pod = Waits(claim()), POD._replace(timeout_seconds=30.0)
+    waits.waits.judge(pod, 10.0)
+    assert waits.waits.judge(pod, 39.9).step is VolumeStep.BIND
+    assert waits.waits.judge(pod, 40.0) == (VolumeStep.UNDO, PREFIX + "context deadline exceeded")
+
+
 @pytest.mark.parametrize(
     ("objects", "why"),
     [

@@ -155,6 +155,13 @@ def test_devices_that_fail_or_take_too_long_are_refused_in_kube_schedulers_words
     assert str(refused.value) == f'running PreBind plugin "DynamicResources": {why}'
 
 
+def test_how_long_devices_may_take_is_up_to_the_profile():
+    found = described(None, seconds_ago=601)
+    assert devices_ready(found, NOW, 700.0) is False
+    with pytest.raises(DevicesRefused, match="device binding timeout: claim=c"):
+        devices_ready(found, NOW, 500.0)
+
+
 def test_configuration_comes_from_the_classes_and_then_from_the_claim_for_the_requests_that_are_used():
     alternatives = [{"name": name, "deviceClassName": name} for name in ("big", "small")]
     config = [{"opaque": n, "requests": r} for n, r in ((1, ["r"]), (2, ["r/small"]), (3, ["r/big"]))]

@@ -141,12 +141,17 @@ async def test_a_pod_whose_device_fails_is_refused_and_does_not_use_the_claim_an
     assert "POST binding" not in server.asked
 
 
-async def test_a_device_that_is_not_ready_in_time_is_taken_back():
+@pytest.mark.parametrize(("wish", "limit"), [(WAITING, 600), (WAITING._replace(ready_seconds=90.0), 90)])
+async def test_a_device_that_is_not_ready_in_time_is_taken_back(wish, limit):
     server, now = ConditionalDevice(), datetime(2026, 11, 24, 12, tzinfo=timezone.utc)
-    for seconds, result in ((0, BindResult.WAITS), (600, BindResult.WAITS), (601, BindResult.REFUSED)):
+    for seconds, result in (
+        (0, BindResult.WAITS),
+        (limit, BindResult.WAITS),
+        (limit + 1, BindResult.REFUSED),
+    ):
         async with answering(server) as api:
             binder = Binder(api, utc_now=lambda: now + timedelta(seconds=seconds))  # noqa: B023 - used at once
-            (bound,) = await binder.bind([WAITING])
+            (bound,) = await binder.bind([wish])
         assert bound.result is result
     assert bound.text.endswith("device binding timeout: claim=c")
     assert server.claim["status"]["allocation"] is None

@@ -185,7 +185,32 @@ def test_the_scoring_strategy_is_that_of_the_file(choose):
             arguments("InterPodAffinity", "{hardPodAffinityWeight: 101}"),
             r"args.hardPodAffinityWeight: Invalid value: 101: not in valid range \[0, 100\]",
         ),
-        (arguments("VolumeBinding", "{bindTimeoutSeconds: 5}"), "volume_bind_timeout_seconds"),
+        (
+            arguments("VolumeBinding", "{bindTimeoutSeconds: -5}"),
+            "args.bindTimeoutSeconds: Invalid value: -5: invalid BindTimeoutSeconds, should not be a negative",
+        ),
+        (arguments("VolumeBinding", "{shape: []}"), "args.shape: Invalid value: unexpected field `shape`"),
+        (
+            arguments("DynamicResources", "{bindingTimeout: 999ms}"),
+            "args.bindingTimeout: Invalid value: '999ms': must be at least 1 second",
+        ),
+        (
+            arguments("DynamicResources", "{bindingTimeout: 90}"),
+            "args.bindingTimeout: time: invalid duration 90; write it as 90s or 1m30s",
+        ),
+        (arguments("DynamicResources", "{filterTimeout: 20s}"), "args.filterTimeout: is not supported"),
+        (
+            arguments("DefaultPreemption", "{minCandidateNodesPercentage: 101}"),
+            r"minCandidateNodesPercentage: Invalid value: 101: not in valid range \[0, 100\]",
+        ),
+        (
+            arguments("DefaultPreemption", "{minCandidateNodesAbsolute: -1}"),
+            r"minCandidateNodesAbsolute: Invalid value: -1: not in valid range \[0, inf\)",
+        ),
+        (
+            arguments("DefaultPreemption", "{minCandidateNodesPercentage: 0, minCandidateNodesAbsolute: 0}"),
+            "cannot be zero at the same time as minCandidateNodesAbsolute",
+        ),
         (
             arguments("PodTopologySpread", "{defaultConstraints: [{maxSkew: 1}]}"),
             "args.defaultingType: Invalid value: 'System': when .defaultConstraints are not empty",
@@ -268,7 +293,41 @@ def test_added_affinity_filters_and_scores_for_every_pod(choose):
     pod, nodes = compile_demand(PodSpec(), ResourceSchema()), NodeSpecs(catalogue, np.arange(2))
     assert affinity.filter(pod, nodes).tolist() == [True, False]
     assert affinity.score(pod, nodes).tolist() == [0, 9]
-    assert affinity.reason_for(PodSpec()) == "node(s) didn't match scheduler-enforced node affinity"
+    assert _reasons(affinity, pod, nodes) == {"b": "node(s) didn't match scheduler-enforced node affinity"}
+
+
+def test_a_node_that_both_affinities_refuse_is_out_for_the_profiles(choose):
+    # kube-scheduler looks at the profile's first, also for a pod with an affinity of its own.
+    terms = "[{matchExpressions: [{key: pool, operator: In, values: [batch]}]}]"
+    args = (
+        "{addedAffinity: {requiredDuringSchedulingIgnoredDuringExecution: "
+        f"{{nodeSelectorTerms: {terms}}}}}}}"
+    )
+    affinity = plugin_of(choose(arguments("NodeAffinity", args))[1], "NodeAffinity")
+    catalogue = NodeCatalogue()
+    catalogue.grow(3)
+    catalogue.put(0, NodeSpec("a", (("pool", "batch"),)))
+    catalogue.put(1, NodeSpec("b", (("fast", ""),)))
+    catalogue.put(2, NodeSpec("c", ()))
+    pod = compile_demand(PodSpec(node_selector=(("fast", ""),)), ResourceSchema())
+    nodes = NodeSpecs(catalogue, np.arange(3))
+    assert affinity.filter(pod, nodes).tolist() == [False, False, False]
+    assert _reasons(affinity, pod, nodes) == {
+        "a": "node(s) didn't match Pod's node affinity/selector",
+        "b": "node(s) didn't match scheduler-enforced node affinity",
+        "c": "node(s) didn't match scheduler-enforced node affinity",
+    }
+
+
+def _reasons(plugin, pod, nodes):
+    """Why the plugin refuses each of the nodes a, b, c; the first reason counts."""
+    refusals = plugin.refusals(pod, nodes)
+    reasons = {}
+    for reason, mask in refusals.reasons:
+        assert not (mask & ~refusals.unresolvable).any()  # no eviction changes a node's labels
+        for node in np.flatnonzero(mask).tolist():
+            assert reasons.setdefault("abc"[node], reason) == reason  # one reason a node
+    return reasons
 
 
 def test_what_other_pods_require_counts_as_much_as_the_file_says(choose, harness_of, make_ledger):
@@ -418,3 +477,19 @@ def test_the_example_has_the_default_profile_and_one_that_packs():
 def test_another_version_or_kind_is_refused_in_kube_schedulers_words(choose, head, problem):
     with pytest.raises(ConfigError, match=problem):
         choose("", head=head)
+
+
+def test_a_file_says_how_long_pods_wait_for_volumes_and_devices(choose):
+    assert choose("")[1].bind_seconds == {}
+    assert choose(arguments("VolumeBinding", "{bindTimeoutSeconds: 0}"))[1].bind_seconds == {
+        "VolumeBinding": 0.0
+    }
+    for written, seconds in (("1m30s", 90.0), ("1.5s", 1.5), ("10m", 600.0)):
+        args = f"{{bindingTimeout: {written}, filterTimeout: 10s}}"
+        profile = choose(arguments("DynamicResources", args))[1]
+        assert profile.bind_seconds == {"DynamicResources": seconds}
+
+
+def test_how_many_nodes_the_search_for_victims_tries_at_least_has_no_effect_for_it_tries_all(choose):
+    args = "{minCandidateNodesPercentage: 0, minCandidateNodesAbsolute: 5}"
+    assert scores(choose(arguments("DefaultPreemption", args))[1]) == DEFAULT_WEIGHTS

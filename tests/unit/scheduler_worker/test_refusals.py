@@ -1,11 +1,17 @@
 """What a worker says of pods that no node takes, besides the words."""
 
+from dataclasses import replace
+
 from hoss.model.cluster import DeviceUpdate, StorageUpdate
 from hoss.model.devices import (
+    Allocation,
+    BindingState,
     ClaimRequest,
     ClaimUse,
     Device,
     DeviceClass,
+    DeviceId,
+    DeviceResult,
     ExactRequest,
     NodeReach,
     PodClaims,
@@ -16,6 +22,7 @@ from hoss.model.node import Taint
 from hoss.model.pod import PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.volumes import ClaimMount, PersistentVolume, PersistentVolumeClaim, PodVolumes
+from scheduler_worker.core.plugins.dynamic_resources import DynamicResources
 from scheduler_worker.messages import outcomes
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -107,6 +114,22 @@ def test_the_plugins_named_are_those_that_refuse_now_or_a_later_change_would_not
     bound = PersistentVolumeClaim("default", "data", volume_name="v", bind_completed=True)
     harness.scheduler.update_storage(StorageUpdate((bound, PersistentVolume("v"))))
     assert told(harness, mounting)[1] == {"TaintToleration"}
+
+
+def test_how_long_allocated_devices_may_take_to_become_ready_is_up_to_the_profile(
+    make_ledger, harness_of, make_pod
+):
+    harness, spec = harness_of(make_ledger(1)), make_pod(claims=CLAIMING)
+    starting = DeviceResult(
+        "r", DeviceId("d", "p", "gpu"), binding_conditions=("Ready",), binding=BindingState.WAITING
+    )
+    harness.scheduler.update_devices(
+        DeviceUpdate((replace(CLAIM, allocation=Allocation((starting,), allocated_at=1000.0)),)), 1300.0
+    )
+    for seconds, passes in ((None, True), (400.0, True), (200.0, False)):
+        state = DynamicResources(seconds).filter_state(spec, harness.cache)
+        state.refresh()
+        assert state.passed.tolist() == [passes]
 
 
 def test_each_refusal_is_for_the_labels_that_namespaces_have_at_the_time(make_ledger, harness_of, make_pod):

@@ -64,6 +64,12 @@ def test_an_extended_resource_counts_only_for_pods_that_ask_for_it(scores, make_
     assert scores(asking, strategy="MostAllocated", resources=weights) == [25, 62]
 
 
+def test_the_number_of_pods_is_not_scored(scores, make_pod):
+    # kube-scheduler passes over `pods`: no container requests it.
+    weights = [{"name": "cpu", "weight": 1}, {"name": "pods", "weight": 9}]
+    assert scores(make_pod(cpu=1000), strategy="MostAllocated", resources=weights) == [25, 50]
+
+
 def test_requested_to_capacity_ratio_rounds_the_mean_and_leaves_zeros_out(scores, make_pod):
     args = {"strategy": "RequestedToCapacityRatio", "shape": PACK}
     # Utilizations 25 and 12, then 50 and 87: means 18.5 and 68.5, rounded up.
