@@ -194,6 +194,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hoss plugin check green_scheduling:GreenEnergy -f nodes.yaml",
         """hoss plugin check GreenEnergy --args '{"label": "power"}' --timeout 2""",
     ),
+    "plugin check-scheduler": (
+        "hoss plugin check-scheduler -- python mine.py --name {name} --dispatcher {dispatcher} --resolver {resolver}",
+        "hoss plugin check-scheduler -- ./mine -name {name} -dispatcher {dispatcher} -resolver {resolver}",
+    ),
     "policy get": ("hoss policy get",),
     "policy set": (
         "hoss policy set -f deploy/policy.yaml",

@@ -9,7 +9,7 @@ import typer
 
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Document, Format, announced, complain, print_document, print_summary, say, warn
-from hossctl.options import Output, Seed, only
+from hossctl.options import Output, RedisUrl, Seed, only
 
 app = typer.Typer()
 group = typer.Typer(
@@ -101,6 +101,56 @@ def check(
         raise typer.Exit(EXIT_FAILED)
 
 
+@group.command(
+    "check-scheduler", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+def check_scheduler_command(
+    *,
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COMMAND...",
+            help="It is started with {name}, {dispatcher} and {resolver} filled in; $HOSS_NAME, $HOSS_DISPATCHER"
+            " and $HOSS_RESOLVER say the same.",
+        ),
+    ],
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help="How long it may take to register, to answer for pods and to end, each.",
+        ),
+    ] = 10.0,
+    redis_url: RedisUrl = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Run a scheduler in any language on a platform of its own, give it pods, cut its connection once, and say
+    what is wrong with its messages. It speaks plain text there. Exit 1 if anything is wrong."""
+    from hossctl.checking.schedulers import check_scheduler
+
+    only(output, Format.TABLE, Format.JSON, Format.YAML)
+    with announced(f"checking {command[0]}"):
+        found = check_scheduler(command, timeout_seconds=timeout, redis_url=redis_url)
+    document: Document = {
+        "command": command,
+        "bound": found.bound,
+        "problems": found.problems,
+        "warnings": found.warnings,
+        "output": found.output.splitlines(),
+    }
+    if output.for_people:
+        lines = [("pods bound", str(found.bound)), ("problems", str(len(found.problems)))]
+        print_summary(f"scheduler {' '.join(command)}", lines)
+        _say_findings(document)
+        if found.problems and found.output:
+            say(f"it wrote last:\n{found.output}")
+    else:
+        print_document(document, output)
+    if found.problems:
+        raise typer.Exit(EXIT_FAILED)
+
+
 def _arguments(text: str) -> Document:
     import orjson
 
@@ -124,6 +174,10 @@ def _print(document: Document) -> None:
         ("problems", str(len(document["problems"]))),
     ]
     print_summary(f"{document['kind']} {document['name']}", lines)
+    _say_findings(document)
+
+
+def _say_findings(document: Document) -> None:
     for warning in document["warnings"]:
         warn(warning)
     for problem in document["problems"]:

@@ -1,15 +1,17 @@
 """What `hoss events` prints: what happened to pods, jobs, workers and nodes, in the order of time.
 
-The dispatcher keeps the transitions of pods, jobs and workers, a resolver the cordons and the quarantine of
-nodes; how long, docs/operations/observe.md says. Of a job's pods it is one event for each kind of
-transition."""
+The dispatcher keeps the transitions of pods, jobs and workers. Each resolver keeps the cordons that it was
+asked for and its quarantine of nodes, so all of them are asked. How long, docs/operations/observe.md says. Of
+a job's pods it is one event for each kind of transition."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from hoss.client.dispatcher import DispatcherClient
 from hoss.errors import LedgerUnavailable, Overloaded, TransportError
+from hoss.v1.resolver_pb2 import NodeEvent
 from hossctl.console import Column, Document, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.kinds import Kind, Query
@@ -112,13 +114,19 @@ async def _single_pods(dispatcher: DispatcherClient, namespace: str) -> list[tup
 
 
 async def _of_nodes(endpoints: Endpoints) -> list[Document]:
+    known = await asyncio.gather(
+        *(_of_one_resolver(endpoints, address) for address in endpoints.resolver_addresses())
+    )
+    return [_event(event.unix_ms, f"node/{event.node}", event.text) for events in known for event in events]
+
+
+async def _of_one_resolver(endpoints: Endpoints, address: str) -> Sequence[NodeEvent]:
     try:
-        async with resolver_of(endpoints) as resolver:
-            events = (await resolver.status()).events
+        async with resolver_of(replace(endpoints, resolver=address)) as resolver:
+            return (await resolver.status()).events
     except (TransportError, LedgerUnavailable) as exc:
-        warn(f"the events of nodes are not known: {exc}")
+        warn(f"the events of nodes that the resolver at {address} knows are left out: {exc}")
         return []
-    return [_event(event.unix_ms, f"node/{event.node}", event.text) for event in events]
 
 
 def _lines(kind: Kind, document: Document) -> Sequence[Line]:

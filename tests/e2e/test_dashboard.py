@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from e2e import accessibility
 from e2e.cluster import Cluster
 from e2e.dashboard_page import PHONE, Page, browser
 from e2e.loads import prepare, submit
@@ -78,6 +79,35 @@ def load(
             await submit(clients, jobs=jobs, replicas=replicas, name=name, cpu_milli=cpu_milli)
 
     run_async(run())
+
+
+# Keeps what live regions say, in order; but for the state of the connection, which a busy machine may lose.
+SPEECH = """
+window.spoken = [];
+const region = (node) => (node instanceof Element ? node : node.parentElement)
+  ?.closest('[role=status], [role=alert], [role=log], [aria-live]');
+new MutationObserver((changes) => {
+  for (const changed of new Set(changes.map(({ target }) => region(target)))) {
+    const text = changed?.textContent.trim();
+    if (text && changed.id !== 'link') window.spoken.push(text);
+  }
+}).observe(document.body, { subtree: true, childList: true, characterData: true });
+"""
+
+
+@contextlib.contextmanager
+def cordoned(cluster: Cluster, node: str) -> Iterator[None]:
+    async def cordon(unschedulable: bool) -> None:
+        async with clients_of(cluster.endpoints) as clients:
+            await clients.resolver.cordon_node(node, unschedulable)
+
+    run_async(cordon(True))
+    yield
+    run_async(cordon(False))
+
+
+def spoken(page: Page) -> list[str]:
+    return page.script("return window.spoken")
 
 
 def show(page: Page, cluster: Cluster) -> None:
@@ -339,7 +369,35 @@ def test_every_page_fits_a_phone_in_light_and_dark(page, shared, scheme):
             visit(page, shared, path)
             page.until(lambda text=text: text in page.text("#page"), f"{text} on {path}")
             assert page.script("return document.documentElement.scrollWidth") <= PHONE[0], path
+            assert accessibility.faults(page) == [], path
     assert not page.errors()
+
+
+def test_a_screen_reader_is_told_what_its_user_did_and_not_what_changes_by_itself(page, shared):
+    """All live regions are watched while pods come and go, with a node, a list and a pod's way in view."""
+    load(shared, name="quiet", replicas=2)
+    show(page, shared)
+    page.until(lambda: page.text("#nodes-count") == str(NODES), "the nodes")
+    assert accessibility.faults(page) == []
+    page.script(SPEECH)
+    bound = page.text("#f-bound")
+    page.script("document.querySelector('#heat').focus()")
+    told = page.until(
+        lambda: [text for text in spoken(page) if text.startswith("node-")], "the node to be told"
+    )
+    with cordoned(shared, told[0].split()[0]):
+        page.until(lambda: "cordoned" in page.text("#node-now"), "the node's new state to be shown")
+        page.script("document.querySelector('#find-name').focus()")
+        page.keys("quiet-0-1", "\n")
+        page.until(lambda: any("quiet-0-1: bound" in text for text in spoken(page)), "the pod to be told")
+    load(shared, name="loud", replicas=50)
+    page.until(lambda: page.text("#f-bound") != bound, "the figures to go on")
+    page.script("document.querySelector('#pages [data-page=jobs]').click()")
+    page.until(lambda: any(text.endswith(" jobs") for text in spoken(page)), "the list to be told")
+    load(shared, name="louder", replicas=5)
+    page.until(lambda: "louder-0" in page.text("#page tbody"), "the list to go on")
+    said = [text for text in spoken(page) if ": queued" not in text and ": scheduling" not in text]
+    assert [text.split()[-1] for text in said] == [told[0].split()[-1], "bound", "jobs"]
 
 
 def test_actions_appear_with_the_token_alone(page, shared):

@@ -78,6 +78,7 @@ WHY_NOT = {
     },
     "docs/plugins.md": {
         r"^hoss plugin check green": "tests/unit/hossctl/test_plugin_check.py checks the document's plugin",
+        r"^hoss plugin check-scheduler": "tests/e2e/test_scheduler_check.py checks the tutorial's",
     },
     "docs/tutorials/algorithm.md": {
         r"^hoss plugin check": "tests/unit/hossctl/test_plugin_check.py checks the tutorial's class",

@@ -17,6 +17,7 @@ from hoss.client.dispatcher import submission
 from hoss.model.node import NodeSpec, Taint, Toleration
 from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec, PodTemplate, Workload
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
+from hossctl.checking.schedulers import check_scheduler
 from hossctl.endpoints import Clients, clients_of
 from hossctl.load import report
 from hossctl.load.nodes import register
@@ -181,3 +182,9 @@ async def nodes_of(clients: Clients, job: str) -> set[str]:
 async def put(clients: Clients, name: str, spec: PodSpec, replicas: int) -> None:
     for request in submission([Workload(name, PodTemplate(spec, owner_kind="Job"), replicas)]):
         await clients.dispatcher.submit(request)
+
+
+def test_the_check_of_running_schedulers_finds_nothing(program: Path) -> None:
+    flags = ["-name", "{name}", "-dispatcher", "{dispatcher}", "-resolver", "{resolver}"]
+    found = check_scheduler([str(program), *flags], timeout_seconds=60)
+    assert (found.problems, found.warnings, found.bound) == ([], [], 60)

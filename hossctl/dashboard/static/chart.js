@@ -1,7 +1,7 @@
 // Curves over the last minutes, an hour at most, as one SVG that is drawn anew with every look, and the same numbers
 // as a table for whoever opens it.
 
-import { make } from "./dom.js";
+import { caption, make } from "./dom.js";
 import { clock } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -21,7 +21,9 @@ export class Chart {
     Object.assign(this, { holder, legend, lines, log, write, gapMs, spanMs, most, points: [], at: 0, hovered: null });
     this.svg = svg("svg", { "aria-hidden": "true" });
     holder.append(this.svg, make("p", { class: "waiting" }, empty));
-    this.numbers = make("details", { class: "numbers", ontoggle: () => this.tabulate() }, make("summary", {}, "As a table"));
+    this.title = holder.closest("section")?.querySelector("h2, h3")?.textContent.trim() ?? "";
+    const summary = make("summary", {}, "As a table", make("span", { class: "hidden" }, `: ${this.title}`));
+    this.numbers = make("details", { class: "numbers", ontoggle: () => this.tabulate() }, summary);
     holder.after(this.numbers);
     holder.addEventListener("pointermove", (event) => this.hover(event.offsetX));
     holder.addEventListener("pointerleave", () => this.hover(null));
@@ -44,7 +46,7 @@ export class Chart {
     const head = make("tr", {}, ...["Time", ...this.lines.map((line) => line.name)].map((name) => make("th", { scope: "col" }, name)));
     const rows = chosen.map((point) => make("tr", {}, make("th", { scope: "row" }, clock(point[0])), ...this.lines.map((line) => make("td", {}, written(line.of(point))))));
     this.numbers.querySelector("table")?.remove();
-    this.numbers.append(make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)));
+    this.numbers.append(make("table", {}, caption(this.title), make("thead", {}, head), make("tbody", {}, ...rows)));
   }
 
   hover(x) {

@@ -19,6 +19,15 @@ export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Have a screen reader say what the viewer's own deed led to. What changes by itself is not announced: on a busy
+ * platform that would be all the time. */
+export function announce(text) {
+  say(find("announced"), text);
+}
+
+/** What a table is called; it is not shown, because the heading above says so too. */
+export const caption = (text) => make("caption", {}, make("span", { class: "hidden" }, text));
+
 /** Children of `parent` become those of `items`, by key: who stays keeps its element, and with it the focus. */
 export function keep(parent, items, key, create, update) {
   const before = new Map([...parent.children].map((child) => [child.dataset.key, child]));

@@ -30,7 +30,7 @@ export class FragmentationPage extends Detail {
 
   /** Heading and form stay while the rest is drawn anew, so that nobody's typing is lost. */
   open(place, names) {
-    this.count = make("span", { class: "count", role: "status" });
+    this.count = make("span", { class: "count" });
     const asked = super.open(place, names);
     place.prepend(heading("Fragmentation ", this.count), this.form(here().query.get("label") ?? ""));
     return asked;

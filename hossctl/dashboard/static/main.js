@@ -2,7 +2,7 @@
 
 import { ask, identify, loggedIn, logIn, logOut, unlocked, viewer } from "./api.js";
 import { Chart } from "./chart.js";
-import { find, make, say } from "./dom.js";
+import { announce, find, make, say } from "./dom.js";
 import { clock, count, duration, percent } from "./format.js";
 import { JobPage, NodePage, WorkerPage } from "./details.js";
 import { FragmentationPage } from "./fragmentation.js";
@@ -26,7 +26,7 @@ const AGAIN_MS = 2000; // a page asks again this often
 
 const model = emptyModel();
 const story = new Story();
-const heat = new HeatMap(find("heat"), { focus: tellNode, choose: (row) => row !== null && go(address(["nodes", model.nodes.names[row]])) });
+const heat = new HeatMap(find("heat"), { focus: (row) => announce(tellNode(row)), choose: (row) => row !== null && go(address(["nodes", model.nodes.names[row]])) });
 const rates = new Chart(find("rate-chart"), find("rate-legend"), [
   { name: "bound", of: (point) => point[1][0] },
   { name: "submitted", of: (point) => point[1][1] },
@@ -216,15 +216,20 @@ function showNodes() {
 
 let asking = 0;
 
+/** Show what is known of a node; the text of it. */
 function tellNode(row) {
   clearTimeout(asking);
-  if (row === null || row >= model.nodes.names.length) return say(find("node-now"), "Point at a node, or move with the arrow keys.");
+  if (row === null || row >= model.nodes.names.length) {
+    say(find("node-now"), "Point at a node, or move with the arrow keys.");
+    return "";
+  }
   const { names, resources, values, stride } = model.nodes;
   const shares = resources.map((resource, column) => [NAMES[resource], values[row * stride + column]])
     .filter(([, value]) => value !== NOTHING)
     .map(([name, value]) => `${name} ${value === OVER ? "over 100 %" : percent(value / 200)}`);
   find("node-now").replaceChildren(make("b", {}, names[row]), ` ${shares.join(" · ")}`);
   asking = setTimeout(() => askNode(row), ASK_AFTER_MS);
+  return find("node-now").textContent;
 }
 
 async function askNode() {

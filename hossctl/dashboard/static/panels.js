@@ -1,6 +1,6 @@
 // Figures, queues, reasons, workers and conflicts: what one section of a look says, each in its place.
 
-import { find, keep, make, say } from "./dom.js";
+import { caption, find, keep, make, say } from "./dom.js";
 import { count, duration, percent } from "./format.js";
 import { address } from "./router.js";
 
@@ -151,7 +151,7 @@ export function showConflicts({ conflicts, workers }) {
   const rows = names.map((loser) =>
     make("tr", {}, make("th", { scope: "row", title: loser }, loser), ...columns.map((winner) => pairCell(loser, winner, pairs, most))),
   );
-  table.replaceChildren(make("thead", {}, head), make("tbody", {}, ...rows));
+  table.replaceChildren(caption("Conflicts: each row was refused by the columns"), make("thead", {}, head), make("tbody", {}, ...rows));
 }
 
 function pairCell(loser, winner, pairs, most) {

@@ -1,6 +1,6 @@
 // A pod's way from submission to node, found by name.
 
-import { find, make } from "./dom.js";
+import { announce, find, make } from "./dom.js";
 import { clock, moment } from "./format.js";
 import { ask, viewer } from "./api.js";
 import { address } from "./router.js";
@@ -48,6 +48,7 @@ export class Story {
     else if (said.stories.length) parts = [head(said.stories.length > 1 ? `${said.stories.length} pods are called so` : title(said.stories[0])), ...said.stories.flatMap((pod) => this.pod(pod, said.stories.length > 1))];
     else parts = [head(`No pod is called ${this.name}`), ...this.suggested(said.suggestions)];
     this.place.replaceChildren(...parts);
+    announce(parts[0].firstChild.textContent);
     this.place.hidden = false;
   }
 

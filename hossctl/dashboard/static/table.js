@@ -1,7 +1,7 @@
 // A list: its filters are a form whose values are in the address, its rows a table, and one page at a time.
 
 import { ask } from "./api.js";
-import { make, say } from "./dom.js";
+import { announce, caption, make, say } from "./dom.js";
 import { address, go, here } from "./router.js";
 
 /** A page's heading. */
@@ -19,8 +19,8 @@ export function table(columns, rows, label) {
       return i ? make("td", { class: kind ?? "" }, ...parts) : make("th", { scope: "row" }, ...parts);
     })),
   );
-  const shown = make("table", { class: "list" }, make("thead", {}, head), make("tbody", {}, ...body));
-  return make("div", { class: "scroll tall", tabIndex: 0, role: "region", "aria-label": label }, shown);
+  const shown = make("table", { class: "list" }, caption(label), make("thead", {}, head), make("tbody", {}, ...body));
+  return make("div", { class: "scroll tall", tabIndex: 0, role: "group", "aria-label": `${label}: may be scrolled` }, shown);
 }
 
 export const link = (text, ...parts) => make("a", { href: address(parts) }, text);
@@ -35,7 +35,8 @@ export class List {
 
   open(place) {
     this.place = place;
-    this.count = make("span", { class: "count", role: "status" });
+    this.count = make("span", { class: "count" });
+    this.announced = false;
     this.form = make("form", { class: "filters", role: "search", "aria-label": `Filter ${this.title.toLowerCase()}` }, ...this.fields.map((field) => this.field(field)));
     this.form.addEventListener("change", () => this.filter());
     this.form.addEventListener("submit", (event) => {
@@ -80,6 +81,8 @@ export class List {
       return this.pager.replaceChildren();
     }
     say(this.count, said.total === undefined ? "" : `${said.total}`);
+    if (!this.announced) announce(`${said.total ?? said.rows.length} ${this.title.toLowerCase()}`);
+    this.announced = true;
     const rows = said.rows.length ? table(this.columns, said.rows, this.title) : make("p", { class: "why" }, [...query.values()].some(Boolean) ? this.empty : this.none);
     const scrolled = this.holder.querySelector(".scroll")?.scrollTop ?? 0;
     this.holder.replaceChildren(rows);

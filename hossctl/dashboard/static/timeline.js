@@ -128,7 +128,7 @@ export class TimelinePage {
       pen.fillStyle = soft;
       pen.fillText("No worker had a batch in this time.", 4, TOP + 18);
     }
-    this.canvas.setAttribute("aria-label", `Batches of ${this.lanes.length} workers; the table below has the sums`);
+    this.canvas.setAttribute("aria-label", `Batches of ${this.lanes.length} ${this.lanes.length === 1 ? "worker" : "workers"}; the table below has the sums`);
   }
 
   point(event) {

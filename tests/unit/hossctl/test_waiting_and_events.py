@@ -7,8 +7,10 @@ import time
 from dataclasses import replace
 
 import pytest
+from clients_in_memory import ResolverInMemory
 from waiting import wait_until
 
+from hoss.errors import TransportError
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.convert import node_to_proto
@@ -104,6 +106,28 @@ def test_events_of_one_object_are_its_own(eventful):
     assert len(lines) == 3
     refused = eventful("events", "job/nope")
     assert (refused.exit_code, refused.stdout) == (1, "")
+
+
+def test_each_resolver_is_asked_for_the_cordons_that_it_knows(hoss, monkeypatch):
+    texts = {"127.0.0.1:1": "cordoned by ann", "127.0.0.1:2": "uncordoned by bob"}
+
+    def client(addresses, **_):
+        [address] = addresses
+        resolver = ResolverInMemory()
+        if address in texts:
+            resolver.events = [resolver_pb2.NodeEvent(unix_ms=5, node="n1", text=texts[address])]
+        else:
+            resolver.status = refuse
+        return resolver
+
+    async def refuse():
+        raise TransportError("it does not answer")
+
+    hoss.resolver.nodes = []
+    monkeypatch.setattr("hoss.client.resolver.ResolverClient", client)
+    told = hoss("events", "--resolver", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "-o", "json")
+    assert {event["text"] for event in json.loads(told.stdout)["items"]} == set(texts.values())
+    assert "the resolver at 127.0.0.1:3 knows are left out: it does not answer" in told.stderr
 
 
 async def test_a_watch_of_events_goes_on_with_new_ones_alone(eventful):
