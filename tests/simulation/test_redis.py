@@ -731,3 +731,83 @@ def test_connections_that_have_ended_are_forgotten(world):
 
     world.run(story())
     assert not world.redis._sessions
+
+
+READING = (
+    ("HGETALL", "{a}:hash"),
+    ("HMGET", "{a}:hash", "x", "y"),
+    ("GET", "{b}:text"),
+    ("XREAD", "COUNT", 10, "STREAMS", "{a}:feed", "0"),
+    ("HSCAN", "{a}:hash", 0),
+    ("ECHO", "word"),
+)
+WRITING = (
+    ("HSET", "{a}:hash", "x", 1),
+    ("HDEL", "{a}:hash", "x"),
+    ("SET", "{b}:text", "one"),
+    ("SET", "{b}:text", "short", "PX", 3),
+    ("DEL", "{b}:text", "{a}:hash"),
+)
+OF_A_SCRIPT = (
+    "if #ARGV > 0 then redis.call('HSET', KEYS[1], 'x', ARGV[1]) end return redis.call('HGET', KEYS[1], 'x')"
+)
+
+
+def test_what_is_answered_from_memory_is_what_the_server_would_answer(server):
+    """The same commands at the same times, with and without memory, by a driver that goes back and loses
+    everything now and then."""
+
+    def answers(*, forgets):
+        rng, server_us, told = random.Random(7), 1_000_000, []
+        server.begin(random.Random(1))
+        for number in range(400):
+            if forgets:
+                server._forget_answers()
+            server_us += rng.choice((0, 100, 2_000))
+            what = rng.random()
+            if what < 0.02:
+                server.empty()
+            elif what < 0.05:
+                server.roll_back(rng.randint(0, server.position), server_us, rng.choice((None, _is_of_a)))
+            elif what < 0.2:
+                value = (f"v{number}",) if rng.random() < 0.3 else ()
+                command = ("EVAL", OF_A_SCRIPT, 1, "{a}:hash", *value)
+                told.append(server.carry_out([command], server_us)[:2])
+            elif what < 0.4:
+                entry = ("XADD", "{a}:feed", f"{number + 1}-1", "field", "value")
+                told.append(server.carry_out([rng.choice((*WRITING, entry))], server_us, READING[3:4]))
+            elif what < 0.5:
+                transaction = [("MULTI",), *rng.choices(READING[:2], k=2), ("EXEC",)]
+                told.append(server.carry_out(transaction, server_us)[:2])
+            else:
+                told.append(server.carry_out([rng.choice(READING)], server_us)[:2])
+        return list(map(str, told)), server.round_trips
+
+    (with_memory, fewer), (without, round_trips) = answers(forgets=False), answers(forgets=True)
+    assert with_memory == without
+    assert fewer < round_trips
+
+
+def _is_of_a(key):
+    return key.startswith(b"{a}")
+
+
+def test_the_server_is_not_asked_again_while_nothing_there_was_written(server):
+    server.begin(random.Random(1))
+    server.carry_out([("HSET", "{a}:hash", "x", 1)], 1_000_000)
+    at_first = server.carry_out([READING[0]], 1_000_000)
+    asked = server.round_trips
+    server.carry_out([READING[0]], 2_000_000)[0][0].clear()  # the caller's own copy
+    assert server.carry_out([READING[0]], 3_000_000) == at_first
+    assert server.round_trips == asked
+    server.carry_out([("SET", "{b}:text", "elsewhere")], 3_000_000)
+    assert server.carry_out([READING[0]], 3_000_000)[0] == at_first[0]
+    assert server.round_trips == asked + 1
+    server.carry_out([("HSET", "{a}:hash", "x", 2)], 3_000_000)
+    assert server.carry_out([READING[0]], 3_000_000)[0] == [{b"x": b"2"}]
+
+
+def test_a_script_that_asks_for_the_time_is_carried_out_each_time(server):
+    server.begin(random.Random(1))
+    command = ("EVAL", "return redis.call('TIME')[1]", 1, "{a}:any")
+    assert [server.carry_out([command], at)[0] for at in (1_000_000, 2_000_000)] == [[b"1"], [b"2"]]

@@ -66,12 +66,13 @@ class Faults:
             **dict.fromkeys(_OF_REQUESTS, self._api_faulty),
         }
 
-    async def strike(self, act: Act) -> None:
-        """Make a fault, and end it."""
+    async def strike(self, act: Act) -> bool:
+        """Make a fault, and end it. Returns whether it happened to somebody."""
         if act.target == p.LEADER:
             act = replace(act, target=self._leader())
-        if await self._kinds[act.what](act):
-            self.reached[act.what] += 1
+        struck = await self._kinds[act.what](act)
+        self.reached[act.what] += struck
+        return struck
 
     def end_all(self) -> None:
         """Whatever is left of a fault ends, and everybody runs."""

@@ -7,7 +7,11 @@ replies, on every server and whatever it did before.
 
 Each script runs behind a prelude. It answers TIME and INFO, and turns the deadline of a key into an entry of
 a sorted set. A key whose deadline has passed is deleted before the next command. Every write is logged, so
-that the state can go back to any earlier position of that log."""
+that the state can go back to any earlier position of that log.
+
+What only reads the keys of one slot is answered from memory as long as nothing there was written: services
+that have nothing to do ask for the same again and again, and a round trip to the server costs more than all
+else in such a step."""
 
 import hashlib
 import random
@@ -34,9 +38,10 @@ Command = tuple[Word, ...]  # name and arguments
 _DEADLINES = b"simulation:deadlines"  # key -> Unix milliseconds
 
 # The first line of every script, so that the numbers of its lines stay. The last arguments are the run of the
-# server and the time. With the script's last line it replies whether the script wrote, and what it replied.
+# server and the time. With the script's last line it replies what the script did (1: it wrote; 2: it asked for
+# the time), and what it replied.
 _PRELUDE = """
-local wrote = false
+local wrote, timed = false, false
 local redis = (function(redis, now, run_id)
   local DEADLINES = 'simulation:deadlines'
   local READS = {READS}
@@ -79,6 +84,7 @@ local redis = (function(redis, now, run_id)
   local function behind(run)
     return function(name, ...)
       if name == 'TIME' then
+        timed = true
         return {string.format('%d', math.floor(now / 1000000)), string.format('%d', now % 1000000)}
       elseif name == 'INFO' then
         return 'run_id:' .. run_id
@@ -105,7 +111,7 @@ local redis = (function(redis, now, run_id)
 end)(redis, tonumber(table.remove(ARGV)), table.remove(ARGV))
 local function script()
 """
-_LAST_LINE = "\nend\nlocal reply = script()\nreturn {wrote and 1 or 0, reply}"
+_LAST_LINE = "\nend\nlocal reply = script()\nreturn {wrote and 1 or timed and 2 or 0, reply}"
 
 # Deletes what is over. Returns the next deadline, or "". KEYS: deadlines. ARGV: milliseconds.
 _EXPIRE = """
@@ -182,6 +188,7 @@ _SCAN_STEP = 10  # Redis' own
 _RECEIVE_BYTES = 1 << 18
 _REPLAY_STEP = 200
 _MISSING = object()
+_NOTHING, _WROTE = 0, 1  # what a script did
 
 
 class UnsupportedCommand(Exception):  # noqa: N818 - a mistake of a test or of this module
@@ -205,6 +212,85 @@ class _Prepared(NamedTuple):
     is_script: bool = False  # which also replies whether it wrote
     logged: bool = False
     may_expire: bool = False
+
+
+class _Question(NamedTuple):
+    """Commands that read the keys of one slot, or of none (b"")."""
+
+    slot: bytes
+    words: tuple[Command, ...]  # without the time
+
+
+_ANYWHERE = b"*"  # in place of a slot: the keys are not known
+_ONE_KEY_EACH = frozenset({"DEL", "UNLINK", "EXISTS", "MGET"})
+_WITHOUT_KEYS = frozenset({"MULTI", "EXEC", "SCRIPT", "INFO", "ECHO", "PING"})
+_ANY_KEY = frozenset({"KEYS", "TIME", "FLUSHALL", "FLUSHDB"})
+
+
+def _question(prepared: Sequence[_Prepared]) -> _Question | None:
+    """None: what is replied may depend on more than the keys of one slot, or the commands write."""
+    slots: set[bytes] = set()
+    for one in prepared:
+        if one.logged and not (one.is_script and len(prepared) == 1):
+            return None
+        slots |= _slots_of(one)
+    if len(slots) > 1 or _ANYWHERE in slots:
+        return None
+    words = tuple(one.words[:-1] if one.is_script else one.words for one in prepared)
+    return _Question(next(iter(slots), b""), words)
+
+
+def _slots_of(one: _Prepared) -> set[bytes]:
+    """The slots of the keys that a command may touch. All keys of a script share one, as in a Redis
+    Cluster."""
+    name, command = one.name, one.command
+    if name in _WITHOUT_KEYS:
+        return set()
+    if name in _ANY_KEY or len(command) < 2:
+        return {_ANYWHERE}
+    if name in _ONE_KEY_EACH:
+        return {_slot(key) for key in command[1:]}
+    if name == "XREAD":
+        return _slots_read(command)
+    if name in ("EVALSHA", "EVAL"):
+        return {_slot(command[3]) if int(command[2]) else _ANYWHERE}
+    return {_slot(command[1])}
+
+
+def _slots_read(command: Command) -> set[bytes]:
+    """Of the streams of an XREAD."""
+    words = list(map(as_bytes, command))
+    at = next(at for at, word in enumerate(words) if word.upper() == b"STREAMS") + 1
+    return {_slot(key) for key in words[at : at + (len(words) - at) // 2]}
+
+
+def _may_find(read: Command, written: set[bytes]) -> bool:
+    """Whether a blocked XREAD may find what was written to these slots."""
+    return _ANYWHERE in written or not written.isdisjoint(_slots_read(read))
+
+
+@cache
+def _slot(key: Word) -> bytes:
+    """The part of the key that a Redis Cluster hashes."""
+    text = as_bytes(key)
+    begins = text.find(b"{")
+    ends = text.find(b"}", begins + 1)
+    return text[begins + 1 : ends] if 0 <= begins < ends - 1 else text
+
+
+def _copied(reply: Any) -> Any:
+    """A copy whose lists and dicts the caller may change."""
+    if isinstance(reply, list):
+        return [_copied(value) if isinstance(value, (list, dict, set)) else value for value in reply]
+    if isinstance(reply, dict):
+        return {field: _copied(value) for field, value in reply.items()}
+    return set(reply) if isinstance(reply, set) else reply
+
+
+def _has_errors(reply: Any) -> bool:
+    if isinstance(reply, dict):
+        return any(map(_has_errors, reply.values()))
+    return any(map(_has_errors, reply)) if isinstance(reply, list) else isinstance(reply, Exception)
 
 
 def name_of(command: Command) -> str:
@@ -240,6 +326,7 @@ class DrivenRedis:
     def __init__(self, server: RedisServer, directory: Path) -> None:
         self._server = server
         self._directory = directory
+        self.round_trips = 0  # to the server, since `begin`
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(directory / "redis.sock"))
         self._reader = hiredis.Reader(
@@ -276,6 +363,9 @@ class DrivenRedis:
         self._next_deadline_ms: float | None = None
         self._cursors: dict[int, bytes] = {}
         self._log: list[tuple[Command, ...]] = []
+        self.round_trips = 0
+        # By slot: replies of the server to what read nothing but keys there, since the last write.
+        self._answers: dict[bytes, dict[tuple[Command, ...], list[Any]]] = {}
         self.refuse_writes(refused=False)
         self._run([("FLUSHALL",)])
 
@@ -287,27 +377,37 @@ class DrivenRedis:
         """Run the commands, MULTI and EXEC among them, in order. Then, if any of them wrote, run `reads`.
 
         Returns the replies, what each command but MULTI and EXEC did, and the replies to `reads` ([] if
-        nothing was written). An error is an exception among the replies."""
+        nothing was written; None for one of a slot where nothing was). An error is an exception among the
+        replies."""
         self._expire(now_us)
-        prepared, writes, may_expire = [], False, False
+        prepared, written, may_expire = [], set[bytes](), False
         for command in commands:
             prepared.append(one := self._prepare(command, now_us))
-            writes = writes or one.name in _WRITES
+            if one.name in _WRITES:
+                written |= _slots_of(one)
             may_expire = may_expire or one.may_expire
-        words = [one.words for one in prepared]
-        if writes:
-            words += reads
+        question = _question(prepared)
+        if question is not None and (known := self._answer_to(question)) is not None:
+            return known, list(self._settle(prepared, known)), []
+        # A reader who waits has found nothing so far: nothing is there without a write to the same slot.
+        affected = [read for read in reads if _may_find(read, written)]
+        words = [*(one.words for one in prepared), *affected]
         learns = may_expire and not self._refusing
         if learns:  # in the same exchange
             words.append(self._expire_command(now_us))
         replies = self._exchange(words)
         found, replies = replies[len(prepared) :], replies[: len(prepared)]
+        if question is not None:
+            self._remember(question, prepared, replies)
         effects = list(self._settle(prepared, replies))
         if learns:
             self._note_deadline(found.pop())
         elif may_expire:
             self._learn_deadline(now_us)
-        return replies, effects, found
+        if not written:
+            return replies, effects, []
+        entries = iter(found)
+        return replies, effects, [next(entries) if _may_find(read, written) else None for read in reads]
 
     def read(self, command: Command, now_us: int) -> Any:
         """The reply to a reading command. Raises what Redis replies as an error."""
@@ -320,8 +420,27 @@ class DrivenRedis:
         for one in prepared:
             if one.name not in _READS:
                 raise UnsupportedCommand(f"{one.name} is no reading command")
-        replies = self._run([one.words for one in prepared])
+        question = _question(prepared)
+        replies = None if question is None else self._answer_to(question)
+        if replies is None:
+            replies = self._run([one.words for one in prepared])
+            if question is not None:
+                self._remember(question, prepared, replies)
         return [self._effect(one, reply).reply for one, reply in zip(prepared, replies, strict=True)]
+
+    def _answer_to(self, question: "_Question") -> list[Any] | None:
+        """What the server replied to the same; None: it may reply otherwise now."""
+        known = self._answers.get(question.slot, {}).get(question.words)
+        return None if known is None else _copied(known)
+
+    def _remember(self, question: "_Question", prepared: Sequence[_Prepared], replies: list[Any]) -> None:
+        """Keep the server's replies, if they depend on keys alone."""
+        certain = all(
+            not one.is_script or (isinstance(reply, list) and reply[0] == _NOTHING)
+            for one, reply in zip(prepared, replies, strict=True)
+        )
+        if certain and not _has_errors(replies):
+            self._answers.setdefault(question.slot, {})[question.words] = _copied(replies)
 
     def _settle(self, prepared: Sequence[_Prepared], replies: list[Any]) -> Iterator[Effect]:
         """Put replies in order, log what was written, and yield what was done."""
@@ -352,10 +471,23 @@ class DrivenRedis:
         """Of the server's reply, after what it did was logged."""
         wrote = one.logged
         if one.is_script and isinstance(reply, list):
-            wrote, reply = reply[0] == 1, reply[1] if len(reply) > 1 else None  # a nil at the end is left out
+            wrote, reply = (
+                reply[0] == _WROTE,
+                reply[1] if len(reply) > 1 else None,
+            )  # Redis leaves a last nil out
+        if wrote:
+            self._forget_answers(one)
         if one.ordered is not None:
             reply = one.ordered(reply)
         return Effect(one.command, reply, len(self._log), wrote)
+
+    def _forget_answers(self, one: _Prepared | None = None) -> None:
+        """After a write of this command. Without one: to any key."""
+        slots = {_ANYWHERE} if one is None else _slots_of(one)
+        if _ANYWHERE in slots:
+            self._answers.clear()
+        for slot in slots:
+            self._answers.pop(slot, None)
 
     def _prepare(self, command: Command, now_us: int) -> _Prepared:
         name, command = _parted(command)
@@ -444,6 +576,7 @@ class DrivenRedis:
 
     def _begin_run(self) -> None:
         self._runs += 1
+        self._answers = {}
         self._run_id = hashlib.sha1(f"{self._salt} {self._runs}".encode(), usedforsecurity=False).hexdigest()
 
     # -- order
@@ -495,6 +628,7 @@ class DrivenRedis:
     def _learn_deadline(self, now_us: int) -> Command:
         """Delete what is over, and note when something will be. Returns the command that deletes."""
         expire = self._expire_command(now_us)
+        self._forget_answers()
         with self._accepting_writes():
             (found,) = self._run([expire])
         self._note_deadline(found)
@@ -530,6 +664,7 @@ class DrivenRedis:
         """Lose every key."""
         with self._accepting_writes():
             self._run([("FLUSHDB",)])
+        self._forget_answers()
         self._next_deadline_ms = None
         self._log.append((("FLUSHDB",),))
 
@@ -593,6 +728,7 @@ class DrivenRedis:
     def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         if not commands:
             return []
+        self.round_trips += 1
         self._socket.sendall(b"".join([_pack(command) for command in commands]))
         reader, replies = self._reader, []
         for _ in commands:

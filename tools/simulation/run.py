@@ -38,8 +38,10 @@ COMPARED_EVERY = 4
 PLACE_LOST = "a takeover took longer"  # in the text of a move
 TOLD = (*(f"told {state}" for state in ("Moved", "Refused", "Waiting", "Evicted")), PLACE_LOST)
 _KEEPS_FROM_BINDING = (*p.OF_CLUSTERS, *p.LOSSES, p.REMOVE_NODE, p.SHRINK_NODE, p.DELETE)
-# Requests and feeds that were cut are tried again within two seconds. After a loss it may take a rebuild.
-_NOTICED_WITHIN_SECONDS = 4.0
+# After the last fault. Requests and feeds that were cut are tried again within two seconds. After a loss it may
+# take a rebuild.
+_NOTICED_WITHIN_SECONDS = 3.0
+_LOSS_NOTICED_WITHIN_SECONDS = 4.0
 
 
 @dataclass
@@ -108,7 +110,8 @@ class _Simulation:
         self._plan = plan
         self._world = world
         self._result = result
-        self._over_at = 0.0  # when the last fault was over
+        self._struck_until = 0.0  # when the last fault of the plan had ended
+        self._over_at = 0.0  # when every act was over, and every process was started again
         self._loses = any(act.what in p.LOSSES for act in plan.acts)
         self._history = History(world.loop.time, source="simulation", sees=["clients", "reservations"])
         self.clients, self._cluster = _clients(plan, world, self._history)
@@ -168,7 +171,8 @@ class _Simulation:
         self._world.note("plan", "fault" if act.is_fault else "client", str(act))
         if act.is_fault:
             self._history.append("fault", by="plan", kind=act.what, target=act.target)
-            await self._faults.strike(act)
+            if await self._faults.strike(act):
+                self._struck_until = self._world.loop.time()
         elif act.what in (p.SUBMIT, p.DELETE, p.UNGATE, p.RESIZE, p.EVICT, p.END_PODS, p.DELETE_GROUP):
             await self.clients.ask(act)
         elif act.what == p.CONTROL:
@@ -184,10 +188,10 @@ class _Simulation:
         deadline, calm, why = self._world.loop.time() + seconds, 0, ["nobody answered"]
         if any(act.is_fault for act in self._plan.acts):
             # Until then a dispatcher may not follow the feed again, and nothing moves for want of news.
-            await self._keep_running(_NOTICED_WITHIN_SECONDS)
+            await self._keep_running_until(self._struck_until + self._noticed_within_seconds())
         while self._world.loop.time() < deadline:
             self._faults.start_all()
-            why = await self._unsettled()
+            why = await self._unsettled(thoroughly=calm == _CALM_LOOKS - 1)
             calm = 0 if why else calm + 1
             if calm >= _CALM_LOOKS:
                 return True
@@ -196,15 +200,19 @@ class _Simulation:
         self._result.complaints.append(f"not settled after {seconds:g} s: {told}")
         return False
 
-    async def _keep_running(self, seconds: float) -> None:
-        """Let so much time pass. Who ends meanwhile is started again."""
-        until = self._world.loop.time() + seconds
+    def _noticed_within_seconds(self) -> float:
+        is_slow = self._loses or self._cluster is not None
+        return _LOSS_NOTICED_WITHIN_SECONDS if is_slow else _NOTICED_WITHIN_SECONDS
+
+    async def _keep_running_until(self, until: float) -> None:
+        """Who ends meanwhile is started again."""
         while self._world.loop.time() < until:
             self._faults.start_all()
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _unsettled(self) -> list[str]:
-        """What still moves. What costs most is asked last, and only if all else is at rest."""
+    async def _unsettled(self, *, thoroughly: bool) -> list[str]:
+        """What still moves. What costs most is asked last, only if all else is at rest, and only
+        `thoroughly`: whether workers and ledger agree."""
         clients = self.clients
         rows = self._ledger.rows()
         why = [
@@ -219,14 +227,15 @@ class _Simulation:
         try:
             table = await clients.table()
             why = [f"pod {row['uid']} is {row['state']}" for row in table if row["state"] in _MOVING]
-            if self._loses:
-                why += self._unnoticed(table, self._ledger.rows())
-            return why or await disagreements(clients.dispatcher, clients.resolver, self._plan.workers)
+            why += self._unnoticed(table, self._ledger.rows())
+            if why or not thoroughly:
+                return why
+            return await disagreements(clients.dispatcher, clients.resolver, self._plan.workers)
         except (LedgerUnavailable, TransportError) as exc:
             return [str(exc)]
 
     def _unnoticed(self, table: list[Event], rows: list[Event]) -> list[str]:
-        """What the ledger has lost and the dispatcher has not noticed yet: it may be about to try again."""
+        """Where dispatcher and ledger differ: one of them is about to notice, or to try again."""
         bound = {row["uid"]: row["node"] for row in table if row["state"] == "Bound"}
         held = {row["uid"]: row["node"] for row in rows if "target_of" not in row}
         return [

@@ -315,6 +315,8 @@ class World:
         def take(
             _logger: object, method: str, event: structlog.typing.EventDict
         ) -> structlog.typing.EventDict:
+            if self._observe is None:
+                raise structlog.DropEvent
             process = current_process()
             name = event.pop("event")
             error = event.pop("exc_info", None)
