@@ -210,9 +210,10 @@ class _Dispatcher:
             nodes = ClusterNodes()
             policy = ActivePolicy(runtime, nodes, config.policy, host=host)
             preemption = PreemptionAnswers(runtime, nodes, of_cluster=self._api is not None)
-            rebuilder = LedgerRebuilder(runtime, ledger, nodes, leadership, rng=host.rng)
             checkpointer = Checkpointer(runtime)
             cluster = self._cluster_mode(runtime, resolver, nodes, preemption, leadership)
+            catch_up = None if cluster is None else cluster.informers.catch_up
+            rebuilder = LedgerRebuilder(runtime, ledger, nodes, leadership, rng=host.rng, catch_up=catch_up)
             mover = Mover(runtime, nodes, Rebinding(runtime, nodes) if cluster is None else cluster.moves)
 
             # The services.

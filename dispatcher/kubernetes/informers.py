@@ -6,7 +6,7 @@ a new leader lists them, and writes none of them down. Changes are processed in 
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import NamedTuple
@@ -40,9 +40,9 @@ from hoss.model.devices import DeviceManifest
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodTemplate
 from hoss.model.volumes import StorageObject
-from hoss.tasks import background
+from hoss.tasks import background, end_tasks
 from hoss.telemetry import logger
-from hoss.wire.columns import decode_uids
+from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.convert import template_to_proto
 from hoss.wire.uids import uid_from_text
 
@@ -82,6 +82,11 @@ _DEVICES = {
     "/apis/resource.k8s.io/v1/resourceslices": "ResourceSlice",
     "/apis/resource.k8s.io/v1/resourceclaims": "ResourceClaim",
 }
+_CLAIM_PATHS = (
+    "/api/v1/persistentvolumes",
+    "/api/v1/persistentvolumeclaims",
+    "/apis/resource.k8s.io/v1/resourceclaims",
+)
 
 
 class StorageInformers:
@@ -115,6 +120,8 @@ class StorageInformers:
             *(reflector(path, self._handler(kind, read_storage_object)) for path, kind in _STORAGE.items()),
             *devices.values(),
         ]
+        # Volumes and devices that others have taken are in these objects.
+        self.claims = [reflector for reflector in self.reflectors if reflector.path in _CLAIM_PATHS]
 
     def take(self) -> None:
         """Have the machine handle the changes since the last call."""
@@ -274,6 +281,7 @@ class Informers:
         self._orders = (f"kubernetes {term}/{number}" for number in count())
         self._templates: dict[PodTemplate, NewTemplate] = {}
         self._pod_changes: list[SeenPod | GonePod] = []
+        self._under_way: Sequence[SeenPod] = ()  # of the changes that `run` has taken, those not handled yet
         self._node_changes: dict[str, NodeSpec | None] = {}  # by name; None: deleted
         self._pod_reflector = reflector(_PODS_PATH, self._on_pods)
         self.reflectors = [
@@ -353,8 +361,7 @@ class Informers:
         """Of pods that came between two terms."""
         if self.place_successors is None or not pods:
             return
-        rows = self._registry.directory.rows_of_uids(decode_uids(b"".join(pod.uid for pod in pods)))
-        unreserved = self._registry.pods.phase[rows] == Phase.ABSENT
+        unreserved = self._registry.pods.phase[self._rows_of(pods)] == Phase.ABSENT
         new = [pod for pod, waits in zip(pods, unreserved.tolist(), strict=True) if waits]
         self._inherit(await self.place_successors(new))
 
@@ -385,6 +392,41 @@ class Informers:
                 self._changed.set()  # a deleted node may have become empty
             self._update_problems()
 
+    async def catch_up(self) -> None:
+        """Return once the registry has every pod that the API server had on a node when this was called, and
+        the machine has what such pods claim. Raises what the reflectors raise.
+
+        `run` may be waiting for the ledger meanwhile. It handles the same changes in their order later, and
+        an assignment that comes twice changes nothing."""
+        await _all_of(reflector.catch_up() for reflector in (self._pod_reflector, *self._storage.claims))
+        self._storage.take()
+        while pods := self._untold_on_nodes():
+            self._settle(self._accept(pods))
+            await asyncio.sleep(0)
+
+    def _untold_on_nodes(self) -> list[SeenPod]:
+        """Some of the pods on nodes that have no rows yet. Rows of others are assigned."""
+        last = {change.uid: change for change in (*self._under_way, *self._pod_changes)}
+        bound = [
+            change
+            for change in last.values()
+            if isinstance(change, SeenPod) and change.node in self.pods.nodes and not change.ended
+        ]
+        if not bound:
+            return []
+        rows = self._rows_of(bound)
+        nodes = np.array([self.pods.nodes[pod.node] for pod in bound], np.uint32)
+        known = rows != NONE_U32
+        self._runtime.handle(m.Assigned(rows[known], nodes[known]))
+        return self._without_rows(bound)[:_PODS_PER_SUBMISSION]
+
+    def _without_rows(self, pods: Sequence[SeenPod]) -> list[SeenPod]:
+        known = (self._rows_of(pods) != NONE_U32).tolist()
+        return [pod for pod, is_known in zip(pods, known, strict=True) if not is_known]
+
+    def _rows_of(self, pods: Sequence[SeenPod]) -> Rows:
+        return self._registry.directory.rows_of_uids(decode_uids(b"".join(pod.uid for pod in pods)))
+
     # --- pods ---
 
     def _on_pods(self, changes: list[Change]) -> None:
@@ -411,11 +453,16 @@ class Informers:
         if len(plan.gone):
             self._runtime.handle(m.Deleted(plan.gone))
             self._registry.release_names(plan.gone)
-        for part in _parts(plan.new):
+        for start in range(0, len(plan.new), _PODS_PER_SUBMISSION):
+            self._under_way = (*plan.new[start:], *plan.seen)
+            part = plan.new[start : start + _PODS_PER_SUBMISSION]
             placed = await self.place_successors(part) if self.place_successors is not None else {}
-            accepted = self._accept(part)
-            self._inherit(placed)
-            self._settle(accepted)
+            part = self._without_rows(part)  # `catch_up` may have accepted some meanwhile
+            if part:
+                accepted = self._accept(part)
+                self._inherit({pod.uid: placed[pod.uid] for pod in part if pod.uid in placed})
+                self._settle(accepted)
+        self._under_way = ()
         if len(plan.assigned):
             self._runtime.handle(m.Assigned(plan.assigned, plan.nodes))
         self._take_changes([*zip(plan.assigned.tolist(), plan.seen, strict=True), *plan.waiting])
@@ -513,6 +560,10 @@ class Informers:
             )
 
 
-def _parts(pods: Sequence[SeenPod]) -> Iterator[Sequence[SeenPod]]:
-    for start in range(0, len(pods), _PODS_PER_SUBMISSION):
-        yield pods[start : start + _PODS_PER_SUBMISSION]
+async def _all_of(jobs: Iterable[Awaitable[None]]) -> None:
+    """Return once all have ended. The first failure ends the others."""
+    tasks = [asyncio.ensure_future(job) for job in jobs]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await end_tasks(tasks)

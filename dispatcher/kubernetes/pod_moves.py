@@ -48,9 +48,14 @@ from hoss.wire.uids import uid_from_text, uid_text
 _RENEW_SECONDS = 1.0  # a lease is 30 s, where nobody has configured another
 _AGAIN_SECONDS = 1.0  # between two attempts to evict a pod
 _OWNER_SECONDS = 2.0  # between two looks whether the controller of an evicted pod makes another one
+# How long an eviction that a former term asked for may take to be carried out: the request, or its answer, may
+# have been under way when that term ended.
+_IN_DOUBT_SECONDS = 10.0
+_LOOK_SECONDS = 0.5  # between two looks whether such a pod is evicted
 _DEFAULT_GRACE_SECONDS = 30.0  # the API server's own
 _GONE = (404, 409)  # the pod is gone, or the name is another pod's
 _PASSING = (LedgerUnavailable, Overloaded, TransportError)
+_IN_DOUBT = "perhaps evicted by the former leader; it is looked at again"
 _LOST = "evicted, and a takeover took longer than the reservation of its new place lasts"
 
 
@@ -66,6 +71,9 @@ class _PodMove:
         self.controller = pod.controller
         self.eviction = BegunEviction(pod.readable, int(reserved.seqs[0]))
         self.is_noted = False  # whether the journal has the eviction
+        self.in_doubt = (
+            False  # whether a former term may have asked for the eviction, and the pod is still there
+        )
         self.awaited: AwaitedSuccessor[_PodMove] | None = None  # since the eviction was asked for
         self.taken = asyncio.Event()  # a successor has come, and its place is decided
 
@@ -160,11 +168,10 @@ class PodMoves:
         except (Refused, InvalidInput) as exc:
             run.refused(move, f"evicted, and this dispatcher cannot go on with it: {exc}")
             return
-        if found is not None and "deletionTimestamp" not in found["metadata"]:
+        in_doubt = not _has_left(found)
+        if in_doubt and stands is None:
             move.eviction = None
             run.waits(move, "")
-            if stands is not None and run.state is not RunState.RUNNING:
-                await self.steps.undo(stands)
             return
         if stands is None:  # a pod that has not ended yet still holds what its new place would be
             stands = await self._runtime.until_answered(lambda: self.steps.reserve(run, [move]))
@@ -173,8 +180,38 @@ class PodMoves:
                 return
         pod_move = _PodMove(run, stands, pod)
         run.evicted(move, pod_move.eviction)
-        pod_move.awaited = self._awaited.expect(pod_move.pod, pod_move)
         self._resumed.append(pod_move)
+        if in_doubt:
+            pod_move.in_doubt, move.text = True, _IN_DOUBT
+        else:
+            pod_move.awaited = self._awaited.expect(pod_move.pod, pod_move)
+
+    async def _look_again(self, pod_move: _PodMove) -> None:
+        """Whether a pod in doubt is evicted meanwhile. Then its successor is awaited."""
+        try:
+            found = await self._runtime.until_answered(lambda: self._find(pod_move.move), "API server")
+        except Refused as exc:
+            logger().debug("evicted_pod_not_read", pod=pod_move.move.pod, error=str(exc))
+            return
+        if pod_move.in_doubt and _has_left(found):  # nobody else has found out in between
+            pod_move.in_doubt = False
+            pod_move.run.evicted(pod_move.move, pod_move.eviction)
+            pod_move.awaited = self._awaited.expect(pod_move.pod, pod_move)
+
+    async def _is_evicted_after_all(self, pod_move: _PodMove) -> bool:
+        """False: it was not evicted within the time that this may take, and its move waits for its turn."""
+        run, move, began = pod_move.run, pod_move.move, self._runtime.now()
+        while pod_move.in_doubt:
+            await self._look_again(pod_move)
+            if pod_move.in_doubt and self._runtime.now() - began >= _IN_DOUBT_SECONDS:
+                pod_move.in_doubt, move.eviction = False, None
+                run.waits(move, "")
+                if run.state is not RunState.RUNNING:
+                    await self.steps.undo(pod_move.reserved)
+                return False
+            if pod_move.in_doubt:
+                await asyncio.sleep(_LOOK_SECONDS)
+        return True
 
     def unmovable(self, row: int) -> str:
         """Why no pod like the one in this row is evicted for a move; empty: it may be."""
@@ -189,8 +226,12 @@ class PodMoves:
 
     async def end(self, _run: MoveRun) -> None:
         """Return once the moves that a former term began have ended."""
-        await asyncio.gather(*map(self._succeeded, self._resumed))
+        await asyncio.gather(*map(self._ended, self._resumed))
         self._resumed.clear()
+
+    async def _ended(self, pod_move: _PodMove) -> None:
+        if await self._is_evicted_after_all(pod_move):
+            await self._succeeded(pod_move)
 
     async def make(self, run: MoveRun, step: Sequence[PlannedMove]) -> None:
         """Return once each of these moves has ended, or waits again. Raises what ledger and API server
@@ -215,6 +256,11 @@ class PodMoves:
 
     async def place(self, new: Sequence[SeenPod]) -> Mapping[bytes, int]:
         """Give reserved places to those of these new pods that are awaited: their nodes, by UID."""
+        # A pod is evicted before its controller makes another one, so now it shows.
+        made_by = {(pod.namespace, pod.owner) for pod in new if pod.ours}
+        for pod_move in [*self._resumed]:
+            if pod_move.in_doubt and (pod_move.pod.namespace, pod_move.pod.owner) in made_by:
+                await self._look_again(pod_move)
         taken = [(pod, found) for pod in new if (found := self._awaited.take(pod)) is not None]
         for pod, pod_move in taken:
             pod_move.run.succeeded(pod_move.move, pod.uid, f"{pod.namespace}/{pod.name}")
@@ -420,6 +466,11 @@ async def _satisfied(
     if len(pods) < wanted or not all(is_known(uid_from_text(pod["metadata"]["uid"])) for pod in pods):
         return ""
     return f"its {controller.title} wants no more than the {len(pods)} pods that it has"
+
+
+def _has_left(pod: Object | None) -> bool:
+    """Whether the pod is gone, or is being deleted."""
+    return pod is None or "deletionTimestamp" in pod["metadata"]
 
 
 def _path(move: PlannedMove) -> str:

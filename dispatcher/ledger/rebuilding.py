@@ -5,11 +5,15 @@ The epoch identifies a ledger. Another epoch, or a recovery tombstone in its pla
 lost. Then all workers are disconnected, so that the pods in their hands are unbound again; the journal is
 rewritten; and the ledger is rebuilt from the dispatcher's bound pods and nodes. Until then the dispatcher
 grants nothing, looks nothing up and ignores the feed: an empty ledger would let every pod be placed a second
-time."""
+time.
+
+In Kubernetes mode the lost ledger knew more than the dispatcher: it had the pods that others bound and the
+watches have not shown yet. So the dispatcher catches up with the API server first, for as long as that takes
+(docs/adr/0099-catching-up-before-a-rebuild.md)."""
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -102,7 +106,10 @@ class LedgerRebuilder:
         leadership: Leadership,
         *,
         rng: random.Random,
+        catch_up: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`catch_up` returns once the registry has every pod that others had bound when it was called. It
+        raises a HossError where that cannot be found out yet. None: nobody else binds pods."""
         self._runtime = runtime
         self._ledger = ledger
         self._nodes = nodes
@@ -111,6 +118,8 @@ class LedgerRebuilder:
         self._foreign_shards: set[int] = set()  # whose feed comes from another ledger
         self._went_back = False  # the feed says that the ledger has lost changes which it had shown
         self._recovered = False
+        self._catch_up = catch_up
+        self._behind = False  # what Redis has kept may lack pods that others have bound
 
     @asynccontextmanager
     async def during_recovery(self) -> AsyncIterator[None]:
@@ -119,6 +128,9 @@ class LedgerRebuilder:
         await self.check()
         async with background(self.run()):
             yield
+            while self._behind:  # the pods were perhaps listed before the loss
+                self._behind = False
+                await self._caught_up()
         self._recovered = True
 
     async def run(self) -> None:
@@ -164,6 +176,25 @@ class LedgerRebuilder:
                 self._foreign_shards.discard(message.shard)
         return message.shard not in self._foreign_shards
 
+    async def _caught_up(self) -> None:
+        """Return once the registry has all pods that others had bound before this call. While the API server
+        does not answer, nothing can be bound anyway, so nothing is lost by waiting for it."""
+        if self._catch_up is None:
+            return
+        while True:
+            try:
+                await self._catch_up()
+            except HossError as exc:  # noqa: PERF203 - the loop is the retry
+                if "api_server" not in self._runtime.problems:
+                    logger().warning("rebuild_waits_for_api_server", error=str(exc))
+                self._runtime.problems["api_server"] = (
+                    f"the ledger is rebuilt once the API server has said which pods are bound: {exc}"
+                )
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                self._runtime.problems.pop("api_server", None)
+                return
+
     async def _rebuild(self, status: LedgerStatus) -> None:
         epoch = f"{self._rng.getrandbits(64):016x}"
         head = pb.LedgerHead(
@@ -176,12 +207,14 @@ class LedgerRebuilder:
         if self._recovered:
             self._runtime.handle(m.LedgerLost())
             await self._runtime.until_answered(self._runtime.journal.rewrite, "journal")
+            await self._caught_up()
             head.schema.extend(self._nodes.schema)
             # Of one moment: nothing is awaited.
             registry = self._runtime.machine.registry
             parts = [pb.LedgerPart(head=head), *_node_parts(self._nodes), *_bound_pod_parts(registry)]
         else:
             head.as_kept = True
+            self._behind = True
             parts = [pb.LedgerPart(head=head)]
         self._leadership.require_valid_lease()
         self._ledger.known_epoch = epoch  # first: its feed may arrive before the answer

@@ -29,6 +29,12 @@ _SLICE = 250
 _WATCH_SECONDS = (240, 480)
 _SILENCE_SECONDS = 90.0
 
+# A watch that is to catch up ends soon. The server sends a bookmark two seconds before the end of a watch.
+_SHORT_WATCH_SECONDS = 3
+_CATCH_UP_ALONE_SECONDS = 0.2  # before the watch is begun anew: on a busy cluster a change comes sooner
+_CATCH_UP_SECONDS = 10.0  # before a list takes the place of the watch
+_LATEST_SECONDS = 5.0  # within which the server has to say what its latest version is
+
 _FIRST_DELAY_SECONDS = 0.05
 _MAX_DELAY_SECONDS = 5.0
 _GONE, _NOT_FOUND, _FORBIDDEN = 410, 404, 403
@@ -113,6 +119,9 @@ class Reflector:
         self._known: dict[str, _Known] = {}  # by UID
         self._version = ""  # of the last change that was handled; "": a list is due
         self._repeat = False  # the handler is to get all objects once more
+        self._list_due = False  # the watch is too slow
+        self._sought = 0  # the version that `catch_up` waits for; 0: nobody waits
+        self._reached = asyncio.Event()  # the version that was sought
         self._watching: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -121,6 +130,59 @@ class Reflector:
     def repeat(self) -> None:
         """Give the handler all objects once more: it reads them otherwise from now on."""
         self._repeat = True
+        self._begin_anew()
+
+    async def catch_up(self) -> None:
+        """Return once the handler has had every change that the server carried out before this call, however
+        far the server's cache is behind. Raises Refused or TransportError if the server does not say how far
+        that is. `run` must be running.
+
+        The server is asked for the version of a list of one object. Without a resourceVersion in the request
+        that is its latest. Versions of one kind are integers in the order of the changes (since Kubernetes
+        1.35 that is promised, and it was so before). If nothing changes, only a bookmark says that nothing is
+        missing. A watch gets one shortly before its end, so a short one takes its place."""
+        await self.complete.wait()
+        if self.availability is not KindAvailability.FOLLOWED:
+            return
+        params = self._params | {"limit": "1"}
+        listed = await self._api.get(self.path, params, timeout_seconds=_LATEST_SECONDS, patience_seconds=0)
+        self._sought = max(self._sought, self._number(listed["metadata"]["resourceVersion"]))
+        self._reached.clear()
+        self._look_whether_reached()
+        if await self._reaches_within(_CATCH_UP_ALONE_SECONDS):
+            return
+        self._begin_anew()
+        if await self._reaches_within(_CATCH_UP_SECONDS):
+            return
+        logger().info("list_again", path=self.path, version=self._version, sought=self._sought)
+        self._list_due = True
+        self._begin_anew()
+        await self._reached.wait()
+
+    async def _reaches_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._reached.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    def _look_whether_reached(self) -> None:
+        if self._sought and self._version and self._number(self._version) >= self._sought:
+            self._sought = 0
+            self._reached.set()
+
+    def _number(self, version: str) -> int:
+        if not version.isdecimal():
+            raise TransportError(f"the API server's version {version[:40]!r} of {self.path} is no integer")
+        return int(version)
+
+    def _nothing_to_reach(self) -> None:
+        """The kind cannot be followed any more."""
+        self._sought = 0
+        self._reached.set()
+
+    def _begin_anew(self) -> None:
+        """End the present watch. The next one begins where it was, unless a list is due."""
         if self._watching is not None:
             self._watching.cancel()
 
@@ -132,10 +194,12 @@ class Reflector:
                 if self._repeat:
                     self._repeat, self._version = False, ""
                     self._known = {uid: known._replace(version="") for uid, known in self._known.items()}
+                if self._list_due:
+                    self._list_due, self._version = False, ""
                 if not self._version:
                     await self._list()
                 begun = self._clock()
-                if self._repeat or not await self._watch_until_repeated():
+                if self._repeat or not await self._watch_until_begun_anew():
                     continue
                 if self._clock() - begun < 1:  # cut at once: pause before the next attempt
                     await self._pause(backoff, "the watch ends as soon as it begins")
@@ -150,8 +214,8 @@ class Reflector:
                     continue
                 await self._pause(backoff, str(exc))
 
-    async def _watch_until_repeated(self) -> bool:
-        """As `_watch`. False: `repeat` was called."""
+    async def _watch_until_begun_anew(self) -> bool:
+        """As `_watch`. False: it was to begin anew."""
         self._watching = watching = asyncio.create_task(self._watch())
         try:
             await asyncio.wait((watching,))
@@ -175,6 +239,7 @@ class Reflector:
         self._stale(str(refusal))
         self.availability = KindAvailability.FORBIDDEN
         self.complete.set()
+        self._nothing_to_reach()
         return True
 
     async def _served(self) -> bool:
@@ -206,6 +271,7 @@ class Reflector:
         self._up_to_date()
         self.availability = KindAvailability.NOT_SERVED
         self.complete.set()
+        self._nothing_to_reach()
 
     def _up_to_date(self) -> None:
         if self.problem:
@@ -251,6 +317,7 @@ class Reflector:
         self._version = version
         self._up_to_date()
         self.complete.set()
+        self._look_whether_reached()
 
     def _differs(self, uid: str, item: Object) -> bool:
         known = self._known.get(uid)
@@ -288,7 +355,9 @@ class Reflector:
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
-            "timeoutSeconds": str(self._rng.randint(*_WATCH_SECONDS)),
+            "timeoutSeconds": str(
+                _SHORT_WATCH_SECONDS if self._sought else self._rng.randint(*_WATCH_SECONDS)
+            ),
         }
         self.counters["watches"] += 1
         try:
@@ -317,6 +386,8 @@ class Reflector:
         elif kind != "BOOKMARK":
             self._handle([ObjectSeen(item)])
         self._version = metadata["resourceVersion"]
+        if self._sought:
+            self._look_whether_reached()
 
     async def _handle_in_slices(self, changes: list[Change]) -> None:
         """Between slices others run: the one who handles may also have a lease to renew."""

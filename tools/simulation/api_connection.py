@@ -43,6 +43,7 @@ NAME = "api-server"
 _TRIP_SECONDS = (0.0005, 0.004)
 _CACHE_SECONDS = (0.0005, 0.005)  # how far a cache is behind, where no fault is
 _BOOKMARK_SECONDS = (1.0, 10.0)
+_LAST_BOOKMARK_SECONDS = 2.0  # before the end of a watch
 _WEBHOOK_SECONDS = 2.0  # timeoutSeconds of the webhook's configuration
 _ASKS_LEDGER = "resolver-"  # how the names of those begin who ask the ledger themselves before they bind
 _GONE = "too old resource version"
@@ -241,10 +242,10 @@ class SimulatedApiServer:
             watcher.push(change)
         self._watchers[watcher] = None
         in_server = self._process.context.copy()
-        self._loop.call_later(int(params["timeoutSeconds"]), self._time_out, watcher, context=in_server)
-        self._loop.call_later(
-            self._rng.uniform(*_BOOKMARK_SECONDS), self._bookmark, watcher, context=in_server
-        )
+        seconds = int(params["timeoutSeconds"])
+        self._loop.call_later(seconds, self._time_out, watcher, context=in_server)
+        first = min(self._rng.uniform(*_BOOKMARK_SECONDS), max(0.0, seconds - _LAST_BOOKMARK_SECONDS))
+        self._loop.call_later(first, self._bookmark, watcher, context=in_server)
         return watcher
 
     def end_watch(self, watcher: _Watcher) -> None:

@@ -472,3 +472,32 @@ def test_a_pod_that_leaves_a_selection_is_told_as_deleted_at_that_version(hold):
         ]
 
     hold(case)
+
+
+def test_a_short_watch_says_by_a_bookmark_that_it_has_shown_all_up_to_the_version_of_a_list(hold):
+    """Reflector.catch_up relies on it: otherwise nobody learns for a minute that nothing is missing."""
+
+    async def case(api: KubeApi) -> None:
+        seen = (await api.send("GET", "/api/v1/pods")).json()["metadata"]["resourceVersion"]
+        await create(api, "late")
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "contract"}}
+        assert (await api.send("POST", LEASES, lease)).status == 201  # another kind has versions as well
+        listed = await api.send("GET", "/api/v1/pods", params={"limit": "1"})
+        latest = int(listed.json()["metadata"]["resourceVersion"])
+        params = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": "3"}
+        shown: list[str] = []
+        for _ in range(10):  # a bookmark is as of the server's cache
+            asked = {**params, "resourceVersion": seen}
+            async with api.stream("/api/v1/pods", asked, silence_seconds=SILENCE_SECONDS) as lines:
+                async for line in lines:
+                    event = orjson.loads(line)
+                    seen = event["object"]["metadata"]["resourceVersion"]
+                    shown += [] if event["type"] == "BOOKMARK" else [event["object"]["metadata"]["name"]]
+                    if int(seen) >= latest:
+                        break
+            if int(seen) >= latest:
+                break
+        assert int(seen) >= latest
+        assert shown == ["late"]
+
+    hold(case)

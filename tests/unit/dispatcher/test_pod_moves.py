@@ -279,23 +279,53 @@ async def test_a_place_that_ended_meanwhile_is_lost_and_that_is_said(pods, held,
 
 
 @pytest.mark.parametrize("state", [MoveState.EVICTED, MoveState.WAITING])
-async def test_a_pod_that_was_not_evicted_after_all_waits_for_its_turn_and_keeps_its_new_place(state):
+async def test_a_pod_that_was_not_evicted_after_all_waits_for_its_turn_and_keeps_its_new_place(
+    monkeypatch, state
+):
+    monkeypatch.setattr("dispatcher.kubernetes.pod_moves._IN_DOUBT_SECONDS", 0)
     async with Term(on_node(1)) as term:
         term.ledger.targets[uid_of(1)] = OLD_SEQ
         left = evicted()
         left.state = state
         run = await term.take_over(left)
+        assert await term.moves.place([seen(2)]) == {}  # while the pod is there, this is no successor of it
+        await term.moves.end(run)
         assert (run.moves[0].state, run.moves[0].eviction) == (MoveState.WAITING, None)
         assert run.due(0.0, 0) == run.moves
-        assert await term.moves.place([seen(2)]) == {}
+        assert await term.moves.place([seen(3)]) == {}
         assert uid_of(1) in term.ledger.targets
 
 
-async def test_of_a_paused_run_it_gives_its_new_place_back():
+async def test_of_a_paused_run_it_gives_its_new_place_back(monkeypatch):
+    monkeypatch.setattr("dispatcher.kubernetes.pod_moves._IN_DOUBT_SECONDS", 0)
     async with Term(on_node(1)) as term:
         term.ledger.targets[uid_of(1)] = OLD_SEQ
-        await term.take_over(evicted(), state=RunState.PAUSED)
+        run = await term.take_over(evicted(), state=RunState.PAUSED)
+        await term.moves.end(run)
         assert term.ledger.targets == {}
+
+
+@pytest.mark.parametrize("state", [RunState.RUNNING, RunState.PAUSED])
+@pytest.mark.parametrize("comes", ["before the next look", "later"])
+async def test_an_eviction_that_was_on_its_way_when_the_next_term_looked_is_a_move_with_its_new_place(
+    monkeypatch, state, comes
+):
+    monkeypatch.setattr("dispatcher.kubernetes.pod_moves._LOOK_SECONDS", 0)
+    async with Term(on_node(1)) as term:
+        term.ledger.targets[uid_of(1)] = OLD_SEQ
+        run = await term.take_over(evicted(), state=state)
+        assert "perhaps evicted" in run.moves[0].text
+        ended = None
+        if comes == "later":
+            ended = asyncio.ensure_future(term.moves.end(run))
+            await asyncio.sleep(0)
+        term.api.pods["/api/v1/namespaces/default/pods/web-1"] = LEAVING  # it is carried out only now
+        if comes == "later":
+            await until(lambda: run.moves[0].text.startswith("evicted"))
+        assert await term.moves.place([seen(2)]) == {uid_of(2): 1}
+        await (ended or term.moves.end(run))
+        assert (run.moves[0].state, run.moves[0].text) == (MoveState.MOVED, "default/web-2")
+        assert term.ledger.held[uid_of(2)] == 1
 
 
 async def test_a_successor_that_never_comes_is_given_up_in_the_next_term_as_well():

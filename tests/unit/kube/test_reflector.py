@@ -10,6 +10,7 @@ from aiohttp import web
 from unit.kube.server import Handler, answering, saying
 from waiting import until
 
+from hoss.errors import TransportError
 from hoss.kube.reflector import Change, KindAvailability, ObjectGone, ObjectSeen, Reflector
 from hoss.tasks import background
 
@@ -252,3 +253,92 @@ async def test_of_a_kind_that_the_server_need_not_have_there_are_no_objects():
         assert reflector.availability is KindAvailability.NOT_SERVED
     async with following(saying(404), page(version=9), watch()) as (reflector, _):
         await until(lambda: "404" in reflector.problem)
+
+
+# -- catching up
+
+
+class QuietServer:
+    """Lists show the latest state, and a watch whatever the cache of the server has: `shown`, as of
+    `cached`. A bookmark comes at once to a watch that ends soon, and to no other."""
+
+    def __init__(self) -> None:
+        self.latest, self.cached = 9, 9
+        self.shown: list[dict] = []
+        self.asked: list[dict] = []
+        self.lists: list[dict] = [pod("a", 3)]
+        self.latest_handler: Handler | None = None  # of the request for the latest version, if not as usual
+
+    async def handler(self, request: web.Request) -> web.StreamResponse:
+        query = dict(request.query)
+        self.asked.append(query)
+        if query.get("limit") == "1" and self.latest_handler is not None:
+            return await self.latest_handler(request)
+        if "watch" not in query:
+            return await page(*self.lists, version=self.latest)(request)
+        events = [("ADDED", item) for item in self.shown]
+        if int(query["timeoutSeconds"]) < 10:
+            events.append(("BOOKMARK", {"metadata": {"resourceVersion": str(self.cached)}}))
+        return await watch(*events)(request)
+
+    def watches(self) -> list[dict]:
+        return [query for query in self.asked if "watch" in query]
+
+
+@contextlib.asynccontextmanager
+async def following_a_quiet_server(**options: bool):
+    server = QuietServer()
+    async with following(server.handler, **options) as (reflector, changes):
+        await until(lambda: len(server.watches()) == 1)
+        yield server, reflector, changes
+
+
+async def test_who_catches_up_has_what_the_servers_cache_shows_late_and_a_bookmark_says_so(monkeypatch):
+    monkeypatch.setattr("hoss.kube.reflector._CATCH_UP_ALONE_SECONDS", 0.01)
+    async with following_a_quiet_server() as (server, reflector, changes):
+        server.latest, server.cached, server.shown = 20, 20, [pod("late", 15)]
+        await reflector.catch_up()
+        assert names(changes) == ["+a", "+late"]
+        assert reflector.counters["lists"] == 1
+        latest = next(query for query in server.asked if query.get("limit") == "1")
+        assert "resourceVersion" not in latest  # the latest state, not the cache's
+        assert server.watches()[1]["resourceVersion"] == "9"  # it goes on where the former watch was
+        await reflector.catch_up()  # it is there already
+        assert len(server.watches()) == 2
+
+
+async def test_who_catches_up_waits_until_the_cache_shows_all_that_there_was(monkeypatch):
+    monkeypatch.setattr("hoss.kube.reflector._CATCH_UP_ALONE_SECONDS", 0.01)
+    async with following_a_quiet_server() as (server, reflector, changes):
+        server.latest, server.cached = 20, 15
+        catching_up = asyncio.ensure_future(reflector.catch_up())
+        await until(lambda: len(server.watches()) == 2)
+        server.cached, server.shown = 20, [pod("late", 19)]
+        done, _ = await asyncio.wait((catching_up,), timeout=0.05)
+        assert (done, names(changes)) == (set(), ["+a"])
+        reflector._begin_anew()  # as when the server ends the watch
+        await catching_up
+        assert names(changes) == ["+a", "+late"]
+
+
+async def test_a_cache_that_stays_behind_is_passed_by_with_a_list(monkeypatch):
+    monkeypatch.setattr("hoss.kube.reflector._CATCH_UP_ALONE_SECONDS", 0.01)
+    monkeypatch.setattr("hoss.kube.reflector._CATCH_UP_SECONDS", 0.02)
+    async with following_a_quiet_server() as (server, reflector, changes):
+        server.latest, server.lists = 20, [pod("a", 3), pod("late", 15)]
+        await reflector.catch_up()
+        assert names(changes) == ["+a", "+late"]
+        assert reflector.counters["lists"] == 2
+
+
+async def test_who_cannot_find_out_how_far_the_server_is_says_so(monkeypatch):
+    async with following_a_quiet_server() as (server, reflector, _):
+        away = saying(503, {"reason": "ServiceUnavailable", "message": "etcd is away"})
+        monkeypatch.setattr(server, "latest_handler", away)
+        with pytest.raises(TransportError, match="etcd is away"):
+            await reflector.catch_up()
+
+
+async def test_nobody_waits_for_a_kind_that_the_server_does_not_have():
+    async with following(saying(404), optional=True) as (reflector, _):
+        await asyncio.wait_for(reflector.catch_up(), 10)

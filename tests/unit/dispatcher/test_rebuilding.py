@@ -1,0 +1,119 @@
+"""When a lost ledger is rebuilt, and what from."""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+
+from dispatcher.core import messages as m
+from dispatcher.core.pods.sets import NewPods
+from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.ledger.rebuilding import LedgerRebuilder
+from dispatcher.ports import LedgerStatus
+from hoss.errors import TransportError
+from hoss.model.pod import PodSpec
+from hoss.v1 import resolver_pb2 as pb
+
+UID = bytes(range(16))
+
+
+class LostLedger:
+    """Is lost until it is rebuilt, and notes with how many pods that was done."""
+
+    known_epoch = "old"
+
+    def __init__(self) -> None:
+        self.stands = LedgerStatus("recovering-1", shards=1, recovering=True)
+        self.rebuilt_with: list[int] = []
+        self.as_kept = 0
+
+    async def status(self):
+        return self.stands
+
+    async def rebuild(self, parts):
+        self.as_kept += parts[0].head.as_kept
+        self.rebuilt_with.append(sum(len(part.pods.uids) // 16 for part in parts))
+        self.stands = LedgerStatus(parts[0].head.ledger_epoch, shards=1, recovering=False)
+        return pb.RebuildReply(ledger_epoch=parts[0].head.ledger_epoch)
+
+
+class Term:
+    """A runtime of a machine, for the rebuilder."""
+
+    def __init__(self, bench) -> None:
+        self.machine = bench.machine
+        self.journal = SimpleNamespace(rewrite=self._rewrite)
+        self.problems: dict[str, str] = {}
+        self.lost = 0
+
+    async def _rewrite(self) -> None:
+        pass
+
+    def handle(self, event) -> None:
+        self.lost += isinstance(event, m.LedgerLost)
+
+    async def until_answered(self, ask, _peer="resolver"):
+        return await ask()
+
+
+class Cluster:
+    """An API server that does not answer at first, and then tells of a pod on a node that no watch has
+    shown."""
+
+    def __init__(self, bench, term, *, silent: int) -> None:
+        self.bench, self.term, self.silent = bench, term, silent
+        self.asked = 0
+        self.problems: list[str] = []
+
+    async def catch_up(self) -> None:
+        self.asked += 1
+        if self.asked <= self.silent:
+            self.problems.append(self.term.problems.get("api_server", ""))
+            raise TransportError("nobody listens")
+        uids = np.frombuffer(UID, np.uint8).reshape(1, 16)
+        template = self.bench._template(PodSpec())
+        rows = self.bench.admit((template,), (), NewPods(("p",), np.zeros(1, np.uint32), uids))
+        self.bench.handle(m.Assigned(rows, np.zeros(1, np.uint32)))
+
+
+def rebuilder_of(bench, monkeypatch, *, silent: int):
+    monkeypatch.setattr("dispatcher.ledger.rebuilding._RETRY_SECONDS", 0.0)
+    ledger, term = LostLedger(), Term(bench)
+    cluster = Cluster(bench, term, silent=silent)
+    leadership = SimpleNamespace(term=1, require_valid_lease=lambda: None)
+    made = LedgerRebuilder(
+        term, ledger, ClusterNodes(), leadership, rng=random.Random(1), catch_up=cluster.catch_up
+    )
+    return made, ledger, term, cluster
+
+
+async def test_a_lost_ledger_is_rebuilt_only_once_the_api_server_has_said_which_pods_are_bound(
+    bench, monkeypatch
+):
+    made, ledger, term, cluster = rebuilder_of(bench, monkeypatch, silent=3)
+    lost, ledger.stands = ledger.stands, LedgerStatus("old", shards=1, recovering=False)
+    async with made.during_recovery():
+        pass
+    ledger.stands = lost
+    await made.check()
+    assert (cluster.asked, ledger.rebuilt_with, ledger.as_kept) == (4, [1], 0)
+    assert "nobody listens" in cluster.problems[-1]
+    assert term.problems == {}
+    assert term.lost == 1  # workers are disconnected once, not with every attempt
+
+
+async def test_a_ledger_that_was_rebuilt_from_what_redis_kept_counts_once_the_term_has_caught_up(
+    bench, monkeypatch
+):
+    made, ledger, _, cluster = rebuilder_of(bench, monkeypatch, silent=0)
+    async with made.during_recovery():
+        assert (ledger.as_kept, cluster.asked) == (1, 0)  # the pods of this term are not listed yet
+    assert cluster.asked == 1
+
+
+async def test_a_term_that_finds_its_ledger_whole_does_not_wait_for_the_api_server(bench, monkeypatch):
+    made, ledger, _, cluster = rebuilder_of(bench, monkeypatch, silent=0)
+    ledger.stands = LedgerStatus("old", shards=1, recovering=False)
+    async with made.during_recovery():
+        pass
+    assert (ledger.rebuilt_with, cluster.asked) == ([], 0)
