@@ -108,7 +108,7 @@ do
     if not unchecked then
       local closed = account[3] ~= 0
         and (has_flag(account, FLAG_UNSCHEDULABLE) or has_flag(account, FLAG_QUARANTINED))
-      if closed and not tolerates_cordon(slot) then
+      if closed and not tolerates_cordon(slot) or constrained and hides_domain(node, slot) then
         return NODE_UNSCHEDULABLE, 0, 0, 0
       end
       local changed = changed_since and changed_since(node, account)
