@@ -45,7 +45,7 @@ do
   local went_back = behind < 0
   if args.known_nonce and behind == 0 then
     went_back = meta[9] ~= args.known_nonce
-  elseif args.known_nonce and behind > 0 and behind < NONCES_KEPT then
+  elseif args.known_nonce and behind < NONCES_KEPT then  -- a shard that went back does not have it either
     local at = args.known_seq % NONCES_KEPT * NONCE_BYTES
     went_back = call('GETRANGE', NONCES, at, at + NONCE_BYTES - 1) ~= args.known_nonce
   end
