@@ -15,6 +15,7 @@ from resolver.ledger import packing
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.port import LedgerLostError
 from resolver.ledger.reading import SHARD_KEYS
+from resolver.ledger.scripts import source
 from resolver.ledger.store import RedisQuarantine
 
 HOUR_MS = 3_600_000
@@ -54,6 +55,18 @@ async def nodes(ledger, make_node):
     await ledger.upsert_nodes(0, [make_node("a", cpu=1000, cards=2), make_node("b", cpu=1000)])
     assert await ledger.grant("w1") == 1
     return ledger
+
+
+# -- what Lua allows
+
+
+@redis_alone
+@pytest.mark.parametrize("script", ["commit", "confirm_moves"])
+async def test_a_script_has_room_for_more_local_names(ledger, script):
+    """Lua allows 200 at once. What the simulation puts before a script takes some, and so does the next change."""
+    _, redis = await stored(ledger, "meta")
+    more = "\n".join(f"local room_{number}" for number in range(10))
+    assert await redis.script_load(f"{more}\n{source(script)}")
 
 
 # -- another history, or another ledger
