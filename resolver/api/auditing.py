@@ -1,5 +1,7 @@
 """The service's audit call: reads the whole ledger and reports what resolver.core.audit finds."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from hoss.v1 import common_pb2
@@ -9,6 +11,7 @@ from hoss.wire.uids import uid_text
 from resolver.core.audit import LedgerFinding, ShardAccounts, audit, too_near
 from resolver.core.values import ShardState
 from resolver.ledger.port import Ledger
+from resolver.messages.nodes import wrong_labels
 from resolver.messages.proposals import group_of
 
 
@@ -21,8 +24,13 @@ async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
     for shard in range(ledger.shards):
         state = await ledger.state(shard)
         states.append(state)
-        names.update((i, common_pb2.NodeSpec.FromString(s).name) for i, s in state.snapshot.specs.items())
-        accounts = _shard_accounts(shard, state)
+        specs = {i: common_pb2.NodeSpec.FromString(spec) for i, spec in state.snapshot.specs.items()}
+        names.update((i, spec.name) for i, spec in specs.items())
+        accounts = replace(
+            _shard_accounts(shard, state),
+            wrong_labels=wrong_labels(state.labels, specs),
+            damaged_versions=await ledger.damaged_versions(shard),
+        )
         shards.append(accounts)
         reply.nodes += len(state.snapshot.specs)
         reply.reservations += len(accounts.uids)

@@ -14,13 +14,13 @@ from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import U32
 from resolver.core.contents import Contents, ReservedPods, compose
-from resolver.core.repair import Repair, plan_repair
+from resolver.core.repair import Repair, plan_repair, replace_rule_records
 from resolver.core.values import LedgerNodeChange
 from resolver.ledger.rebuild import RebuildStatus, RedisRebuild, StoredField
 from resolver.ledger.scripts import RECOVERING, RESTORING, superseded
 from resolver.ledger.store import RedisLedger
 from resolver.ledger.stored import number
-from resolver.messages.nodes import node_change, shard_of
+from resolver.messages.nodes import node_change, shard_of, wrong_labels
 from resolver.messages.parts import LedgerContents, PartWriter, read_parts
 from resolver.messages.proposals import group_of
 
@@ -173,17 +173,28 @@ class RebuildService:
         await self._ledger.reap(shard)  # what should have ended
         for attempt in range(_REPAIR_ATTEMPTS):
             state = await self._ledger.state(shard)
-            names = {i: common_pb2.NodeSpec.FromString(s).name for i, s in state.snapshot.specs.items()}
+            parsed = {i: common_pb2.NodeSpec.FromString(spec) for i, spec in state.snapshot.specs.items()}
+            names = {i: spec.name for i, spec in parsed.items()}
+            labels = wrong_labels(state.labels, parsed)
+            versions = await self._ledger.damaged_versions(shard)
+            # After the versions: see replace_rule_records.
+            seqs = (
+                [await self._ledger.seq(of_shard) for of_shard in range(self._ledger.shards)]
+                if versions
+                else []
+            )
             claims = {key: group_of(text).ports for key, (text, _) in state.groups.items() if text}
-            specs, damaged = state.snapshot.specs, {*state.damaged_accounts, *state.damaged_cards}
+            specs = state.snapshot.specs
+            damaged = {*state.damaged_accounts, *state.damaged_cards, *labels}
             described = {
-                number(field): node_change(common_pb2.NodeSpec.FromString(specs[number(field)]), schema)
+                number(field): node_change(parsed[number(field)], schema)
                 for field in damaged
-                if number(field) in specs
+                if number(field) in parsed
             }
             in_quarantine = await self._ledger.quarantine_records(shard) if damaged else {}
             quarantined = set(map(number, in_quarantine))
             repair = plan_repair(state, claims, schema, names, described=described, quarantined=quarantined)
+            replace_rule_records(repair, labels, versions, described=described, seqs=seqs)
             based_on = [
                 one
                 for field in sorted(damaged)
@@ -193,6 +204,8 @@ class RebuildService:
                     StoredField("quarantine", field, in_quarantine.get(field)),
                 )
             ]
+            based_on += [StoredField("labels", field, record or None) for field, record in labels.items()]
+            based_on += [StoredField("stamps", field, record) for field, record in versions.items()]
             if not repair.changes or await self._store.repair(
                 shard, state.snapshot.seq, repair, based_on=based_on
             ):

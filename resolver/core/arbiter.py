@@ -460,6 +460,7 @@ class Arbiter(Shard):
     def _describe(self, node: int, change: LedgerNodeChange) -> None:
         self.specs[node] = change.spec
         self.constraints.labels[node] = dict(change.labels)
+        self.constraints.damaged_labels.pop(node, None)
 
     def remove(self, names: Sequence[str]) -> RemovedNodes:
         """Close the nodes: from now on they get nothing. What they hold is released afterwards; then
@@ -477,6 +478,7 @@ class Arbiter(Shard):
             account.seq = seq
             del self.specs[node]
             self.constraints.labels.pop(node, None)
+            self.constraints.damaged_labels.pop(node, None)
             self.removed[node] = name
             gone.append(node)
         if gone:

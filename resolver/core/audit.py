@@ -102,6 +102,8 @@ class ShardAccounts:
     damaged: Mapping[bytes, bytes] = field(default_factory=dict)  # reservations that cannot be read
     damaged_accounts: Mapping[bytes, bytes] = field(default_factory=dict)  # by field, as stored
     damaged_cards: Mapping[bytes, bytes] = field(default_factory=dict)
+    wrong_labels: Mapping[bytes, bytes] = field(default_factory=dict)
+    damaged_versions: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
     def terminating(self) -> NDArray[np.bool_]:
@@ -140,6 +142,8 @@ def audit(
         findings += _damaged(shard)
         findings += _damaged_nodes(shard, "accounts", shard.damaged_accounts, names)
         findings += _damaged_nodes(shard, "cards", shard.damaged_cards, names)
+        findings += _wrong_labels(shard, names)
+        findings += _damaged_versions(shard)
     return findings + _reserved_twice(shards, names)
 
 
@@ -169,6 +173,29 @@ def _damaged_nodes(
             " record anew, from the node's spec and its reservations"
         )
         yield LedgerFinding(6, node, "", text)
+
+
+def _wrong_labels(shard: ShardAccounts, names: Mapping[int, str]) -> Iterator[LedgerFinding]:
+    for field_name, record in sorted(shard.wrong_labels.items()):
+        node = _index_in(field_name)
+        of = "no node" if node is None or node not in names else _name(names, node)
+        text = (
+            f"shard {shard.shard}: the record of labels of {of} is not what the node's spec says"
+            f" ({len(record)} bytes): key {{hoss:{shard.shard}}}:labels, field {field_name.hex()}; rules about pods"
+            " are judged by it, and where it cannot be read the node gets no pods with such rules, until"
+            " `hoss audit --repair` writes it anew"
+        )
+        yield LedgerFinding(6, node, "", text)
+
+
+def _damaged_versions(shard: ShardAccounts) -> Iterator[LedgerFinding]:
+    for field_name, record in sorted(shard.damaged_versions.items()):
+        text = (
+            f"shard {shard.shard}: a domain version cannot be read ({len(record)} bytes): key"
+            f" {{hoss:{shard.shard}}}:stamps, field {field_name.hex()}; pods whose rules rely on it are refused until"
+            " `hoss audit --repair` writes it anew"
+        )
+        yield LedgerFinding(6, None, "", text)
 
 
 def _indexes_in(damaged: Mapping[bytes, bytes]) -> NDArray[np.uint32]:

@@ -48,6 +48,7 @@ class DomainConstraints:
     shards: int = 1
     book: RuleBook = field(default_factory=RuleBook)
     labels: dict[int, dict[str, str]] = field(default_factory=dict)
+    damaged_labels: dict[int, bytes] = field(default_factory=dict)  # of nodes whose domains nobody knows
     versions: dict[VersionField, dict[int, DomainVersion]] = field(default_factory=dict)  # by shard
     # By shard: versions at or below this seq may be forgotten.
     low_watermarks: tuple[int, ...] = field(init=False)
@@ -90,6 +91,13 @@ class DomainConstraints:
             query, proposal.epoch, seen
         )
         return unknown[1] if unknown else 0
+
+    def hides_domain(self, proposal: Proposal, slot: int, node: int) -> bool:
+        """Whether a pod of the slot may not go to the node, because its rules ask for labels that were
+        damaged."""
+        group = proposal.groups[slot] if proposal.groups else None
+        constraints = self.book.constraints(group, first=proposal.first(slot))
+        return node in self.damaged_labels and any(one.topology_key and not one.name for one in constraints)
 
     def domains(self, constraints: Sequence[PlacementConstraint], node: int) -> tuple[str | None, ...]:
         """For each constraint, the node's domain."""

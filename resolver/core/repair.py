@@ -47,6 +47,10 @@ class Repair:
     # Fields of accounts and cards that are of no node, or of nodes without cards.
     no_accounts: list[bytes] = field(default_factory=list)
     no_cards: list[bytes] = field(default_factory=list)
+    labels: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    no_labels: list[bytes] = field(default_factory=list)  # fields of no node, or of nodes without labels
+    # Domain versions, by field: by shard, the seq that a worker must have seen to know its pods.
+    versions: dict[bytes, Sequence[int]] = field(default_factory=dict)
     computed_anew: bool = False  # whether a damaged record was: followers may know the node otherwise
     changes: list[str] = field(default_factory=list)
     remaining: list[str] = field(default_factory=list)
@@ -181,6 +185,32 @@ def _replace_damaged(
             found.no_cards.append(name)
         of = texts.node(node) if there else f"cards field {name.hex()}"
         found.changes.append(f"{of}: its cards were damaged and are computed anew: {record.hex()}")
+
+
+def replace_rule_records(
+    found: Repair,
+    wrong_labels: Mapping[bytes, bytes],
+    damaged_versions: Mapping[bytes, bytes],
+    *,
+    described: Mapping[int, LedgerNodeChange],
+    seqs: Sequence[int],
+) -> None:
+    """Add to the repair what rules about pods are judged by: labels as the specs of their nodes say, and domain
+    versions. `described`: at least the nodes with wrong labels that are there; `seqs`: of all shards, read
+    after the damaged versions."""
+    for name, record in sorted(wrong_labels.items()):
+        node = int.from_bytes(name, "little")
+        spec = described.get(node) if len(name) == U32.itemsize else None
+        if spec is not None and spec.labels:
+            found.labels[node] = dict(spec.labels)
+        else:
+            found.no_labels.append(name)
+        of = f"labels field {name.hex()}" if spec is None else f"node {spec.name}"
+        found.changes.append(f"{of}: its labels were wrong and are those of its spec now: {record.hex()}")
+    for name, record in sorted(damaged_versions.items()):
+        # What came to the domain is unknown. It came by now, so whoever has seen all until now knows it.
+        found.versions[name] = seqs
+        found.changes.append(f"stamps field {name.hex()}: it was damaged and is written anew: {record.hex()}")
 
 
 def _repair_commit(found: Repair, fault: CommitFault, reservations: Reservations) -> None:

@@ -221,7 +221,7 @@ class Serving:
         account.widen(len(request))
         group = self._proposal.groups[slot] if self._proposal.groups else None
         if not self._proposal.unchecked:
-            closed = self._closed(node, group)
+            closed = self._closed(slot, node, group)
             if closed is not None:
                 return closed, ()
             width = len(request)
@@ -239,10 +239,12 @@ class Serving:
                 return NodeRefusal(Verdict.CONFLICT_TOPOLOGY, 0, unknown), ()
         return self._try_cards(slot, account)
 
-    def _closed(self, node: int, group: Group | None) -> NodeRefusal | None:
+    def _closed(self, slot: int, node: int, group: Group | None) -> NodeRefusal | None:
         """Why the node accepts no pod of the proposal now, whatever room it has."""
         account = self._shard.accounts[node]
         if account.has(FLAGS_CLOSED) and not (group and group.tolerates_cordon):
+            return NodeRefusal(Verdict.NODE_UNSCHEDULABLE)
+        if self._shard.constraints.hides_domain(self._proposal, slot, node):
             return NodeRefusal(Verdict.NODE_UNSCHEDULABLE)
         if self._proposal.criteria is Criteria.FIT:
             return None

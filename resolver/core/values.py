@@ -437,6 +437,7 @@ class ShardState:
     # in the place of a damaged one, which offers nothing, and no cards in the place of damaged ones.
     damaged_accounts: dict[bytes, bytes] = field(default_factory=dict)
     damaged_cards: dict[bytes, bytes] = field(default_factory=dict)
+    labels: dict[bytes, bytes] = field(default_factory=dict)  # by node, as stored; what is damaged, too
 
     @property
     def commit_faults(self) -> list[CommitFault]:

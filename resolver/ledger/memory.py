@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
@@ -109,6 +110,11 @@ class MemoryLedger:
         """A node's account becomes something that cannot be read."""
         del self.arbiters[shard].accounts[node]
         self.arbiters[shard].damaged_accounts[node] = record
+
+    def damage_labels(self, shard: int, node: int, record: bytes) -> None:
+        """A node's labels become something that cannot be read."""
+        self.arbiters[shard].constraints.labels.pop(node, None)
+        self.arbiters[shard].constraints.damaged_labels[node] = record
 
     def empty(self) -> None:
         """Every shard is lost."""
@@ -442,7 +448,24 @@ class MemoryLedger:
         held = self._reservations(shard)
         moved, damaged = dict(arbiter.moved), dict(arbiter.damaged)
         odd = {node.to_bytes(4, "little"): record for node, record in arbiter.damaged_accounts.items()}
-        return ShardState(snapshot, held, ports, groups, commits, moved, shares, damaged, odd)
+        labels = {node: msgpack.packb(of) for node, of in arbiter.constraints.labels.items() if of}
+        labels |= arbiter.constraints.damaged_labels
+        return ShardState(
+            snapshot,
+            held,
+            ports,
+            groups,
+            commits,
+            moved,
+            shares,
+            damaged,
+            odd,
+            labels={node.to_bytes(4, "little"): record for node, record in labels.items()},
+        )
+
+    async def damaged_versions(self, shard: int) -> dict[bytes, bytes]:
+        self._read(shard, incomplete=True)
+        return {}
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         self._read(shard, incomplete=True)

@@ -124,6 +124,9 @@ class Ledger(Protocol):
     async def remove_nodes(self, shard: int, names: Sequence[str], writer: Writer = ANYBODY) -> Removed:
         """Close the nodes, then release what they hold, and forget them."""
 
+    async def damaged_versions(self, shard: int) -> dict[bytes, bytes]:
+        """Domain versions that cannot be read, by field, as stored. Pods that rely on one are refused."""
+
     async def removals(self, shard: int) -> set[int]:
         """The nodes whose removal is not finished: somebody is at it, or it was broken off."""
 

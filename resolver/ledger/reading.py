@@ -315,10 +315,11 @@ class LedgerReading:
                 ("hgetall", keys[21]),
                 ("hgetall", keys[SHARD_KEYS.index("terminating")]),
                 ("hgetall", keys[SHARD_KEYS.index("damaged")]),
+                ("hgetall", keys[12]),
                 incomplete=True,
             )
             accounts, cards, specs, ports, groups, group_pods, pending, prepared, leases, *clocks = columns
-            *clocks, moved, shares, damaged = clocks
+            *clocks, moved, shares, damaged, labels = clocks
             readable = await self._readable(shard, held)
             damaged |= {uid: record for uid, record in held.items() if uid not in readable}
             resources = max(len(await self.schema(incomplete=True)), 1)
@@ -337,7 +338,17 @@ class LedgerReading:
                 damaged,
                 nodes.damaged_accounts,
                 nodes.damaged_cards,
+                labels,
             )
+
+    async def damaged_versions(self, shard: int) -> dict[bytes, bytes]:
+        key, cursor, damaged = self._keys[shard][14], 0, dict[bytes, bytes]()
+        while True:
+            scan = ("hscan", key, cursor, None, _SCAN_STEP)
+            _, ((cursor, versions),) = await self._read(shard, scan, incomplete=True)
+            damaged |= stored.unreadable_versions(versions, self.shards)
+            if cursor == 0:
+                return damaged
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
         keys, cursor = self._keys[shard], 0

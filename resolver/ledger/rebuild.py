@@ -164,7 +164,7 @@ class RedisRebuild:
         self, shard: int, seq: int, repair: Repair, *, based_on: Iterable[StoredField] = ()
     ) -> bool:
         """Write a repair that was planned on the state at `seq`, and on these fields, which change without a
-        seq: specs and quarantines of nodes whose accounts are damaged. False: the shard has changed since.
+        seq: what is damaged, and the specs and quarantines of its nodes. False: the shard has changed since.
 
         Sequence numbers have no gaps, with one exception: a repair that a feed entry cannot express. A
         follower that sees the gap takes a new snapshot."""
@@ -183,7 +183,8 @@ class RedisRebuild:
             b"a",
             b"".join(accounts),
         ]
-        entry += [b"x", b"%d" % len(repair.accounts)]  # released: pods that wait for room may fit now
+        # Released: pods that wait for room may fit now.
+        entry += [b"x", b"%d" % (len(repair.accounts) + len(repair.labels) + len(repair.versions))]
         if repair.cards:
             entry += [
                 b"k",
@@ -242,6 +243,12 @@ def _repair_fields(repair: Repair, seq: int) -> Iterable[tuple[str, Hash, list[b
     kept = {commit: b"%d" % pods for commit, pods in prepared.items() if pods}
     yield "holds", kept, [commit for commit in prepared if commit not in kept]
     forgotten = [b"%d" % commit for commit, rule in repair.leases.items() if rule is LeaseRule.FORGET]
+    yield (
+        "labels",
+        {stored.node_field(node): msgpack.packb(dict(labels)) for node, labels in repair.labels.items()},
+        repair.no_labels,
+    )
+    yield "stamps", {name: stored.version_record(seqs) for name, seqs in repair.versions.items()}, []
     yield "damaged", {}, repair.damaged
     yield "pending", {b"%d" % commit: uids for commit, uids in repair.lists.items()}, forgotten
 

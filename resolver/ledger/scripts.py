@@ -61,9 +61,10 @@ _PARTS = {
     "schema": ("schema",),
 }
 
-# Parts that are made of the same numbers as messages have.
+# Parts that are made of the same numbers as messages have. The verdicts are one table, because Lua allows 200
+# local names and the commit script is near that.
 _GENERATED = {
-    "verdicts": "\n".join(f"local {verdict.name} = {verdict.value}" for verdict in Verdict),
+    "verdicts": f"local VERDICT = {{{', '.join(f'{verdict.name} = {verdict.value}' for verdict in Verdict)}}}",
     "move_results": "\n".join(f"local RESULT_{result.name} = {result.value}" for result in MoveResult),
     "states": "\n".join(f"local STATE_{state.name} = {state.value}" for state in ReservationState),
 }

@@ -3,7 +3,7 @@ evictions.
 
 Accounts and reservations end with bytes for Lua's string hash; see lua/prelude.lua."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import LedgerUnavailable
-from hoss.wire.columns import CARDS, FLAG_GONE, FLAG_QUARANTINED, U32, Uids, account_dtype
+from hoss.wire.columns import CARDS, FLAG_GONE, FLAG_QUARANTINED, U32, U64, Uids, account_dtype
 from hoss.wire.uids import UID_BYTES
 from resolver.core.values import CLAIM_BYTES, AccountRows, Eviction, GroupRun, PortHold, reservation_dtype
 
 SPREAD_BYTES = 7
 MOST_AHEAD_MS = 2000  # as in lua/leases.lua
 NONCES_KEPT, NONCE_BYTES = 1024, 12  # as in lua/prelude.lua
+_VERSION_BYTES = 24  # of a domain version, for each shard
 
 
 @contextmanager
@@ -162,6 +163,17 @@ def read_reservations(pairs: dict[bytes, bytes], resources: int) -> tuple[Uids, 
     )
     uids: Uids = np.frombuffer(b"".join(pairs), np.uint8).reshape(-1, UID_BYTES)
     return uids, np.frombuffer(records, dtype)
+
+
+def unreadable_versions(versions: Mapping[bytes, bytes], shards: int) -> dict[bytes, bytes]:
+    """Those of these domain versions that were damaged (lua/domain_versions.lua has the same rule)."""
+    return {field: record for field, record in versions.items() if len(record) != _VERSION_BYTES * shards}
+
+
+def version_record(seqs: Sequence[int]) -> bytes:
+    """A domain version by which nobody knows its pods who has not seen these seqs, by shard. No worker has the
+    epoch 0."""
+    return np.array([(seq, 0, seq) for seq in seqs], U64).tobytes()
 
 
 def read_source(record: bytes) -> tuple[int, int]:

@@ -3,11 +3,13 @@
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgpack
+
 from hoss.errors import InvalidInput, quoted
 from hoss.model.node import NO_EXECUTE
 from hoss.model.resources import DEVICE_RESOURCE, MAX_AMOUNT
 from hoss.v1 import common_pb2
-from hoss.wire.columns import CARD_SLOTS, MAX_RESOURCES
+from hoss.wire.columns import CARD_SLOTS, MAX_RESOURCES, U32
 from hoss.wire.convert_selectors import labels_from_proto
 from resolver.core.values import LedgerNodeChange
 
@@ -108,3 +110,30 @@ def node_change(node: common_pb2.NodeSpec, schema: Sequence[str]) -> LedgerNodeC
         labels=tuple((label.key, label.value) for label in node.labels),
         resource_version=node.resource_version,
     )
+
+
+def wrong_labels(
+    records: Mapping[bytes, bytes], specs: Mapping[int, common_pb2.NodeSpec]
+) -> dict[bytes, bytes]:
+    """Records of labels, by field, that are not what the specs of their nodes say; b"": it is missing. Whoever
+    judges rules goes by these records."""
+    right = {
+        index.to_bytes(U32.itemsize, "little"): dict(labels)
+        for index, spec in specs.items()
+        if (labels := [(label.key, label.value) for label in spec.labels])
+    }
+    wrong = dict.fromkeys(right.keys() - records.keys(), b"")
+    return wrong | {
+        field: record for field, record in records.items() if not _has_labels(record, right.get(field))
+    }
+
+
+def _has_labels(record: bytes, labels: Mapping[str, str] | None) -> bool:
+    if labels is None:
+        return False  # a node without labels has no record
+    if record == msgpack.packb(labels):
+        return True
+    try:
+        return bool(msgpack.unpackb(record) == labels)  # in another order
+    except (ValueError, msgpack.UnpackException):
+        return False

@@ -13,7 +13,9 @@ from hoss.wire.columns import CARD_CLOSED, CARDS, FLAG_QUARANTINED, FLAG_SHRUNK,
 from resolver.core.quarantine import QuarantineRequest
 from resolver.ledger import packing
 from resolver.ledger.memory import MemoryLedger
+from resolver.ledger.port import LedgerLostError
 from resolver.ledger.reading import SHARD_KEYS
+from resolver.ledger.scripts import source
 from resolver.ledger.store import RedisQuarantine
 
 HOUR_MS = 3_600_000
@@ -53,6 +55,47 @@ async def nodes(ledger, make_node):
     await ledger.upsert_nodes(0, [make_node("a", cpu=1000, cards=2), make_node("b", cpu=1000)])
     assert await ledger.grant("w1") == 1
     return ledger
+
+
+# -- what Lua allows
+
+
+@redis_alone
+@pytest.mark.parametrize("script", ["commit", "confirm_moves"])
+async def test_a_script_has_room_for_more_local_names(ledger, script):
+    """Lua allows 200 at once. What the simulation puts before a script takes some, and so does the next change."""
+    _, redis = await stored(ledger, "meta")
+    more = "\n".join(f"local room_{number}" for number in range(10))
+    assert await redis.script_load(f"{more}\n{source(script)}")
+
+
+# -- another history, or another ledger
+
+
+@redis_alone
+@pytest.mark.parametrize(("ahead", "is_recognised"), [(1023, True), (1024, False)])
+async def test_a_change_is_compared_as_long_as_its_nonce_is_kept(nodes, ahead, is_recognised):
+    """Whoever is further behind cannot tell, and must not be refused for that."""
+    known = await nodes.position(0)
+    key, redis = await stored(nodes, "meta")
+    await redis.hset(key, "seq", known.seq + ahead)
+    nonces, _ = await stored(nodes, "nonces")
+    await redis.setrange(nonces, known.seq % 1024 * 12, b"0" * 12)
+    confirm = nodes.confirm(0, np.array([99], np.uint64))
+    if is_recognised:
+        with pytest.raises(LedgerLostError, match="written to since"):
+            await confirm
+    else:
+        assert await confirm == 0
+
+
+@redis_alone
+async def test_another_ledger_is_called_by_its_epoch_and_takes_nothing(nodes, make_proposal):
+    key, redis = await stored(nodes, "meta")
+    await redis.hset(key, "epoch", "another")
+    for call in (nodes.commit(0, [make_proposal([1], [[0]])]), nodes.confirm(0, np.array([1], np.uint64))):
+        with pytest.raises(LedgerLostError, match=r"Redis holds another ledger \(epoch another\)"):
+            await call
 
 
 # -- nodes that go

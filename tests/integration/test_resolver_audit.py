@@ -161,6 +161,36 @@ async def test_a_damaged_account_of_a_node_that_shrank_and_is_in_quarantine_has_
         assert after["flags"] == FLAG_SHRUNK | FLAG_QUARANTINED
 
 
+async def test_damaged_labels_and_domain_versions_are_named_with_their_keys_and_written_anew(
+    client, redis_server
+):
+    labels = {"a": (("rack", "r1"),), "b": (("rack", "r2"), ("zone", "z")), "c": ()}
+    await client.upsert_nodes(
+        [NodeSpec(name, labels=of, allocatable=(("cpu", 100), ("pods", 5))) for name, of in labels.items()]
+    )
+    with redis.Redis(port=redis_server.port) as direct:
+        right = direct.hgetall("{hoss:0}:labels")
+        direct.hset("{hoss:0}:labels", mapping={bytes(4): b"\xc1", b"odd": b"x", b"\2\0\0\0": b"\x80"})
+        direct.hdel("{hoss:0}:labels", b"\1\0\0\0")
+        direct.hset("{hoss:0}:stamps", b"rule key" + b"mr1", b"short")
+        violations = (await client.audit()).violations
+        assert [(v.invariant, v.node) for v in violations] == [(6, "a"), (6, "b"), (6, "c"), (6, ""), (6, "")]
+        first, lost, _, odd, version = (violation.text for violation in violations)
+        assert first.startswith(
+            "shard 0: the record of labels of node a is not what the node's spec says (1 bytes): key"
+            " {hoss:0}:labels, field 00000000; "
+        )
+        assert "labels of node b is not what the node's spec says (0 bytes)" in lost
+        assert "the record of labels of no node" in odd
+        assert "(5 bytes): key {hoss:0}:stamps, field 72756c65206b65796d7231; " in version
+        changes = list((await client.repair()).changes)
+        assert "node a: its labels were wrong and are those of its spec now: c1" in changes
+        assert len(changes) == 5
+        assert list((await client.audit()).violations) == []
+        assert direct.hgetall("{hoss:0}:labels") == right
+        assert not (await client.repair()).changes
+
+
 async def test_a_shrunken_node_is_a_report(client):
     await place(client, 2, cpu=50)
     reply = await client.upsert_nodes([NodeSpec("a", allocatable=(("cpu", 60), ("pods", 5)))])

@@ -103,35 +103,35 @@ do
 
   function refusal(account, node, flat, slot)
     if not account or account[2] > snapshot_seq or has_flag(account, FLAG_GONE) then
-      return NODE_GONE, 0, 0, 0
+      return VERDICT.NODE_GONE, 0, 0, 0
     end
     if not unchecked then
       local closed = account[3] ~= 0
         and (has_flag(account, FLAG_UNSCHEDULABLE) or has_flag(account, FLAG_QUARANTINED))
-      if closed and not tolerates_cordon(slot) then
-        return NODE_UNSCHEDULABLE, 0, 0, 0
+      if closed and not tolerates_cordon(slot) or constrained and hides_domain(node, slot) then
+        return VERDICT.NODE_UNSCHEDULABLE, 0, 0, 0
       end
       local changed = changed_since and changed_since(node, account)
       if changed then
-        return CONFLICT_VERSION, 0, changed, 0
+        return VERDICT.CONFLICT_VERSION, 0, changed, 0
       end
       for i = 1, #flat, 2 do
         local at, asked = flat[i], flat[i + 1]
         -- Compare before subtracting: a shrunken node can have requested > allocatable.
         local free = account[at] - account[at + 1]
         if asked > free then
-          return CONFLICT_RESOURCE, (at - 5) / 2, asked, free
+          return VERDICT.CONFLICT_RESOURCE, (at - 5) / 2, asked, free
         end
       end
       local claimed = any_ports and claims[slot_groups[slot]]
       local port = claimed and taken_port(ports_of(node), claimed)
       if port then
-        return CONFLICT_PORT, 0, port, 0
+        return VERDICT.CONFLICT_PORT, 0, port, 0
       end
       local unknown = slot_groups[slot] ~= NO_GROUP and below_watermark
       unknown = unknown or constrained and validated_here and unknown_on_node(node, slot)
       if unknown then
-        return CONFLICT_TOPOLOGY, 0, unknown, 0
+        return VERDICT.CONFLICT_TOPOLOGY, 0, unknown, 0
       end
     end
     local want = card_counts[slot]
@@ -140,7 +140,7 @@ do
     end
     local mask, found = pick_cards(cards_of(node), want, card_millis[slot])
     if found < want then
-      return CONFLICT_DEVICE, 0, want, found
+      return VERDICT.CONFLICT_DEVICE, 0, want, found
     end
     return nil, mask
   end

@@ -36,7 +36,7 @@ for position = 1, count do
   end
   local resized = record and args.existing and room.resize(position, first[position], record, slot)
   if not resized and (record or taken[uids[position]]) then
-    verdicts[position] = DUPLICATE
+    verdicts[position] = VERDICT.DUPLICATE
     duplicates[#duplicates + 1] = record and record:sub(9, 16) or seq_bytes
     chosen[position] = record and record:sub(1, 4) or taken[uids[position]]
     local unvalidated = constrained and not validated_here and record
@@ -49,7 +49,7 @@ for position = 1, count do
     local in_the_way = evicting[position] and must_go
     local mask = (verdict or in_the_way) and evicting[position] and room.evict(position, node, flat, slot)
     if in_the_way and not verdict and not mask then
-      verdict, evidence, asked, free = CONFLICT_TOPOLOGY, 0, last_seq, 0
+      verdict, evidence, asked, free = VERDICT.CONFLICT_TOPOLOGY, 0, last_seq, 0
     end
     if mask then
       reserve(position, node, slot, mask)
@@ -86,8 +86,8 @@ end
 -- A gang below its minimum leaves no trace: nothing is written, and the refusing nodes are read again.
 if #reserved_uids + #duplicates < args.gang_minimum then
   for position = 1, count do
-    if verdicts[position] == COMMITTED then
-      verdicts[position], chosen[position], queries[position] = GANG_ABORTED, first[position], nil
+    if verdicts[position] == VERDICT.COMMITTED then
+      verdicts[position], chosen[position], queries[position] = VERDICT.GANG_ABORTED, first[position], nil
     end
   end
   reserved_uids, accounts, cards = {}, {}, {}

@@ -4,7 +4,7 @@
 epoch, seen = tonumber(args.epoch), {unpack_values('<' .. rep('I8', shards), args.seen)}
 
 local constrained, validated_here, queries = false, shards == 1, {}
-local constraints_of, unknown_on_node, record_placement
+local constraints_of, unknown_on_node, record_placement, hides_domain
 
 do
   local NO_CONSTRAINTS, NO_LABELS = {}, {}
@@ -15,13 +15,35 @@ do
     return constraints[slot + 1] or NO_CONSTRAINTS
   end
 
-  local function domains_of(node, slot)
-    local known, domains, of_slot = labels[node], {}, constraints_of(slot)
-    if not known then
-      local record = call('HGET', LABELS, node)
-      known = record and cmsgpack.unpack(record) or NO_LABELS
-      labels[node] = known
+  -- The node's labels; false: the record was damaged. Then nobody knows the domains that the node is in.
+  local function labels_of(node)
+    local known = labels[node]
+    if known == nil then
+      local record, readable = call('HGET', LABELS, node), true
+      known = NO_LABELS
+      if record then
+        readable, known = pcall(cmsgpack.unpack, record)
+      end
+      labels[node] = readable and type(known) == 'table' and known
+      known = labels[node]
     end
+    return known
+  end
+
+  -- Whether a pod of the slot may not go to the node, because its rules ask for labels that were damaged.
+  function hides_domain(node, slot)
+    local of_slot = constraints_of(slot)
+    for i = 3, #of_slot, CONSTRAINT_VALUES do
+      if of_slot[i] ~= '' and of_slot[i]:sub(1, 1) ~= '=' then
+        return not labels_of(node)
+      end
+    end
+    return false
+  end
+
+  local function domains_of(node, slot)
+    -- Whoever is placed without validation is in no domain of a node with damaged labels.
+    local known, domains, of_slot = labels_of(node) or NO_LABELS, {}, constraints_of(slot)
     for i = 1, #of_slot, CONSTRAINT_VALUES do
       local topology_key = of_slot[i + 2]
       if topology_key:sub(1, 1) == '=' then  -- the pod brings its domain: the name of what it takes

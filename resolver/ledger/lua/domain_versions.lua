@@ -13,12 +13,15 @@ local unknown_to_worker, record_placed, record_refused, write_versions
 
 do
   local VERSION_FORMAT, NO_VERSION = '<' .. rep('I8I8I8', shards), rep('\0', 24 * shards)
+  -- Of a damaged record. Nobody knows which placements it counted, so whoever relies on it is refused.
+  local UNREADABLE = {}
   local versions, changed_versions, refused_rules = {}, {}, {}
 
   local function version_at(field)
     local version = versions[field]
     if not version then
-      version = {unpack_values(VERSION_FORMAT, call('HGET', DOMAIN_VERSIONS, field) or NO_VERSION)}
+      local record = call('HGET', DOMAIN_VERSIONS, field) or NO_VERSION
+      version = #record == #NO_VERSION and {unpack_values(VERSION_FORMAT, record)} or UNREADABLE
       versions[field] = version
     end
     return version
@@ -35,6 +38,9 @@ do
       end
       for at = 1, domain and #relies_on or 0 do
         local version = version_at(rule .. relies_on:sub(at, at) .. domain)
+        if version == UNREADABLE then
+          return 0, last_seq  -- this is shard 0
+        end
         for of_shard = 1, shards do
           local newest = version[3 * of_shard]
           if version[3 * of_shard - 1] ~= epoch then
@@ -50,9 +56,9 @@ do
 
   local function set_version(field, shard, seq)
     local version, at = version_at(field), 3 * shard + 1
-    if version[at + 1] ~= epoch then
+    if version ~= UNREADABLE and version[at + 1] ~= epoch then
       version[at], version[at + 1], version[at + 2] = seq, epoch, math.max(version[at], version[at + 2])
-    else
+    elseif version ~= UNREADABLE then
       version[at] = math.max(version[at], seq)
     end
     changed_versions[field] = version
@@ -80,7 +86,13 @@ do
 
   function write_versions()
     for field, version in pairs(changed_versions) do
-      call('HSET', DOMAIN_VERSIONS, field, pack_values(VERSION_FORMAT, unpack(version, 1, 3 * shards)))
+      -- A damaged record stays damaged, and becomes another one: a repair that was planned before this change
+      -- must not be written after it.
+      local record = args.nonce
+      if version ~= UNREADABLE then
+        record = pack_values(VERSION_FORMAT, unpack(version, 1, 3 * shards))
+      end
+      call('HSET', DOMAIN_VERSIONS, field, record)
     end
   end
 end

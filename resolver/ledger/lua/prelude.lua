@@ -45,7 +45,7 @@ do
   local went_back = behind < 0
   if args.known_nonce and behind == 0 then
     went_back = meta[9] ~= args.known_nonce
-  elseif args.known_nonce and behind > 0 and behind < NONCES_KEPT then
+  elseif args.known_nonce and behind < NONCES_KEPT then  -- a shard that went back does not have it either
     local at = args.known_seq % NONCES_KEPT * NONCE_BYTES
     went_back = call('GETRANGE', NONCES, at, at + NONCE_BYTES - 1) ~= args.known_nonce
   end
@@ -101,41 +101,58 @@ end
 -- An account as a table: 1 seq, 2 born, 3 flags, 4 described; allocatable of resource r (from 0) at 5 +
 -- 2r, requested at 6 + 2r; then the spread, and one number (the end of `struct.unpack`) that is no part of
 -- the account.
-local account_formats = {}  -- by the number of values
-local function account_format(values)
-  local format = account_formats[values]
-  if not format then
-    format = '<I8I8I4I4' .. rep('i8i8', (values - 5) / 2) .. 'c' .. SPREAD_BYTES
-    account_formats[values] = format
+local read_account, write_account, join_accounts
+do
+  local formats = {}  -- by the number of values
+  local function format_of(values)
+    local format = formats[values]
+    if not format then
+      format = '<I8I8I4I4' .. rep('i8i8', (values - 5) / 2) .. 'c' .. SPREAD_BYTES
+      formats[values] = format
+    end
+    return format
   end
-  return format
-end
 
--- A record of at least `resources` resources; missing ones are zero.
-local function widen(record, resources)
-  local missing = resources - (#record - HEAD_BYTES - SPREAD_BYTES) / AMOUNT_BYTES
-  if missing <= 0 then
-    return record
+  -- A record of at least `resources` resources; missing ones are zero.
+  local function widen(record, resources)
+    local missing = resources - (#record - HEAD_BYTES - SPREAD_BYTES) / AMOUNT_BYTES
+    if missing <= 0 then
+      return record
+    end
+    return record:sub(1, -SPREAD_BYTES - 1) .. rep('\0', AMOUNT_BYTES * missing) .. record:sub(-SPREAD_BYTES)
   end
-  return record:sub(1, -SPREAD_BYTES - 1) .. rep('\0', AMOUNT_BYTES * missing) .. record:sub(-SPREAD_BYTES)
-end
 
--- The account in a record; false: the record was damaged. Then nobody knows what the node offers and holds: it
--- gets nothing until a repair, and what its pods held is not given back to it.
-local function read_account(record, resources)
-  local amounts = #record - HEAD_BYTES - SPREAD_BYTES
-  if amounts < 0 or amounts % AMOUNT_BYTES ~= 0 then
-    return false
+  -- The account in a record; false: the record was damaged. Then nobody knows what the node offers and holds: it
+  -- gets nothing until a repair, and what its pods held is not given back to it.
+  function read_account(record, resources)
+    local amounts = #record - HEAD_BYTES - SPREAD_BYTES
+    if amounts < 0 or amounts % AMOUNT_BYTES ~= 0 then
+      return false
+    end
+    if #record < HEAD_BYTES + SPREAD_BYTES + AMOUNT_BYTES * resources then
+      record = widen(record, resources)
+    end
+    return {unpack_values(format_of((#record - HEAD_BYTES - SPREAD_BYTES) / 8 + 5), record)}
   end
-  if #record < HEAD_BYTES + SPREAD_BYTES + AMOUNT_BYTES * resources then
-    record = widen(record, resources)
-  end
-  return {unpack_values(account_format((#record - HEAD_BYTES - SPREAD_BYTES) / 8 + 5), record)}
-end
 
-local function write_account(account)
-  local values = #account - 1
-  return pack_values(account_format(values), unpack(account, 1, values))
+  function write_account(account)
+    local values = #account - 1
+    return pack_values(format_of(values), unpack(account, 1, values))
+  end
+
+  -- Accounts, padded to equal width and joined. Returns the number of resources and the bytes, spreads
+  -- included.
+  function join_accounts(records)
+    local widest = 0
+    for i = 1, #records do
+      widest = math.max(widest, #records[i])
+    end
+    local resources = math.max(0, (widest - HEAD_BYTES - SPREAD_BYTES) / AMOUNT_BYTES)
+    for i = 1, #records do
+      records[i] = widen(records[i], resources)
+    end
+    return resources, concat(records)
+  end
 end
 
 local function has_flag(account, flag)
@@ -177,20 +194,6 @@ local function write_fields(key, pairs_flat)
   for from = 1, #pairs_flat, STEP do
     call('HMSET', key, unpack(pairs_flat, from, math.min(from + STEP - 1, #pairs_flat)))
   end
-end
-
--- Accounts, padded to equal width and joined. Returns the number of resources and the bytes, spreads
--- included.
-local function join_accounts(records)
-  local widest = 0
-  for i = 1, #records do
-    widest = math.max(widest, #records[i])
-  end
-  local resources = math.max(0, (widest - HEAD_BYTES - SPREAD_BYTES) / AMOUNT_BYTES)
-  for i = 1, #records do
-    records[i] = widen(records[i], resources)
-  end
-  return resources, concat(records)
 end
 
 -- Appends one entry to the feed, with the nonce of this change, and sets the shard's seq and nonce. `fields`: a

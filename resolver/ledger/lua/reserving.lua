@@ -62,7 +62,7 @@ local function reserve(position, node, slot, mask)
   reserved_uids[done] = uid
   reservations[2 * done - 1] = uid
   reservations[2 * done] = node .. held .. tails[slot] .. account[#account - 1]
-  verdicts[position], chosen[position] = COMMITTED, node
+  verdicts[position], chosen[position] = VERDICT.COMMITTED, node
 end
 
 -- A shrunken node may have room for all its pods again.
