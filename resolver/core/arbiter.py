@@ -27,6 +27,7 @@ from resolver.core import values
 from resolver.core.account_columns import claim_ranked
 from resolver.core.accounts import Account, resized_cards
 from resolver.core.moves import MoveResult, MoveRow, Moves
+from resolver.core.moving import move
 from resolver.core.quarantine import QuarantineRecord, QuarantineRequest
 from resolver.core.rules import PlacementRule
 from resolver.core.serving import NodeRefusal, Ruling, Serving
@@ -99,6 +100,8 @@ class Arbiter(Shard):
         if (undecided := self._admits_proposal(proposal)) is not None:
             return [Ruling(undecided, int(node)) for node in proposal.nodes[:, 0]], []
         self.set_aside(uid_bytes(proposal.uids))
+        if proposal.source_seqs is not None:
+            return move(self, proposal, proposal.source_seqs), []
         if self._is_plain(proposal):
             return self._commit_plain(proposal, deadline_ms)
         seq, changed = self.seq + 1, Ordered()
