@@ -242,3 +242,25 @@ async def test_whoever_was_fenced_moves_nothing(nodes, place):
     await nodes.grant("mover")
     assert await moved(nodes, proposal) == [(Verdict.STALE_EPOCH, 1)]
     assert await used_cpu(nodes) == {0: 600}
+
+
+async def test_the_nodes_of_a_call_are_told_once_each(nodes, place):
+    await place([1, 2], 0, cpu=200)
+    before = await nodes.seq(0)
+    await moved(nodes, await planned(nodes, [1, 2], [1, 1]))
+    [entry] = await nodes.feed(0, before, 0)
+    assert sorted(np.frombuffer(entry.accounts.indexes, "<u4").tolist()) == [0, 1]
+    assert (entry.released, entry.epoch) == (2, nodes.mover.epoch)
+
+
+async def test_a_pod_that_counted_on_another_one_s_move_is_refused_with_it(nodes, place):
+    """Both spread over racks. The plan has the second one where it is allowed after the first one's move."""
+    even = PlacementRule(
+        "rack", LabelSelector((Requirement("app", "In", ("db",)),)), ("default",), False, False
+    )
+    group = Group(9, b"db", (), "default", (("app", "db"),), (even,))
+    await place([1, 2], 0, group=group, cpu=200)
+    await place([3], 1, cpu=900)
+    verdicts = await moved(nodes, await planned(nodes, [1, 2], [1, 2], [group, group]))
+    assert verdicts == [(Verdict.CONFLICT_RESOURCE, 1), (Verdict.CONFLICT_TOPOLOGY, 2)]
+    assert await used_cpu(nodes) == {0: 400, 1: 900}
