@@ -83,13 +83,32 @@ class MoveSteps:
         """Raises what the ledger raises."""
         self._epoch = await self._runtime.ledger.grant_epoch(MOVER)
 
+    async def rebind(
+        self, run: MoveRun, step: Sequence[PlannedMove]
+    ) -> tuple[list[PlannedMove], ReservedTargets]:
+        """Move what one step of the ledger can move, and reserve the targets of the others. Returns both: what is
+        moved, and what is to be confirmed. Repeated until it is answered, because where the pods are has to
+        be known."""
+        request = self._request(pb.MOVE_RESERVE, step)
+        request.seen, request.at_once = encode(run.seen, U64), True
+        reply = await self._runtime.until_answered(lambda: self._runtime.ledger.move(request))
+        # A resolver of an earlier release reserves all targets, and says nothing of results.
+        moved = [move for move, result in zip(step, reply.results, strict=False) if result == pb.MOVED]
+        return moved, self._reserved(run, step, reply)
+
     async def reserve(self, run: MoveRun, step: Sequence[PlannedMove]) -> ReservedTargets:
         """Reserve targets. Moves that the ledger refuses are refused. Raises what the ledger raises."""
         request = self._request(pb.MOVE_RESERVE, step)
         request.seen = encode(run.seen, U64)
-        reply = await self._runtime.ledger.move(request)
+        return self._reserved(run, step, await self._runtime.ledger.move(request))
+
+    def _reserved(self, run: MoveRun, step: Sequence[PlannedMove], reply: pb.MoveReply) -> ReservedTargets:
+        """Those whose targets are reserved and not taken yet. Refusals are told to the run."""
         reserved = []
+        results = reply.results or bytes(len(step))
         for position, (move, verdict) in enumerate(zip(step, reply.verdicts, strict=True)):
+            if results[position] == pb.MOVED:
+                continue
             if verdict in _RESERVED:
                 reserved.append(position)
             else:

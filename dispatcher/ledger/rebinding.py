@@ -1,5 +1,6 @@
-"""Moves in the platform's own mode: a pod is bound to another node in one step of the ledger. Each move is
-judged by what the dispatcher knows, reserved and confirmed in the ledger, and told to everybody.
+"""Moves in the platform's own mode: a pod is bound to another node by the ledger. Each move is judged by what
+the dispatcher knows, made in the ledger, and told to everybody. Between two shards that takes two steps: the
+target is reserved, and then confirmed.
 
 A pod may lose its source while the confirmation is under way: it is evicted, or its node is removed. If it
 were placed anew then, a confirmation that comes late could leave it with two reservations, because the shard
@@ -64,7 +65,7 @@ class Rebinding:
         """A step of the former term has ended with it."""
 
     async def make(self, run: MoveRun, step: Sequence[PlannedMove]) -> None:
-        """Reserve and confirm these moves. Raises what the ledger raises while nothing is reserved."""
+        """Make these moves."""
         async with self._under_way:
             await self._make(run, step)
 
@@ -75,12 +76,15 @@ class Rebinding:
         registry = self._runtime.machine.registry
         self._moving = registry.directory.rows_of_uids(uids_of(judged))
         registry.pods.uncertain[self._moving] = True
-        reserved = await self.steps.reserve(run, judged)
-        if not reserved.moves:
+        moved, reserved = await self.steps.rebind(run, judged)
+        results = await self.steps.confirm(reserved) if reserved.moves else []
+        uids = uids_of((*moved, *reserved.moves))
+        if not len(uids):
             return
-        results = await self.steps.confirm(reserved)
-        found = await self._runtime.until_answered(lambda: self._runtime.ledger.lookup(reserved.uids))
-        await self._told(reserved.uids, found.nodes)
+        found = await self._runtime.until_answered(lambda: self._runtime.ledger.lookup(uids))
+        await self._told(uids, found.nodes)
+        for move in moved:
+            run.moved(move)
         for move, result in zip(reserved.moves, results, strict=True):
             if result == resolver_pb2.MOVED:
                 run.moved(move)

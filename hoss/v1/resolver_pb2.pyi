@@ -535,7 +535,7 @@ class ReleaseReply(_message.Message):
     def __init__(self, released: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ...) -> None: ...
 
 class MoveRequest(_message.Message):
-    __slots__ = ("step", "worker", "epoch", "term", "journal_write", "ledger_epoch", "uids", "nodes", "seen", "seqs", "sources", "source_seqs", "successors")
+    __slots__ = ("step", "worker", "epoch", "term", "journal_write", "ledger_epoch", "uids", "nodes", "seen", "seqs", "sources", "source_seqs", "successors", "at_once")
     STEP_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -549,6 +549,7 @@ class MoveRequest(_message.Message):
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     SOURCE_SEQS_FIELD_NUMBER: _ClassVar[int]
     SUCCESSORS_FIELD_NUMBER: _ClassVar[int]
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     step: MoveStep
     worker: str
     epoch: int
@@ -562,7 +563,8 @@ class MoveRequest(_message.Message):
     sources: bytes
     source_seqs: bytes
     successors: bytes
-    def __init__(self, step: _Optional[_Union[MoveStep, str]] = ..., worker: _Optional[str] = ..., epoch: _Optional[int] = ..., term: _Optional[int] = ..., journal_write: _Optional[int] = ..., ledger_epoch: _Optional[str] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seen: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., sources: _Optional[bytes] = ..., source_seqs: _Optional[bytes] = ..., successors: _Optional[bytes] = ...) -> None: ...
+    at_once: bool
+    def __init__(self, step: _Optional[_Union[MoveStep, str]] = ..., worker: _Optional[str] = ..., epoch: _Optional[int] = ..., term: _Optional[int] = ..., journal_write: _Optional[int] = ..., ledger_epoch: _Optional[str] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seen: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., sources: _Optional[bytes] = ..., source_seqs: _Optional[bytes] = ..., successors: _Optional[bytes] = ..., at_once: bool = ...) -> None: ...
 
 class MoveReply(_message.Message):
     __slots__ = ("verdicts", "seqs", "sources", "source_seqs", "results")

@@ -36,7 +36,7 @@ class Moving:
         writer = Writer(request.term, request.worker, request.epoch, request.journal_write)
         if request.step == pb.MOVE_RESERVE:
             seen = decode(request.seen, U64, name="seen", rows=self._ledger.shards)
-            return await self._reserve(uids, nodes, writer, tuple(seen.tolist()))
+            return await self._reserve(uids, nodes, writer, tuple(seen.tolist()), at_once=request.at_once)
         seqs = decode(request.seqs, U64, name="seqs", rows=len(uids))
         if request.step == pb.MOVE_UNDO:
             await self._undo(uids, nodes, seqs, writer)
@@ -53,31 +53,52 @@ class Moving:
         return await self._confirm(Moves(uids, nodes, seqs, sources, source_seqs, successors), writer)
 
     async def _reserve(
-        self, uids: Uids, nodes: NDArray[np.uint32], writer: Writer, seen: tuple[int, ...]
+        self, uids: Uids, nodes: NDArray[np.uint32], writer: Writer, seen: tuple[int, ...], *, at_once: bool
     ) -> pb.MoveReply:
         verdicts, seqs = np.zeros(len(uids), np.uint8), np.zeros(len(uids), np.uint64)
         sources, source_seqs = np.zeros(len(uids), np.uint32), np.zeros(len(uids), np.uint64)
+        results = np.zeros(len(uids), np.uint8)
         held, definitions, rows = await self._held(uids)
         at = held.records["node"]
-        may = (nodes[rows] != at) & (np.bincount(rows, minlength=len(uids))[rows] == 1)
+        alone = np.bincount(rows, minlength=len(uids))[rows] == 1
+        may = (nodes[rows] != at) & alone
         sources[rows], source_seqs[rows] = at, held.records["seq"]
-        for shard in np.unique(nodes[rows[may]] % self._ledger.shards).tolist():
-            here = np.flatnonzero(may & (nodes[rows] % self._ledger.shards == shard))
+        if at_once:
+            results[rows[alone & (nodes[rows] == at)]] = MoveResult.MOVED  # by an earlier call
+        in_one_step = self._in_one_step(nodes[rows], at, definitions) & at_once
+        for shard, one in ((shard, one) for shard in self._shards(nodes[rows[may]]) for one in (True, False)):
+            here = np.flatnonzero(may & (nodes[rows] % self._ledger.shards == shard) & (in_one_step == one))
+            if not len(here):
+                continue
             groups = [group_of(definitions[row]) if definitions[row] else None for row in here.tolist()]
-            proposal = target_proposal(held.of(here), groups, nodes[rows[here]], writer=writer, seen=seen)
+            targets = nodes[rows[here]]
+            proposal = target_proposal(held.of(here), groups, targets, writer=writer, seen=seen, at_once=one)
             decision = await self._decide(shard, proposal)
             asked = rows[here]
             verdicts[asked] = decision.verdicts
             # A target that an earlier call reserved elsewhere is another move's.
-            elsewhere = (decision.verdicts == Verdict.DUPLICATE) & (decision.nodes != nodes[asked])
-            verdicts[asked[elsewhere]] = 0
+            duplicate = decision.verdicts == Verdict.DUPLICATE
+            verdicts[asked[duplicate & (decision.nodes != targets)]] = 0
             seqs[asked] = decision.seq
-            seqs[asked[decision.verdicts == Verdict.DUPLICATE]] = decision.duplicate_seqs
+            seqs[asked[duplicate]] = decision.duplicate_seqs
+            if one:
+                results[asked[np.isin(verdicts[asked], _RESERVED)]] = MoveResult.MOVED
         return pb.MoveReply(
             verdicts=verdicts.tobytes(),
             seqs=encode(np.where(np.isin(verdicts, _RESERVED), seqs, 0), U64),
             sources=encode(sources, U32),
             source_seqs=encode(source_seqs, U64),
+            results=results.tobytes() if at_once else b"",
+        )
+
+    def _in_one_step(
+        self, targets: NDArray[np.uint32], sources: NDArray[np.uint32], definitions: list[bytes]
+    ) -> NDArray[np.bool_]:
+        """Which moves stay on a shard that decides alone: on several shards, shard 0 validates what rules
+        concern."""
+        alike = targets % self._ledger.shards == sources % self._ledger.shards
+        return (
+            alike if self._ledger.shards == 1 else alike & np.array([not text for text in definitions], bool)
         )
 
     async def _held(self, uids: Uids) -> tuple[Reservations, list[bytes], NDArray[np.intp]]:

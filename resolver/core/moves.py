@@ -10,7 +10,9 @@ moment: the source until the confirmation, and the target from then on (docs/adr
 
 In Kubernetes mode a pod cannot change its node: it is evicted, and its controller makes a *successor* with a
 UID of its own. There the confirmation gives the target to the successor, and the source is left to the pod
-(docs/adr/0081-moves-in-kubernetes-mode.md)."""
+(docs/adr/0081-moves-in-kubernetes-mode.md).
+
+A pod that stays on its shard needs none of this: resolver/core/moving.py moves it in one step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,11 +121,12 @@ def target_proposal(
     *,
     writer: Writer,
     seen: tuple[int, ...],
+    at_once: bool = False,
 ) -> Proposal:
     """The proposal that reserves the targets of pods: what each holds (row by row of `held`, with its group),
     on another node of one shard. `seen`: by shard, the seq up to which whoever chose the nodes knew it. The
     nodes are refused if their specs changed since then, and so are pods if rules concern them that did not
-    hold then."""
+    hold then. `at_once`: the pods hold this on the same shard, and are moved in one step."""
     records = held.records
     masks = np.ascontiguousarray(records["card_mask"]).view(np.uint8).reshape(len(records), -1)
     counts = np.unpackbits(masks, axis=1).sum(axis=1)
@@ -147,7 +150,7 @@ def target_proposal(
         worker=writer.worker,
         epoch=writer.epoch or 0,
         snapshot_seq=seen[int(nodes[0]) % len(seen)],
-        uids=target_uids(held.uids),
+        uids=held.uids if at_once else target_uids(held.uids),
         slots=slots.reshape(-1).astype(np.uint16),
         nodes=nodes.reshape(-1, 1),
         requests=np.ascontiguousarray(records["requests"][first]),
@@ -157,5 +160,6 @@ def target_proposal(
         groups=of_slots if any(group is not None for group in of_slots) else (),
         criteria=Criteria.STRICT,
         seen=seen,
-        moves=True,
+        moves=not at_once,
+        source_seqs=records["seq"].astype(np.uint64) if at_once else None,
     )

@@ -116,10 +116,11 @@ def commit_arguments(
     shards: int,
     prepared: bool,
 ) -> Members:
-    """What commit.lua has besides the writer."""
-    uids, slots, nodes = proposal.uids, proposal.slots, proposal.nodes
+    """What commit.lua and move.lua have besides the writer."""
+    uids, slots, nodes, sources = proposal.uids, proposal.slots, proposal.nodes, proposal.source_seqs
     if order is not None:
         uids, slots, nodes = uids[order], slots[order], nodes[order]
+        sources = None if sources is None else sources[order]
     count, resources = proposal.requests.shape
     shared = np.zeros(count, slot_dtype(resources))
     shared["priority"] = proposal.priorities
@@ -156,6 +157,7 @@ def commit_arguments(
         "victims_must_go": proposal.victims_must_go,
         "victims_assumed": proposal.victims_assumed,
         "victims_terminate": proposal.victims_terminate,
+        "source_seqs": None if sources is None else sources.astype(U64).tobytes(),
     }
 
 

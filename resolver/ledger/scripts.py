@@ -30,6 +30,10 @@ _PARTS = {
         *("prelude", "leases", "pods", "reservation", "domain_versions", "constraints", "criteria"),
         *("verdicts", "proposal", "candidates", "reserving", "evicting", "resizing", "commit"),
     ),
+    "move": (
+        *("prelude", "leases", "pods", "reservation", "release_pods", "domain_versions", "constraints"),
+        *("criteria", "verdicts", "proposal", "candidates", "reserving", "move"),
+    ),
     "release": ("prelude", "pods", "reservation", "release_pods", "release"),
     "reap": ("prelude", "leases", "pods", "reservation", "release_pods", "reap"),
     "confirm": ("prelude", "leases", "confirm"),

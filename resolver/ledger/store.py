@@ -40,7 +40,7 @@ from resolver.ledger.scripts import Call, FencedReply, OldCopy, is_tombstone
 
 
 class CommitCall(NamedTuple):
-    """A call of commit.lua, and what is needed to read its reply."""
+    """A call of commit.lua or move.lua, and what is needed to read its reply."""
 
     call: Call
     shard: int
@@ -182,7 +182,8 @@ class RedisLedger(LedgerReading):
                 prepared=prepared,
             )
             nonce = self.new_nonce()
-            call = self._call("commit", shard, arguments, proposal.writer, nonce)
+            script = "commit" if proposal.source_seqs is None else "move"
+            call = self._call(script, shard, arguments, proposal.writer, nonce)
             calls.append(CommitCall(call, shard, proposal, order, to_validate, nonce))
         return calls
 

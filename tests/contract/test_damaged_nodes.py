@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from hoss.wire.columns import FLAG_GONE, FLAG_QUARANTINED, account_dtype
+from resolver.core.moves import target_proposal
 from resolver.core.quarantine import QuarantineRequest
-from resolver.core.values import Verdict
+from resolver.core.values import Verdict, Writer
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.reading import SHARD_KEYS
 from resolver.ledger.store import RedisQuarantine
@@ -94,6 +95,23 @@ async def test_its_pods_are_released_and_the_other_node_gets_back_what_its_pod_h
     await damage(ledger)
     assert await ledger.release(0, uids) == 3
     assert read(await ledger.snapshot(0)) == {FIRST: (FLAG_QUARANTINED, 0, 0), SECOND: (0, 1000, 0)}
+
+
+async def test_its_pods_are_moved_away_in_one_step(placed):
+    ledger, uids, _ = placed
+    await damage(ledger)
+    held = await ledger.reservations_of(0, uids[:1])
+    proposal = target_proposal(
+        held,
+        [None],
+        np.array([SECOND], np.uint32),
+        writer=Writer(worker="w1", epoch=1),
+        seen=(await ledger.seq(0), 0),
+        at_once=True,
+    )
+    [decision] = await ledger.commit(0, [proposal])
+    assert decision.verdicts.tolist() == [Verdict.COMMITTED]
+    assert read((await ledger.state(0)).snapshot)[SECOND] == (0, 1000, 600)
 
 
 async def test_leases_on_it_end(placed):

@@ -125,6 +125,48 @@ async def test_invariant_2_a_run_of_moves_survives_a_resolver_and_a_dispatcher_t
         await assert_clean(clients, bound=PODS)
 
 
+async def test_invariant_2_moves_whose_answer_is_lost_with_a_resolver_and_then_with_a_dispatcher_are_made_once(
+    tmp_path: Path,
+):
+    """One shard, so a move is one step. The ledger has made it, and nobody has been told."""
+    async with (
+        interposed_cluster(tmp_path, shards=1, workers=("w1",)) as (cluster, between),
+        clients_of(cluster.endpoints) as clients,
+    ):
+        gate = between.answered["Move"]
+        await prepare(clients, workers=1, nodes=6)
+        await submit(clients, jobs=1, replicas=12)
+        await until(lambda: all_bound(clients, 12), "all pods to be bound")
+        names = [node.spec.name for node in await clients.resolver.list_nodes()]
+
+        async def moved_unheard(by: int) -> dict[str, str]:
+            held_before = len(gate.held)
+            gate.close()
+            targets = await begin(clients, names, by, rate=20)
+            await until(lambda: len(gate.held) > held_before, "the answer that moves are made")
+            reply = resolver_pb2.MoveReply.FromString(gate.held[-1])
+            assert resolver_pb2.MOVED in reply.results
+            assert (await status(clients)).moved == 0
+            return targets
+
+        targets = await moved_unheard(1)
+        cluster.kill("resolver")
+        gate.release()
+        await asyncio.to_thread(cluster.start_resolver)
+        await until(lambda: done(clients), "the run to end with the next resolver")
+        assert (await status(clients)).moved == 12, {move.text for move in (await status(clients)).moves}
+        assert await nodes_of_pods(clients) == targets
+        targets = await moved_unheard(2)
+        cluster.kill("dispatcher")
+        gate.release()
+        await asyncio.to_thread(cluster.start_dispatcher)
+        await until(lambda: all_bound(clients, 12), "the next dispatcher to know all pods")
+        await until(lambda: done(clients), "the next dispatcher to end the run")
+        assert (await status(clients)).moved == 12, {move.text for move in (await status(clients)).moves}
+        assert await nodes_of_pods(clients) == targets
+        await assert_clean(clients, bound=12)
+
+
 @pytest.mark.parametrize("loss", ["the node is removed", "the node is tainted"])
 async def test_invariant_2_a_pod_that_loses_its_node_amid_a_move_between_shards_is_not_placed_twice(
     tmp_path: Path, loss: str

@@ -134,6 +134,15 @@ def histories(unchecked):
             st.just("move"), st.tuples(st.integers(0, PODS - 1), st.sampled_from(INDEXES), st.booleans())
         ),
         st.tuples(
+            st.just("move_at_once"),
+            st.tuples(
+                st.lists(st.integers(0, PODS - 1), min_size=1, max_size=6, unique=True),
+                st.lists(st.sampled_from(INDEXES), min_size=6, max_size=6),
+                st.integers(0, 4),
+                st.integers(0, 2),
+            ),
+        ),
+        st.tuples(
             st.just("end_moves"),
             st.tuples(
                 st.lists(st.integers(0, PODS - 1), min_size=1, max_size=6, unique=True),
@@ -222,6 +231,30 @@ class History:
         seqs = np.append(decision.duplicate_seqs, [decision.seq])[:1].astype(np.uint64)
         at = np.array([target], np.uint32)
         self.moves[pod] = Moves(uids([pod]), at, seqs, held.records["node"], held.records["seq"])
+        return shown(decision)
+
+    async def _move_at_once(self, what):
+        """Those of these pods that hold anything get these nodes; every fifth time the step is meant for what they
+        held earlier."""
+        pods, targets, stale, behind = what
+        held = await self.ledger.reservations_of(0, uids(pods))
+        held = held.of(np.argsort([uid.tobytes() for uid in held.uids]))
+        if self.ledger.shards > 1:  # pods that rules can look at are moved in two steps
+            held = held.of(held.records["group"] == 0)
+        if not len(held.uids):
+            return None
+        definitions = await self.ledger.definitions(0, held.uids)
+        proposal = target_proposal(
+            held,
+            [self.groups[text] if text else None for text in definitions],
+            np.array(self._indexes(targets[: len(held.uids)]), np.uint32),
+            writer=Writer(worker="w1", epoch=self.epochs["w1"]),
+            seen=tuple(await self._seqs(behind)),
+            at_once=True,
+        )
+        if stale == 0:
+            proposal = replace(proposal, source_seqs=proposal.source_seqs - np.uint64(1))
+        [decision] = await self.ledger.commit(0, [proposal])
         return shown(decision)
 
     async def _end_moves(self, what):

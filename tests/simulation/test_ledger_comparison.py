@@ -49,7 +49,7 @@ def test_scripts_and_model_answer_alike_and_hold_the_same_under_faults(server):
 
 def test_scripts_and_model_move_pods_alike_under_faults(server):
     def is_seen(calls, _reached):
-        return calls["confirm_moves"] >= 2 and calls["forget_moved"] >= 2
+        return calls["move"] >= 2 and calls["confirm_moves"] >= 2 and calls["forget_moved"] >= 2
 
     assert compared(server, (3, 4, *range(8)), drawn=draw_moves, is_seen=is_seen) == []
 

@@ -355,6 +355,9 @@ def move_rate(
     pods: Annotated[int, typer.Option(min=1)] = 50_000,
     batch: Annotated[int, typer.Option(min=1, max=1000, help="Pods in a proposal.")] = 500,
     repeat: Annotated[int, typer.Option(min=1, help="Figures are medians.")] = 5,
+    two_steps: Annotated[
+        bool, typer.Option("--two-steps", help="Move as between shards: reserve, then confirm.")
+    ] = False,
     seed: Seed = 1,
     json: JsonFile = None,
     output: Output = Format.TABLE,
@@ -363,7 +366,7 @@ def move_rate(
     from tools.bench import moves
 
     check(output, json)
-    document = moves.measure(moves.Setting(nodes, pods, batch, seed, repeat))
+    document = moves.measure(moves.Setting(nodes, pods, batch, seed, repeat, two_steps))
     lines = [
         ("commits", f"{document['commitsPerSecond']:,} pods/s, {document['commitMicros']} us of Redis a pod"),
         ("moves", f"{document['movesPerSecond']:,} pods/s, {document['moveMicros']} us of Redis a pod"),

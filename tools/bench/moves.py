@@ -1,9 +1,10 @@
 """`python -m tools.bench moves`: the rate at which the ledger moves pods, beside that at which it commits
 them, in turn, on one shard of a scratch ledger in a Redis of its own.
 
-A commit is a batch of pods, proposed and confirmed. A move is the same batch: what the pods hold is read,
-their targets are reserved, and one step makes these the pods' reservations. Both go through the ledger's
-client in this process, so both have the same way to Redis.
+A commit is a batch of pods, proposed and confirmed. A move is the same batch: what the pods hold is read, and one
+step gives them their targets. With `--two-steps` it is made as between shards: targets are reserved, and another
+step makes these the pods' reservations. All go through the ledger's client in this process, so all have the
+same way to Redis.
 
 The JSON document (camel case):
 
@@ -33,7 +34,7 @@ from hossctl.console import Document
 from hossctl.figures import median
 from hossctl.local.redis_server import RedisServer
 from resolver.core.moves import MoveResult, Moves, target_proposal
-from resolver.core.values import Group, LedgerNodeChange, Proposal, Writer
+from resolver.core.values import Decision, Group, LedgerNodeChange, Proposal, Reservations, Verdict, Writer
 from resolver.ledger.store import RedisLedger
 
 _RESOURCES = 6
@@ -49,6 +50,7 @@ class Setting:
     batch: int
     seed: int
     repeat: int
+    two_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ async def _round(setting: Setting, server: RedisServer, number: int) -> tuple[_R
         targets = [(batch.nodes[:, 0] + rng.integers(1, setting.nodes)) % setting.nodes for batch in batches]
         began = time.perf_counter(), _cpu_seconds(server)
         for batch, nodes in zip(batches, targets, strict=True):
-            await _move(ledger, batch.uids, nodes.astype(np.uint32), writer)
+            move = _move_in_two_steps if setting.two_steps else _move
+            await move(ledger, batch.uids, nodes.astype(np.uint32), writer)
         moves = _rate(setting, server, *began)
         await ledger.erase()
     finally:
@@ -109,10 +112,26 @@ async def _round(setting: Setting, server: RedisServer, number: int) -> tuple[_R
 
 async def _move(ledger: RedisLedger, uids: Uids, nodes: NDArray[np.uint32], writer: Writer) -> None:
     """As resolver/api/moving.py does it. Raises HossError if any pod is not moved."""
+    _, decision = await _decided(ledger, uids, nodes, writer, at_once=True)
+    if (decision.verdicts != Verdict.COMMITTED).any():
+        raise HossError("not all pods were moved")
+
+
+async def _decided(
+    ledger: RedisLedger, uids: Uids, nodes: NDArray[np.uint32], writer: Writer, *, at_once: bool
+) -> tuple[Reservations, Decision]:
     held = await ledger.reservations_of(0, uids)  # in the order asked for
     groups: list[Group | None] = [None] * len(uids)
     seen = (await ledger.seq(0),)
-    [decision] = await ledger.commit(0, [target_proposal(held, groups, nodes, writer=writer, seen=seen)])
+    proposal = target_proposal(held, groups, nodes, writer=writer, seen=seen, at_once=at_once)
+    [decision] = await ledger.commit(0, [proposal])
+    return held, decision
+
+
+async def _move_in_two_steps(
+    ledger: RedisLedger, uids: Uids, nodes: NDArray[np.uint32], writer: Writer
+) -> None:
+    held, decision = await _decided(ledger, uids, nodes, writer, at_once=False)
     seqs = np.full(len(uids), decision.seq, np.uint64)
     moves = Moves(uids, nodes, seqs, held.records["node"], held.records["seq"])
     if (await ledger.confirm_moves(0, moves, writer) != MoveResult.MOVED).any():

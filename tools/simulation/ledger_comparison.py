@@ -248,7 +248,7 @@ def _numbers(joined: bytes) -> list[int]:
 
 
 def _proposal(arbiter: Arbiter, args: Args) -> Proposal:
-    """The proposal that commit.lua decides, its pods in serving order."""
+    """The proposal that commit.lua or move.lua decides, its pods in serving order."""
     uids, resources = args["uids"], args["resources"]
     shared = np.frombuffer(args["shared"], packing.slot_dtype(resources))
     groups = {
@@ -290,6 +290,7 @@ def _proposal(arbiter: Arbiter, args: Args) -> Proposal:
         firsts=_firsts(arbiter, args, len(shared)),
         sending=args["sending"],
         moves=bool((shared["flags"] & MOVE_TARGET).any()),
+        source_seqs=np.frombuffer(args["source_seqs"], U64) if "source_seqs" in args else None,
     )
 
 
@@ -476,6 +477,7 @@ def _republish(arbiter: Arbiter, args: Args, _clock_ms: int) -> Any:
 
 _CALLS: dict[str, Callable[[Arbiter, Args, int], Any]] = {
     "commit": _commit,
+    "move": _commit,
     "validate": _validate,
     "release": _release,
     "confirm": _confirm,
@@ -591,7 +593,7 @@ _OF_REBUILD: dict[str, Callable[[_Shard, Args, _Call], Any]] = {
 def read_reply(call: _Call, reply: Any, shards: int) -> Any:
     """A script's reply in the form in which the model answers."""
     reader = _REPLIES.get(call.script)
-    if call.script == "commit":
+    if call.script in ("commit", "move"):
         return None if reply is None else _decision(reply, shards)
     return reply if reader is None or reply is None else reader(reply)
 

@@ -28,6 +28,7 @@ from hossctl.endpoints import clients_of
 from hossctl.local.control_plane import ControlPlane
 from hossctl.local.ports import free_ports
 
+PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
@@ -418,6 +419,54 @@ def test_the_controller_moves_pods_of_a_cluster_through_a_takeover_and_leaves_th
         wait_until(lambda: said in run_hoss(cluster, "rebalance", "status"), "both moves count")
     assert [placed(api, name) for name in ("web-e", "web-f")] == ["n2", "n2"]
     await_agreement(api, cluster)
+
+
+BEFORE_PREEMPTION = """\
+apiVersion: hoss.dev/v1alpha1
+kind: RebalancePolicy
+goals: [{goal: fit-pending}]
+passSeconds: 86400
+restSeconds: 0
+beforePreemption: {waitSeconds: 600}
+"""
+
+
+def test_a_pod_of_a_cluster_is_moved_before_any_is_preempted(
+    control_plane: ControlPlane,
+    api: Api,
+    make_cluster: Callable[..., tuple[Api, Cluster]],
+    tmp_path: Path,
+) -> None:
+    """The urgent pod would have n1 without web-a, or n2 without the bare pod. After a pass at its start the
+    controller plans only for pods that wait before they preempt; ten minutes are longer than the test may last."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(BEFORE_PREEMPTION)
+    _, cluster = make_cluster(control_plane)
+    api.request("POST", PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 1000})
+    api.create_node("n1", cpu="1")
+    create_web(api, "web-a", cpu="800m", grace=NO_GRACE)
+    assert placed(api, "web-a") == "n1"
+    api.create_node("n2", cpu="2")
+    api.create_pod("bare", cpu="1100m", scheduler="hoss")
+    assert placed(api, "bare") == "n2"
+    wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
+    with rebalance_controller(cluster, policy):
+        wait_until(lambda: controller_waits(cluster) == 600, "the controller wants pods to wait")
+        api.create_pod("urgent", cpu="1", scheduler="hoss", priorityClassName="high")
+        wait_until(lambda: run_status(cluster).get("moves"), "the controller has begun")
+        await_state(cluster, "Evicted")
+        create_web(api, "web-b", cpu="800m", grace=NO_GRACE)
+        await_state(cluster, "Moved")
+        assert placed(api, "urgent") == "n1"
+    assert [placed(api, name) for name in ("web-b", "bare")] == ["n2", "n2"]
+    assert not leaving(api, "bare")
+    await_agreement(api, cluster)
+
+
+def controller_waits(cluster: Cluster) -> float | None:
+    """For how long pods wait for moves before they preempt, as the controller has told the dispatcher."""
+    waits: float | None = (run_status(cluster).get("controller") or {}).get("preemptionWaitSeconds")
+    return waits
 
 
 @contextlib.contextmanager

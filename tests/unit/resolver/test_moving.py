@@ -1,6 +1,7 @@
 """The Move call: pods and targets on any shards, through one request."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hoss.v1 import resolver_pb2 as pb
 from resolver.api.moving import Moving
 from resolver.core.values import Verdict
 from resolver.ledger.memory import MemoryLedger
+from resolver.messages.proposals import group_of
 
 
 @pytest.fixture
@@ -69,6 +71,45 @@ def test_pods_of_both_shards_are_moved_to_nodes_of_both(ledger, call, make_propo
     results = call(pb.MOVE_CONFIRM, uids, [3, 2, 3], **carried(reply)).results
     assert list(results) == [pb.MOVED] * 3
     assert at(ledger) == {1: 3, 3: 2, 2: 3}
+
+
+def test_pods_that_stay_on_their_shard_are_moved_at_once_and_the_others_get_targets(
+    ledger, call, make_proposal
+):
+    uids, targets = make_proposal([1, 3, 2], [[0]] * 3).uids, [2, 0, 3]
+    first = call(pb.MOVE_RESERVE, uids, targets, at_once=True)
+    assert list(first.results) == [pb.MOVED, 0, 0]
+    assert {number: at(ledger)[number] for number in (1, 2, 3)} == {1: 2, 2: 0, 3: 1}
+    again = call(pb.MOVE_RESERVE, uids, targets, at_once=True)
+    assert list(again.results) == [pb.MOVED, 0, 0]
+    assert list(again.verdicts[1:]) == [Verdict.DUPLICATE] * 2
+    others = {name: column[len(column) // 3 :] for name, column in carried(again).items()}
+    results = call(pb.MOVE_CONFIRM, uids[1:], targets[1:], **others).results
+    assert list(results) == [pb.MOVED] * 2
+    assert at(ledger) == {1: 2, 3: 0, 2: 3}
+
+
+def test_who_did_not_ask_for_one_step_gets_targets_only(ledger, call, make_proposal):
+    reply = call(pb.MOVE_RESERVE, make_proposal([1], [[0]]).uids, [2])
+    assert (list(reply.verdicts), reply.results) == ([Verdict.COMMITTED], b"")
+    assert at(ledger)[1] == 0
+
+
+def test_on_several_shards_pods_that_rules_can_look_at_take_two_steps(ledger, call, make_proposal):
+    proposal = make_proposal([5], [[0]], cpu=10)
+    group = group_of(pb.PodGroup(namespace="default").SerializeToString())
+    asyncio.run(ledger.commit(0, [replace(proposal, groups=(group,))]))
+    reply = call(pb.MOVE_RESERVE, proposal.uids, [2], at_once=True)
+    assert (list(reply.verdicts), list(reply.results)) == ([Verdict.COMMITTED], [0])
+    assert at(ledger)[5] == 0
+
+
+def test_a_move_at_once_that_does_not_fit_says_why_and_changes_nothing(ledger, call, make_proposal):
+    reply = call(pb.MOVE_RESERVE, make_proposal([1], [[0]]).uids, [2], at_once=True)
+    assert list(reply.results) == [pb.MOVED]
+    reply = call(pb.MOVE_RESERVE, make_proposal([2], [[0]]).uids, [4], at_once=True)
+    assert (list(reply.verdicts), list(reply.results)) == ([Verdict.NODE_GONE], [0])
+    assert at(ledger)[2] == 0
 
 
 def test_pods_that_hold_nothing_or_are_there_already_are_not_moved(ledger, call, make_proposal):

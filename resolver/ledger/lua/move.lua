@@ -1,0 +1,107 @@
+-- Moves pods in one step: each that fits on its target gets it as its reservation, confirmed, and what it held
+-- before, its source, is released (docs/adr/0097-moves-in-one-step.md). This is the end of the script, in place of
+-- commit.lua, and has the same arguments and the same reply.
+--
+-- args  source_seqs: the commits of the sources, u64 each, in serving order
+--
+-- DUPLICATE: the pod does not hold its source as it was, and nothing was changed. The node and the commit are those
+-- of what it holds; no node and 0: nothing, or something that is only prepared.
+
+local own_records = read_reservations(uids)
+local any_prepared, any_evictions = call('HLEN', PREPARED) > 0, call('EXISTS', TERMINATING, NOMINATED) > 0
+local left, left_groups = {}, {}  -- nodes by group
+
+-- Returns what the pod held to its source.
+local function leave(uid, record)
+  local node = record:sub(1, 4)
+  local account = accounts[node]
+  if account then  -- else the node is forgotten, or its account is damaged
+    give_amounts(account, record)
+    if record:sub(5, 6) ~= '\0\0' and cards_of(node) then
+      give_cards(cards[node], unpack_values('<I2I2', record, 5))
+      touched_cards[node] = true
+    end
+    if account[1] ~= seq then
+      account[1] = seq
+      touched_nodes[#touched_nodes + 1] = node
+    end
+  end
+  if record:byte(31) % 2 == HOLDS_PORTS then
+    ports[node] = without(ports_of(node), uid)
+    touched_ports[node] = ports[node]
+  end
+  local group = record:sub(33, 40)
+  if group ~= NO_GROUP then
+    if not left[group] then
+      left[group], left_groups[#left_groups + 1] = {}, group
+    end
+    left[group][#left[group] + 1] = node
+  end
+end
+
+do
+  local sources = {}
+  for position = 1, count do
+    local node = own_records[position] and own_records[position]:sub(1, 4)
+    if node and accounts[node] == nil then
+      sources[#sources + 1] = node
+    end
+  end
+  read_accounts(sources)
+end
+
+for position = 1, count do
+  local record, slot, at = own_records[position], slots[position], 8 * position - 7
+  if record and any_prepared and call('HEXISTS', PREPARED, commit_field(record)) == 1 then
+    record = nil
+  end
+  if not record or record:sub(9, 16) ~= args.source_seqs:sub(at, at + 7) or terminating.is(record) then
+    verdicts[position] = DUPLICATE
+    chosen[position] = record and record:sub(1, 4) or NO_NODE
+    duplicates[#duplicates + 1] = record and record:sub(9, 16) or rep('\0', 8)
+  else
+    local node = first[position]
+    local verdict, evidence, asked, free = refusal(accounts[node], node, needed[slot] or open_slot(slot), slot)
+    if verdict then
+      record_refused(constraints_of(slot))
+      verdicts[position], chosen[position] = verdict, node
+      conflicts[#conflicts + 1] = pack_values('<I4', position - 1) .. node
+        .. pack_values('<I4i8i8', evidence, asked, free)
+    else
+      reserve(position, node, slot, evidence)
+      leave(uids[position], record)
+    end
+  end
+end
+
+if #reserved_uids > 0 then
+  if any_evictions then
+    settle_evictions(reserved_uids, accounts)
+  end
+  local records, changes = {}, {}
+  for i = 1, #touched_nodes do
+    local node = touched_nodes[i]
+    fit_again(node)
+    local record = write_account(accounts[node])
+    records[i], changes[2 * i - 1], changes[2 * i] = record, node, record
+  end
+  write_fields(ACCOUNTS, changes)
+  write_fields(RESERVATIONS, reservations)
+  local entry = {'n', concat(touched_nodes), 'R', 0, 'a', '', 'w', args.epoch, 'x', #reserved_uids}
+  entry[4], entry[6] = join_accounts(records)
+  append_cards(entry, touched_nodes, touched_cards, cards)
+  count_groups(1, placed_groups, placed, definitions)
+  append_groups(
+    entry, placed_groups, placed, definitions, left_groups, left, count_groups(-1, left_groups, left)
+  )
+  for node, held in pairs(touched_ports) do
+    write_ports(node, held)
+  end
+  write_versions()
+  publish(seq, entry)
+end
+
+return {
+  #reserved_uids > 0 and seq or 0, string.char(unpack(verdicts)), concat(chosen), concat(conflicts),
+  concat(duplicates), 0, '', '', '', '', #reserved_uids > 0 and seq or last_seq, '',
+}
