@@ -56,7 +56,7 @@ for position = 1, count do
     record = nil
   end
   if not record or record:sub(9, 16) ~= args.source_seqs:sub(at, at + 7) or terminating.is(record) then
-    verdicts[position] = DUPLICATE
+    verdicts[position] = VERDICT.DUPLICATE
     chosen[position] = record and record:sub(1, 4) or NO_NODE
     duplicates[#duplicates + 1] = record and record:sub(9, 16) or rep('\0', 8)
   else
