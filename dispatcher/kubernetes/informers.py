@@ -457,10 +457,10 @@ class Informers:
             self._under_way = (*plan.new[start:], *plan.seen)
             part = plan.new[start : start + _PODS_PER_SUBMISSION]
             placed = await self.place_successors(part) if self.place_successors is not None else {}
-            part = self._without_rows(part)  # `catch_up` may have accepted some meanwhile
-            if part:
-                accepted = self._accept(part)
-                self._inherit({pod.uid: placed[pod.uid] for pod in part if pod.uid in placed})
+            unknown = self._without_rows(part)  # `catch_up` may have accepted some meanwhile
+            if unknown:
+                accepted = self._accept(unknown)
+                self._inherit({pod.uid: placed[pod.uid] for pod in unknown if pod.uid in placed})
                 self._settle(accepted)
         self._under_way = ()
         if len(plan.assigned):

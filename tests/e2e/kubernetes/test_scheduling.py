@@ -11,6 +11,7 @@ import yaml
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserved, run_hoss
 from e2e.kubernetes.api import Api, events_of, find_events, node_of, patch_pod, resize
+from redis import Redis
 from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
@@ -320,6 +321,35 @@ def test_an_api_server_that_is_away_for_a_while_loses_nothing(
         wait_until(lambda: len(assigned(api)) == 300, "all are bound")
         await_agreement(api, cluster)
         assert overcommitted(api) == {}
+    finally:
+        cluster.stop()
+
+
+def test_a_lost_ledger_is_rebuilt_once_the_api_server_says_which_pods_are_bound(
+    tmp_path: Path, own_control_plane: ControlPlane
+) -> None:
+    api = Api(own_control_plane)
+    for number in range(5):
+        api.create_node(f"n{number}", cpu="4")
+    cluster = Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig)
+    try:
+        cluster.start_worker("w1")
+        create(api, [f"early-{number}" for number in range(50)])
+        wait_until(lambda: len(assigned(api)) == 50, "all are bound")
+        await_agreement(api, cluster)
+        own_control_plane.kill("kube-apiserver")
+        assert cluster.redis is not None
+        with Redis(port=cluster.redis.port) as redis:
+            redis.flushall()
+        said = "the ledger is rebuilt once the API server has said which pods are bound"
+        wait_until(lambda: said in run_hoss(cluster, "status"), "HOSS says what it waits for")
+        own_control_plane.start_apiserver()
+        wait_until(lambda: said not in run_hoss(cluster, "status"), "it waits no more")
+        create(api, [f"late-{number}" for number in range(50)])
+        wait_until(lambda: len(assigned(api)) == 100, "all are bound")
+        await_agreement(api, cluster)
+        assert overcommitted(api) == {}
+        assert "clean" in run_hoss(cluster, "audit")
     finally:
         cluster.stop()
 

@@ -1,0 +1,94 @@
+"""Kubernetes mode: which pods are known after catching up, whatever else waits for the ledger meanwhile."""
+
+import asyncio
+import random
+
+import pytest
+from waiting import until
+
+from dispatcher.config import ClusterSection
+from dispatcher.core import messages as m
+from dispatcher.core.machine import Machine, Settings
+from dispatcher.core.pods.table import Phase
+from dispatcher.core.policy.rules import Policy
+from dispatcher.journal.memory import MemoryJournal
+from dispatcher.kubernetes.informers import Informers
+from dispatcher.runtime import Runtime
+from hoss.kube.reflector import KindAvailability, ObjectGone, ObjectSeen
+from hoss.tasks import background
+from hoss.wire.columns import NONE_U32, decode_uids
+from hoss.wire.uids import uid_from_text
+
+
+def uid_of(number):
+    return f"00000000-0000-0000-0000-{number:012d}"
+
+
+def pod(number, node="", scheduler="hoss"):
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+    spec = {"schedulerName": scheduler, "containers": [container], **({"nodeName": node} if node else {})}
+    metadata = {"uid": uid_of(number), "namespace": "default", "name": f"p{number}"}
+    return ObjectSeen({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
+
+
+class LostLedger:
+    """Places of successors are asked for, and nobody answers until the ledger is back."""
+
+    def __init__(self):
+        self.asked, self.back = asyncio.Event(), asyncio.Event()
+
+    async def place(self, _pods):
+        self.asked.set()
+        await self.back.wait()
+        return {}
+
+
+@pytest.fixture
+async def informers():
+    runtime = Runtime(Machine(Settings(), Policy(), None, random.Random(1)), None, MemoryJournal())
+    reserved = []
+
+    async def reserve(instruction):
+        reserved.extend(instruction.rows.tolist())
+
+    runtime.set_executor(m.Reserve, reserve)
+    made = Informers(runtime, None, None, ClusterSection(), 1, max_pod_terms=100, rng=random.Random(2))
+    made.pods.nodes = {"n1": 0, "n2": 1}
+    made.reserved = reserved
+    for reflector in made.reflectors:  # the watches have shown all that there is
+        reflector.availability = KindAvailability.NOT_SERVED
+        reflector.complete.set()
+    yield made
+    await runtime.end()
+
+
+def nodes_of(informers, *numbers):
+    """The node of each pod; None: it has no row, or is on no node."""
+    registry = informers._registry
+    uids = b"".join(uid_from_text(uid_of(number)) for number in numbers)
+    rows = registry.directory.rows_of_uids(decode_uids(uids)).tolist()
+    return [
+        int(registry.pods.node[row]) if row != NONE_U32 and registry.pods.phase[row] == Phase.BOUND else None
+        for row in rows
+    ]
+
+
+async def test_after_catching_up_every_pod_on_a_node_is_known_also_while_others_wait_for_the_ledger(
+    informers,
+):
+    ledger = LostLedger()
+    informers.place_successors = ledger.place
+    async with background(informers.run()):
+        informers._on_pods([pod(1), pod(2, "n1", "other")])
+        await ledger.asked.wait()
+        assert nodes_of(informers, 1, 2) == [None, None]
+        informers._on_pods([pod(1, "n2"), pod(3, "n1", "other"), pod(4, "n1", "other"), pod(5, "nowhere")])
+        informers._on_pods([ObjectGone(uid_of(4), "default", "p4")])
+        await informers.catch_up()
+        assert nodes_of(informers, 1, 2, 3, 4, 5) == [1, 0, 0, None, None]
+        ledger.back.set()
+        await until(lambda: not informers._pod_changes and not informers._under_way)
+        await until(lambda: len(informers.reserved) == 3)
+    assert nodes_of(informers, 1, 2, 3, 4, 5) == [1, 0, 0, None, None]
+    pods = informers._registry.pods
+    assert int((pods.phase[: pods.size] == Phase.BOUND).sum()) == 3  # nobody has two rows
