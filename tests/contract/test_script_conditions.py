@@ -313,3 +313,27 @@ async def stored(ledger, name):
     """The key of that name, and a client of its server."""
     key = ledger.keys_of(0)[SHARD_KEYS.index(name)]
     return key, await ledger.scripts.access.at(key)
+
+
+# -- what is prepared
+
+
+async def test_a_prepared_commit_that_is_committed_has_ended_and_shows_each_pod_of_each_group_once(
+    nodes, make_proposal
+):
+    groups = ["web", "", "db", ""]
+    proposal = replace(
+        make_proposal([1, 2, 3, 4, 5], [[0], [2], [0], [2], [0]], slots=[0, 0, 1, 2, 3]), prepared=True
+    )
+    proposal = replace(proposal, groups=make_proposal([1] * 4, [[0]] * 4, groups=groups).groups)
+    [decision] = await nodes.commit(0, [proposal])
+    assert (await nodes.snapshot(0, groups=True)).prepared == (decision.seq,)
+    seqs = np.full(5, decision.seq, np.uint64)
+    committed = await nodes.commit_prepared(0, proposal.uids, seqs, proposal.writer)
+    [entry] = await nodes.feed(0, decision.seq, 1)
+    assert committed.tolist() == [entry.seq] * 5
+    assert entry.ended == (decision.seq,)
+    placed = {run.definition: np.frombuffer(run.nodes, "<u4").tolist() for run in entry.runs}
+    assert sorted(placed.values()) == [[0, 2], [2]]
+    assert len(entry.runs) == 2
+    assert (await nodes.snapshot(0, groups=True)).prepared == ()
