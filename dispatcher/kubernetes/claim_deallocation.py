@@ -4,8 +4,9 @@ PostFilter of DynamicResources).
 A claim may have been given devices of a node for a pod that was never bound there, by a scheduler that died
 or by one whose binding was refused. The node may be full or gone by now. Nobody else uses the claim, so it
 gives its devices back, and the pod gets others at its next attempt. Like kube-scheduler this takes one claim
-at a time, by chance. What the API server does not do is tried again while the pod waits: its next attempt,
-which would ask for the same, may be minutes away."""
+at a time, by chance. The claim that an attempt before left for the pod's extended resources is deleted: the
+next attempt makes another one. What the API server does not do is tried again while the pod waits: its next
+attempt, which would ask for the same, may be minutes away."""
 
 import asyncio
 import random
@@ -19,18 +20,25 @@ from dispatcher.core.machine import Machine
 from dispatcher.core.pods.table import Phase
 from hoss.client.backoff import Backoff
 from hoss.errors import HossError, TransportError
-from hoss.kube.api import MERGE_PATCH, KubeApi, Object
+from hoss.kube.api import MERGE_PATCH, KubeApi, Object, Reply
 from hoss.kube.paths import object_path
 from hoss.model.cluster import ObjectKey
-from hoss.model.devices import CLAIM_UNREACHABLE, DeviceManifest
+from hoss.model.devices import (
+    CLAIM_UNREACHABLE,
+    EXTENDED_CLAIM_ANNOTATION,
+    LEFT_OVER,
+    DeviceManifest,
+)
 from hoss.telemetry import logger
 from hoss.wire.uids import uid_text
 
 DEALLOCATED = "deallocation of ResourceClaim completed"  # kube-scheduler's words
+DELETED = "deletion of ResourceClaim completed"
 _PLUGIN = "DynamicResources"
 # After a failure, which is most often one of the API server or of the dispatcher's rights, all wait for a
 # while.
 _FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 1.0, 60.0
+_FINALIZER = "resource.kubernetes.io/delete-protection"
 _BINDS_TO_NODES = "nodeSelector"  # an allocation without it is good for every node
 
 
@@ -49,6 +57,30 @@ class _RefusedError(HossError):
 def blocked_by_claims(pod: WaitingPod) -> bool:
     """Whether devices that the pod's claims have are the reason on any node."""
     return _PLUGIN in pod.refused_by and CLAIM_UNREACHABLE in pod.message
+
+
+def left_over(pod: WaitingPod) -> bool:
+    """Whether a claim that an attempt before left for the pod's extended resources is the reason."""
+    return _PLUGIN in pod.refused_by and LEFT_OVER in pod.message
+
+
+def is_for_extended_resources(claim: Object, uid: str) -> bool:
+    """Whether a scheduler made the claim for the pod with this UID, and nobody deletes it yet."""
+    metadata = claim["metadata"]
+    marked = (metadata.get("annotations") or {}).get(EXTENDED_CLAIM_ANNOTATION) == "true"
+    owners = metadata.get("ownerReferences") or ()
+    owned = any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
+    return marked and owned and not metadata.get("deletionTimestamp")
+
+
+def unprotecting_patch(claim: Object) -> Object | None:
+    """The merge patch after which the claim, in this very state, can be deleted; None: nothing keeps it."""
+    metadata = claim["metadata"]
+    finalizers = metadata.get("finalizers") or []
+    if _FINALIZER not in finalizers:
+        return None
+    same = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+    return {"metadata": same | {"finalizers": [name for name in finalizers if name != _FINALIZER] or None}}
 
 
 def is_idle(claim: Object, uid: str) -> bool:
@@ -94,7 +126,12 @@ class ClaimDeallocation:
 
     def consider(self, row: int, pod: WaitingPod) -> None:
         """The pod fits nowhere. Free one of its claims if these are the reason."""
-        if pod.uid in self._queued or not blocked_by_claims(pod):
+        if pod.uid in self._queued:
+            return
+        if left_over(pod):
+            self._add(_Blocked(row, pod, ()))
+            return
+        if not blocked_by_claims(pod):
             return
         templates, pods = self._registry.templates, self._registry.pods
         claims = templates.pod_spec(int(templates.class_id[pods.template[row]])).claims
@@ -128,6 +165,9 @@ class ClaimDeallocation:
         """Raises TransportError, or _RefusedError where the API server does not do it."""
         if not self._waits(blocked):
             return
+        if left_over(blocked.pod):
+            await self._delete_left_over(blocked)
+            return
         namespace = blocked.pod.namespace
         idle = [
             claim
@@ -145,6 +185,26 @@ class ClaimDeallocation:
             self._tell(blocked.row, f"{DEALLOCATED}: {namespace}/{name}")
         elif reply.status not in (404, 409):  # the claim is gone or has changed, which wakes the pod
             raise _RefusedError(f"{namespace}/{name}: {reply.message}")
+
+    async def _delete_left_over(self, blocked: _Blocked) -> None:
+        namespace, uid = blocked.pod.namespace, uid_text(blocked.pod.uid)
+        claims = (orjson.loads(item.text) for item in self._storage.resource_claims(namespace, uid.encode()))
+        for claim in [claim for claim in claims if is_for_extended_resources(claim, uid)]:
+            name = claim["metadata"]["name"]
+            path = object_path("/apis/resource.k8s.io/v1/namespaces", namespace, "resourceclaims", name)
+            patch = unprotecting_patch(claim)
+            if patch is None:
+                reply = Reply(200, b"{}")
+            else:
+                reply = await self._api.send("PATCH", path, patch, content_type=MERGE_PATCH)
+            if reply.done and self._waits(blocked):
+                body = {"preconditions": {"uid": claim["metadata"]["uid"]}}
+                reply = await self._api.send("DELETE", path, body)
+                if reply.done:
+                    self._counters["claims_deallocated"] += 1
+                    self._tell(blocked.row, f"{DELETED}: {namespace}/{name}")
+            if not reply.done and reply.status not in (404, 409):  # as for devices that are given back
+                raise _RefusedError(f"{namespace}/{name}: {reply.message}")
 
     def _claims(self, namespace: str, names: Iterable[str]) -> list[Object]:
         found = (self._storage.get(ObjectKey("ResourceClaim", namespace, name)) for name in names)

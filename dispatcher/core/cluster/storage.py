@@ -37,6 +37,16 @@ class StorageObjects:
         found = self._objects.get(ObjectKey("PersistentVolumeClaim", namespace, name))
         return found if isinstance(found, PersistentVolumeClaim) else None
 
+    def resource_claims(self, namespace: str, mentioning: bytes) -> list[DeviceManifest]:
+        """The resource claims of a namespace whose manifests have this text."""
+        return [
+            item
+            for key, item in self._objects.items()
+            if isinstance(item, DeviceManifest)
+            and (key.kind, key.namespace) == ("ResourceClaim", namespace)
+            and mentioning in item.text
+        ]
+
     @property
     def everything(self) -> StorageUpdate:
         """All objects, for a worker that knows none."""

@@ -14,6 +14,7 @@ from hoss.model import reserved_names as names_of
 from hoss.model.devices import (
     BINDING_SECONDS,
     CLAIM_UNREACHABLE,
+    LEFT_OVER,
     MOST_ALTERNATIVES,
     NOT_ALLOCATABLE,
     Allocation,
@@ -45,8 +46,6 @@ from scheduler_worker.core.framework.extension_points import (
     ScoreState,
 )
 from scheduler_worker.core.nodes import Mask
-
-_LEFT_OVER = "cannot schedule extended resource claim"
 
 EXTENDED_CLAIM = "<extended-resources>"  # the claim of a pod's extended resources, before it has a name
 
@@ -121,7 +120,7 @@ class ClaimedDevices(FilterState):
 
     def refusals(self) -> Refusals:
         """See FilterState."""
-        order = (_LEFT_OVER, TIMED_OUT, INVALID_POOLS, NOT_ALLOCATABLE, CLAIM_UNREACHABLE)
+        order = (LEFT_OVER, TIMED_OUT, INVALID_POOLS, NOT_ALLOCATABLE, CLAIM_UNREACHABLE)
         none = np.zeros(len(self.passed), np.bool_)
         reasons = tuple((reason, self._refused.get(reason, none)) for reason in order)
         return Refusals(reasons, unresolvable=~self.passed)
@@ -240,7 +239,7 @@ class ClaimedDevices(FilterState):
         self.passed[:] = True
         self.left_over = self._has_left_over()
         if self.left_over:
-            self._refuse(_LEFT_OVER, np.ones(cache.size, np.bool_))
+            self._refuse(LEFT_OVER, np.ones(cache.size, np.bool_))
             return
         for nodes, resources in self._by_resources():
             extra, mappings = _extended_claim(self._namespace, self._pod.containers, resources)

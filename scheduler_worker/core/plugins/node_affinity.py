@@ -56,7 +56,7 @@ class NodeAffinity(FilterPlugin, ScorePlugin):
         own, added = matching_nodes(pod.spec, nodes), self._matching_added(nodes)
         return own if added is None else added if own is None else own & added
 
-    def refusals(self, pod: Demand, nodes: NodeSpecs) -> Refusals | None:  # type: ignore[override] # by SPECS
+    def refusals(self, pod: Demand, nodes: NodeSpecs) -> Refusals | None:
         """See FilterPlugin. As in kube-scheduler the profile's affinity is looked at first."""
         own, added = matching_nodes(pod.spec, nodes), self._matching_added(nodes)
         none = np.zeros(nodes.count, np.bool_)

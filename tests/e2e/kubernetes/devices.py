@@ -7,6 +7,11 @@ from e2e.kubernetes.api import Api
 
 DRIVER = "gpu.example.com"
 RESOURCE = "example.com/gpu"  # of classes that are created with it as their extendedResourceName
+# Metadata of a claim that a scheduler made for a pod's extended resources.
+LEFT_OVER = {
+    "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+    "finalizers": ["resource.kubernetes.io/delete-protection"],
+}
 # A device of which claims take memory.
 SHAREABLE = {"name": "gpu-0", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
 _GROUP = "/apis/resource.k8s.io/v1"
@@ -66,10 +71,17 @@ class Devices:
         return owned[0] if owned else None
 
     def create_claim(
-        self, name: str, *, device_class: str = "gpu", owner: Any = None, config: Any = None, **request: Any
+        self,
+        name: str,
+        *,
+        device_class: str = "gpu",
+        owner: Any = None,
+        config: Any = None,
+        marks: Any = None,
+        **request: Any,
     ) -> None:
-        """A claim to one device. `owner`: the pod that it was made for."""
-        metadata: dict[str, Any] = {"name": name}
+        """A claim to one device. `owner`: the pod that it was made for. `marks`: more of its metadata."""
+        metadata: dict[str, Any] = {"name": name, **(marks or {})}
         if owner is not None:
             of_pod = {"apiVersion": "v1", "kind": "Pod", "controller": True}
             metadata["ownerReferences"] = [of_pod | {key: owner["metadata"][key] for key in ("name", "uid")}]

@@ -8,7 +8,7 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, reserved, run_hoss
 from e2e.kubernetes.api import Api, await_reason, events_of, node_of, placed
-from e2e.kubernetes.devices import DRIVER, RESOURCE, Devices, claiming, wanting
+from e2e.kubernetes.devices import DRIVER, LEFT_OVER, RESOURCE, Devices, claiming, wanting
 from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
@@ -293,6 +293,30 @@ def test_a_class_that_comes_after_the_pod_is_taken_into_account(
     assert placed(api, "q") == "n1"
     used = [devices.extended_claim(name)["status"]["allocation"]["devices"]["results"] for name in "pq"]
     assert sorted(result["device"] for results in used for result in results) == ["gpu-0", "gpu-1"]
+
+
+def test_a_claim_that_a_scheduler_left_for_extended_resources_is_deleted_and_another_one_made(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    """It died between making the claim and binding the pod, and generated a name that is cut."""
+    api.create_node("n1")
+    devices.publish("n1", "gpu-0")
+    pod = api.create_pod("p", scheduler="hoss", containers=wanting("1"))
+    await_reason(api, "p", f"1 Insufficient {RESOURCE}")
+    devices.create_claim(
+        "p-extended-resouabcde",
+        owner=pod,
+        marks=LEFT_OVER,
+    )
+    devices.create_class(extendedResourceName=RESOURCE)
+    assert placed(api, "p") == "n1"
+    claim = devices.extended_claim("p")
+    assert (
+        claim["metadata"]["name"]
+        == api.pod("p")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
+    )
+    events = [text for _, text in events_of(api, "p")]
+    assert "deletion of ResourceClaim completed: default/p-extended-resouabcde" in events
 
 
 def test_a_claim_whose_devices_no_node_has_room_for_gives_them_back_and_gets_others(

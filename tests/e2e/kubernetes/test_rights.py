@@ -12,8 +12,8 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.kubernetes import renderers
 from e2e.kubernetes.agreement import assigned, reserved, run_hoss
-from e2e.kubernetes.api import Api, placed
-from e2e.kubernetes.devices import RESOURCE, Devices, claiming, wanting
+from e2e.kubernetes.api import Api, await_reason, placed
+from e2e.kubernetes.devices import LEFT_OVER, RESOURCE, Devices, claiming, wanting
 from e2e.kubernetes.guarded import SECRET, apply, await_guard, install, kubeconfig_of, token_of
 from e2e.kubernetes.moves import NO_GRACE, begin, create_web, run_status
 from e2e.kubernetes.pod_groups import KINDS, Groups
@@ -212,6 +212,11 @@ def test_each_right_is_used_and_without_it_its_use_is_refused(
         freed = by_dispatcher._replace(resource="resourceclaims/status")
         wait_until(lambda: freed in audit.read().failed, "devices are not freed without a right")
     wait_until(lambda: len(assigned(api)) == 6, "the pod is bound after its claim was freed")
+    waiting = api.create_pod("waiting", scheduler="hoss", containers=wanting("1"))
+    await_reason(api, "waiting", "cannot allocate all claims")
+    devices.create_claim("waiting-extended-resources-1", owner=waiting, marks=LEFT_OVER)
+    wait_until(lambda: devices.extended_claim("waiting") is None, "the claim that was left over is deleted")
+    api.delete_pod("waiting")
     devices.clear()
 
     for number, kind in enumerate(KINDS, start=7):

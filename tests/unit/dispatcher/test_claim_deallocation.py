@@ -8,10 +8,17 @@ import pytest
 
 from dispatcher.core.kubernetes.conditions import WaitingPod
 from dispatcher.core.pods.table import Phase
-from dispatcher.kubernetes.claim_deallocation import DEALLOCATED, ClaimDeallocation, is_idle
+from dispatcher.kubernetes.claim_deallocation import DEALLOCATED, DELETED, ClaimDeallocation, is_idle
 from hoss.kube.api import Reply
 from hoss.model.cluster import StorageUpdate
-from hoss.model.devices import CLAIM_UNREACHABLE, ClaimUse, DeviceManifest, PodClaims
+from hoss.model.devices import (
+    CLAIM_UNREACHABLE,
+    EXTENDED_CLAIM_ANNOTATION,
+    LEFT_OVER,
+    ClaimUse,
+    DeviceManifest,
+    PodClaims,
+)
 from hoss.model.pod import PodSpec
 from hoss.wire.uids import uid_text
 
@@ -53,10 +60,14 @@ class Writes:
 
     def __init__(self, status=200):
         self.status = status
-        self.patches = {}
+        self.patches, self.deleted = {}, {}
 
-    async def send(self, method, path, body, *, content_type):
-        self.patches[path.rpartition("resourceclaims/")[2]] = body
+    async def send(self, method, path, body, *, content_type=""):
+        name = path.rpartition("resourceclaims/")[2]
+        if method == "DELETE":
+            self.deleted[name] = body
+        else:
+            self.patches[name] = body
         return Reply(self.status, b"{}")
 
 
@@ -65,11 +76,17 @@ class Blocked:
 
     def __init__(self, bench, *claims, status=200):
         self.bench = bench
-        uses = tuple(ClaimUse(item["metadata"]["name"]) for item in claims)
+        uses = tuple(
+            ClaimUse(item["metadata"]["name"]) for item in claims if "annotations" not in item["metadata"]
+        )
         [row] = bench.pods("p", spec=PodSpec(claims=PodClaims("p", uid_text(UID), uses)))
         self.row = int(row)
         bench.machine.registry.pods.phase[self.row] = Phase.UNSCHEDULABLE
-        texts = [(item["metadata"]["name"], json.dumps(item).encode()) for item in claims]
+        own = uid_text(bench.machine.registry.pods.uid[self.row].tobytes())  # UID stands for it in claims
+        texts = [
+            (item["metadata"]["name"], json.dumps(item).replace(uid_text(UID), own).encode())
+            for item in claims
+        ]
         manifests = tuple(DeviceManifest("ResourceClaim", "default", *text) for text in texts)
         bench.machine.storage.apply(StorageUpdate(manifests))
         self.writes, self.told = Writes(status), []
@@ -148,3 +165,51 @@ async def test_a_pod_that_waits_no_more_frees_nothing(bench):
     await blocked.run()
     assert blocked.writes.patches == {}
     assert len(blocked.deallocation) == 0
+
+
+def extended(name, *, owner=UID, finalizers=("resource.kubernetes.io/delete-protection", "other"), **more):
+    """A claim that a scheduler made for the extended resources of a pod."""
+    metadata = {
+        "annotations": {EXTENDED_CLAIM_ANNOTATION: "true"},
+        "ownerReferences": [{"kind": "Pod", "uid": uid_text(owner), "controller": True}],
+        "finalizers": list(finalizers),
+    }
+    return claim(name, users=[SELF], **(metadata | more))
+
+
+LEFT = f"0/2 nodes are available: 2 {LEFT_OVER}."
+
+
+async def test_the_claim_that_was_left_over_for_extended_resources_is_deleted(bench):
+    blocked = Blocked(
+        bench,
+        claim("mine"),
+        extended("left"),
+        extended("of-another-pod", owner=b"another-pods-uid", labels={"about": uid_text(UID)}),
+        extended("going", deletionTimestamp="2026-11-24T05:00:00Z"),
+        extended("not-marked", annotations={}),
+    )
+    await blocked.consider(LEFT)
+    same = {"uid": "left", "resourceVersion": "7"}
+    assert blocked.writes.patches == {"left": {"metadata": same | {"finalizers": ["other"]}}}
+    assert blocked.writes.deleted == {"left": {"preconditions": {"uid": "left"}}}
+    assert blocked.told == [f"{DELETED}: default/left"]
+
+
+async def test_a_claim_that_nothing_keeps_is_deleted_at_once(bench):
+    blocked = Blocked(bench, extended("left", finalizers=()))
+    await blocked.consider(LEFT)
+    assert blocked.writes.patches == {}
+    assert list(blocked.writes.deleted) == ["left"]
+
+
+async def test_a_left_over_claim_that_changed_stays_and_one_that_may_not_be_deleted_is_tried_again(bench):
+    blocked = Blocked(bench, extended("left"), status=409)
+    await blocked.consider(LEFT)
+    assert (blocked.writes.deleted, blocked.told, len(blocked.deallocation)) == ({}, [], 0)
+    blocked.writes.status = 403
+    await blocked.consider(LEFT)
+    assert (blocked.writes.deleted, blocked.told, len(blocked.deallocation)) == ({}, [], 1)
+    blocked.writes.status = 200
+    await blocked.run()
+    assert blocked.told == [f"{DELETED}: default/left"]
