@@ -61,7 +61,8 @@ class Relay(grpc.GenericRpcHandler):
                 asked(request)
                 yield request
 
-        call = self._channel.stream_stream(method)(seen(), timeout=context.time_remaining())
+        passed: Any = self._channel.stream_stream(method)  # without codecs, so messages are bytes
+        call = passed(seen(), timeout=context.time_remaining())
         # gRPC may abandon this generator at a yield, and then its `finally` comes late.
         context.add_done_callback(lambda _: call.cancel())
         if method == _CONNECT:

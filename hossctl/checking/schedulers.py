@@ -86,8 +86,8 @@ def check_scheduler(command: Sequence[str], *, timeout_seconds: float, redis_url
                 Relay(state.resolvers[0], observer) as resolver,
             ):
                 values = {"name": NAME, "dispatcher": dispatcher.address, "resolver": resolver.address}
-                with log.open("wb") as output:
-                    process = _started(command, values, output, home=directory)
+                with log.open("wb") as written:
+                    process = _started(command, values, written, home=directory)
                 try:
                     steps = _Steps(clients, observer, dispatcher, process, numbers, timeout_seconds)
                     await steps.run()

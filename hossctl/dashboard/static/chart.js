@@ -22,7 +22,7 @@ export class Chart {
     this.svg = svg("svg", { "aria-hidden": "true" });
     holder.append(this.svg, make("p", { class: "waiting" }, empty));
     this.title = holder.closest("section")?.querySelector("h2, h3")?.textContent.trim() ?? "";
-    const summary = make("summary", {}, "As a table", make("span", { class: "hidden" }, `: ${this.title}`));
+    const summary = make("summary", { "aria-label": `As a table: ${this.title}` }, "As a table");
     this.numbers = make("details", { class: "numbers", ontoggle: () => this.tabulate() }, summary);
     holder.after(this.numbers);
     holder.addEventListener("pointermove", (event) => this.hover(event.offsetX));

@@ -1,6 +1,7 @@
 """What changed since an earlier comparison, and where a comparison goes."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from unit.hossctl.compare.made_up import MACHINE, comparison
 from hoss.errors import InvalidInput
 from hossctl.choices import Load, Mode
 from hossctl.cli import app
-from hossctl.compare.document import read
+from hossctl.compare.document import ComparisonRun, read
 from hossctl.compare.report.changes import compare, refuse_other_machine
 from hossctl.compare.report.publishing import NOTHING_SHARED, ReportOptions, check, publish
 from hossctl.console import Format
@@ -143,6 +144,42 @@ def test_a_regression_is_told_and_fails_only_where_that_is_asked_for(document, f
     assert max(map(len, out.splitlines())) <= 80
     assert hoss("bench", "report", document, "--against", faster, "--fail-on-regression")[0] == 1
     assert hoss("bench", "report", faster, "--against", document, "--fail-on-regression")[0] == 0
+
+
+def fewer_used(run: ComparisonRun) -> ComparisonRun:
+    return run.model_copy(
+        update={"utilisation": {name: 0.9 * share for name, share in run.utilisation.items()}}
+    )
+
+
+def of_quality(**worse: object) -> Callable[[ComparisonRun], ComparisonRun]:
+    return lambda run: run.model_copy(update={"quality": run.quality.model_copy(update=worse)})
+
+
+@pytest.mark.parametrize(
+    ("worsen", "titles"),
+    [
+        (fewer_used, {"used", "cpu used", "memory used"}),
+        (
+            of_quality(stranded={"cpu": 0.2, "memory": 0.2}),
+            {"stranded room", "stranded cpu", "stranded memory"},
+        ),
+        (of_quality(gpu_fragmentation=0.3), {"GPU fragmented", "stranded room"}),
+        (of_quality(fairness=0.7), {"fairness"}),
+    ],
+    ids=["utilisation", "stranded", "fragmentation", "fairness"],
+)
+def test_worse_placement_alone_fails_a_gate_at_the_same_speed(tmp_path, worsen, titles):
+    good = comparison(**{**FIELDS, "loads": (Load.OPENB,)})
+    document, later = tmp_path / "before.json", tmp_path / "later.json"
+    document.write_text(good.as_json())
+    later.write_text(good.model_copy(update={"runs": [worsen(run) for run in good.runs]}).as_json())
+    code, out, _ = hoss("bench", "report", later, "--against", document, "--fail-on-regression")
+    told = [line for line in out.splitlines() if line.startswith(("WORSE", "better"))]
+    assert code == 1
+    assert {line.partition(": ")[0].removeprefix("WORSE   ") for line in told} <= titles
+    assert told
+    assert hoss("bench", "report", document, "--against", later, "--fail-on-regression")[0] == 0
 
 
 def test_where_no_cell_is_in_both_a_gate_does_not_pass(tmp_path, document):
