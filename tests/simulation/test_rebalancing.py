@@ -3,12 +3,12 @@
 import pytest
 
 from hossctl.choices import RebalanceGoal, SimulatedPlacer
-from hossctl.rebalance.policy import GoalDocument, RebalancePolicy
+from hossctl.rebalance.policy import BeforePreemptionDocument, GoalDocument, RebalancePolicy
 from hossctl.simulate.rebalancing import DEFAULT_POLICY, RebalancingSetting, as_json, play
 
 
-def cases(placer, days, policy=DEFAULT_POLICY):
-    setting = RebalancingSetting(policy, nodes=20, days=days, placer=placer)
+def cases(placer, days, policy=DEFAULT_POLICY, **options):
+    setting = RebalancingSetting(policy, **{"nodes": 20, "days": days, "placer": placer, **options})
     return {case["name"]: case for case in as_json(setting, list(play(setting)))["cases"]}
 
 
@@ -32,3 +32,24 @@ def test_it_hardly_moves_where_schedulers_fill_again_what_it_empties():
     spreading = cases(SimulatedPlacer.EMPTIEST, 2, emptying)["controller"]
     assert spreading["standOffs"] >= 3
     assert 0 < spreading["movesPerDay"] < 100  # 315 if it did not stand off
+
+
+def test_with_a_policy_that_says_so_moves_come_before_preemption_and_spare_pods():
+    def preempted(before, **policy):
+        goals = (GoalDocument(goal=RebalanceGoal.FIT_PENDING),)
+        # It looks at nothing else in that time.
+        policy = RebalancePolicy(goals=goals, beforePreemption=before, passSeconds=86_400, **policy)
+        found = cases(SimulatedPlacer.EMPTIEST, 0.5, policy, urgent=0.3)["controller"]
+        return found["preemptedPerDay"], found["movesPerDay"]
+
+    without, none = preempted(None)
+    spared, moved = preempted(BeforePreemptionDocument())
+    assert (none, without > 0) == (0, True)
+    assert spared < 0.7 * without
+    assert moved > 0
+    # Urgent pods have priority 1,000.
+    assert preempted(BeforePreemptionDocument(upToPriority=999)) == (without, none)
+
+
+def test_without_urgent_pods_nobody_is_preempted(packing):
+    assert [case["preemptedPerDay"] for case in packing.values()] == [0, 0, 0]
