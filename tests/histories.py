@@ -157,6 +157,14 @@ class SmallPlatform:
         pod.node = node
         self._change("ledger", shard, moved=[f"target-of-{uid}"], **here)
 
+    def move_at_once(self, uid: str, node: str) -> None:
+        """The pod gives up what it holds and gets this, confirmed, in one step of their shard."""
+        pod, shard = self.pods[uid], self.nodes[node].shard
+        pod.node = node
+        row = self._row_at(uid, node)
+        self._change("ledger", shard, epoch=self.epochs["w1"], released=[uid], reserved=[row])
+        self.history.append("ledger", by="ledger", shard=shard, seq=self.seqs[shard], confirmed=[uid])
+
     def release_on(self, shard: int, uid: str) -> None:
         """What is left there of a pod."""
         self._change("ledger", shard, released=[uid])

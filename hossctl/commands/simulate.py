@@ -44,6 +44,7 @@ _REBALANCE_COLUMNS = (
     Column("PODS WAITING", lambda row: f"{row['podsWaiting']:.2f}"),
     Column("PODS CAME", lambda row: f"{row['podsCame']:,}"),
     Column("MOVES A DAY", lambda row: f"{row['movesPerDay']:,.0f}"),
+    Column("PREEMPTED A DAY", lambda row: f"{row['preemptedPerDay']:,.0f}"),
     Column("STOOD OFF", lambda row: row["standOffs"]),
 )
 
@@ -214,6 +215,9 @@ def rebalance(
     placer: Annotated[
         SimulatedPlacer, typer.Option(help="Where pods go when they come, of the nodes that accept them.")
     ] = SimulatedPlacer.FULLEST,
+    urgent: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the pods that preempt others.")
+    ] = 0.0,
     seed: Seed = 1,
     output: Output = Format.TABLE,
 ) -> None:
@@ -224,7 +228,7 @@ def rebalance(
     from hossctl.simulate import rebalancing
 
     chosen = rebalancing.DEFAULT_POLICY if policy is None else read_policy(policy)[0]
-    setting = rebalancing.RebalancingSetting(chosen, nodes, days, placer, seed)
+    setting = rebalancing.RebalancingSetting(chosen, nodes, days, placer, seed, urgent)
     results = []
     with bar("cases", len(SimulatedCare), quiet=not output.for_people) as progress:
         for result in rebalancing.play(setting):

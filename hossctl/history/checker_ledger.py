@@ -104,7 +104,8 @@ class LedgerChecker:
 
     def _on_change(self, event: Event, line: int) -> None:
         shard = event["shard"]
-        for uid in event.get("released", ()):
+        left = {uid: self.held[uid].get(shard) for uid in event.get("released", ())}
+        for uid in left:
             self._release(uid, shard, line)
         for row in event.get("resized", ()):
             self._resize(row, shard, line)
@@ -115,6 +116,7 @@ class LedgerChecker:
         self._judge_shares(given, added, line)
         for pod in added:
             self._reserve(pod, unchecked=event.get("unchecked", False))
+            self._see_move(left.get(pod.uid), pod)
         if added and event.get("unchecked"):
             why = "reserved unchecked: the pods were on their nodes already"
             self._findings.unjudged(Promise.NO_OVERCOMMIT, why, len(added))
@@ -269,6 +271,11 @@ class LedgerChecker:
         target.state, target.line = _CONFIRMED, line
         self._hold(target)
         self.moves[pod, target.node] += 1
+
+    def _see_move(self, left: HeldPod | None, pod: HeldPod) -> None:
+        """`left`: what the pod gave up in the same change. On another node, that is a move in one step."""
+        if left is not None and pod.state != _PREPARED and left.node != pod.node:
+            self.moves[pod.uid, pod.node] += 1
 
     def _release(self, uid: str, shard: int, line: int) -> None:
         if shard in self.held[uid]:

@@ -6,16 +6,19 @@ The controller is the one that runs beside a platform (hossctl/rebalance/control
 does. A pod goes to the fullest node that accepts it, or to the emptiest; the workers' own filters say which
 do. Moves take no time here, and nodes in use are those with pods: the others could be switched off.
 
+A share of the pods may be urgent: one that fits nowhere evicts others, the fewest that make room on a node, and
+these wait for another place. Where the policy has `beforePreemption`, the controller looks for moves first.
+
 The document (camel case):
 
-    nodes, days, seed, placing
+    nodes, days, seed, placing, urgent
     cases[]     name (none, nightly, controller), utilisation (mean share of the cpu of nodes in use that is
-                requested), nodesInUse (mean), podsWaiting (mean), podsCame, movesPerDay, standOffs (how often
-                the controller left a goal alone, because its moves were undone)
+                requested), nodesInUse (mean), podsWaiting (mean), podsCame, movesPerDay, preemptedPerDay,
+                standOffs (how often the controller left a goal alone, because its moves were undone)
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -26,7 +29,7 @@ from hoss.errors import InvalidInput
 from hoss.model.cluster import Cluster
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodGroup, PodSpec
-from hoss.model.resources import CPU
+from hoss.model.resources import CPU, MEMORY
 from hossctl.choices import RebalanceGoal, SimulatedCare, SimulatedPlacer
 from hossctl.console import Document
 from hossctl.figures import camel
@@ -55,6 +58,7 @@ _SAMPLE_SECONDS = 600.0
 _GIB = 1 << 30
 
 _NODE_CPU, _NODE_MEMORY = 16_000, 64 * _GIB
+_NODE = np.array((_NODE_CPU, _NODE_MEMORY))
 # Thousandths of a cpu, bytes, and how often: many small pods and a few large ones.
 _KINDS = (
     (250, _GIB // 2, 0.30),
@@ -68,6 +72,7 @@ _MEAN_STAY = 10 * _HOUR
 _LOAD = 0.6  # of the cluster's cpu, as a mean over a day
 _SWING = 0.4  # by which more pods come in the afternoon, and fewer in the night
 _PODS_A_WORKLOAD = 8
+_URGENT = 1000  # the priority of urgent pods; others have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +82,12 @@ class RebalancingSetting:
     days: float = 7.0
     placer: SimulatedPlacer = SimulatedPlacer.FULLEST
     seed: int = 1
+    urgent: float = 0.0  # share of the pods
 
 
 @dataclass(slots=True)
 class _Pod:
-    """A pod on a node."""
+    """A pod. `kind`: of _KINDS; those of urgent pods come after these. `node`: -1 while it waits."""
 
     name: str
     kind: int
@@ -99,12 +105,14 @@ class RebalancingResult:
     pods_waiting: float
     pods_came: int
     moves_per_day: float
+    preempted_per_day: float
     stand_offs: int
 
     def as_json(self) -> Document:
         return {
             **camel(self, "name"),
-            **camel(self, "utilisation", "nodes_in_use", "pods_waiting", "moves_per_day", digits=4),
+            **camel(self, "utilisation", "nodes_in_use", "pods_waiting", digits=4),
+            **camel(self, "moves_per_day", "preempted_per_day", digits=4),
             **camel(self, "pods_came", "stand_offs"),
         }
 
@@ -118,7 +126,7 @@ def play(setting: RebalancingSetting) -> Iterator[RebalancingResult]:
 def as_json(setting: RebalancingSetting, results: list[RebalancingResult]) -> Document:
     """See the module's docstring."""
     return {
-        **camel(setting, "nodes", "days", "seed"),
+        **camel(setting, "nodes", "days", "seed", "urgent"),
         "placing": setting.placer.value,
         "cases": [result.as_json() for result in results],
     }
@@ -132,7 +140,8 @@ class _SimulatedDays:
         self._snapshot = ClusterSnapshot(Cluster([_node(i) for i in range(setting.nodes)], []))
         self._profile = default_profile()
         self._specs = [
-            PodSpec(requests=(("cpu", cpu), ("memory", memory)), nonzero_cpu_milli=cpu)
+            PodSpec(requests=(("cpu", cpu), ("memory", memory)), nonzero_cpu_milli=cpu, priority=priority)
+            for priority in (0, _URGENT)
             for cpu, memory, _ in _KINDS
         ]
         self._ground = self._state_of(self._placed([]), PlanLimits())  # what pods that come are counted in
@@ -140,7 +149,7 @@ class _SimulatedDays:
         self._pods: dict[str, _Pod] = {}
         self._waiting: list[_Pod] = []
         self._controller = RebalanceController(setting.policy, now=_MONDAY)
-        self._came = self._moves = 0
+        self._came = self._moves = self._preempted = 0
         self._samples: list[tuple[float, int, int]] = []
 
     def result(self) -> RebalancingResult:
@@ -160,6 +169,7 @@ class _SimulatedDays:
             float(waiting.mean()),
             self._came,
             self._moves / self._setting.days,
+            self._preempted / self._setting.days,
             self._controller.stand_offs,
         )
 
@@ -183,6 +193,7 @@ class _SimulatedDays:
                 times.append(at)
         kinds = rng.choice(len(_KINDS), size=len(times), p=weights / weights.sum())
         stays = rng.exponential(_MEAN_STAY, size=len(times))
+        kinds += len(_KINDS) * (rng.random(len(times)) < self._setting.urgent)
         for number, (comes, kind, stay) in enumerate(zip(times, kinds.tolist(), stays.tolist(), strict=True)):
             pod = _Pod(f"default/pod-{number}", kind, number // _PODS_A_WORKLOAD, -1)
             self._timeline.after(comes, partial(self._comes, pod, stay))
@@ -191,7 +202,47 @@ class _SimulatedDays:
         self._came += 1
         if not self._place(pod, self._setting.placer):
             self._waiting.append(pod)
+            if _is_urgent(pod):
+                self._make_room(pod)
         self._timeline.after(stay, partial(self._goes, pod))
+
+    def _make_room(self, pod: _Pod) -> None:
+        """For an urgent pod that waits: by moves, where the policy asks for that, else by preemption."""
+        before = self._setting.policy.beforePreemption
+        if self._care is SimulatedCare.CONTROLLER and before is not None and before.upToPriority >= _URGENT:
+            now = _MONDAY + timedelta(seconds=self._timeline.now)
+            if not self._controller.waits(now):
+                self._look(now, (RebalanceGoal.FIT_PENDING,))
+        victims = [] if pod.node >= 0 else self._victims(pod)
+        for victim in victims:
+            self._leave(victim)
+            self._waiting.append(victim)
+        self._preempted += len(victims)
+        if victims:
+            self._waiting.remove(pod)
+            self._place(pod, self._setting.placer)
+            self._place_waiting()
+
+    def _victims(self, pod: _Pod) -> list[_Pod]:
+        """The fewest pods of a node that are not urgent and without which this one fits there; of equally many,
+        those with the least cpu. Empty: there are none."""
+        asked = np.array(_KINDS[pod.kind % len(_KINDS)][:2])
+        on_nodes: dict[int, list[_Pod]] = {}
+        for other in self._pods.values():
+            if not _is_urgent(other):
+                on_nodes.setdefault(other.node, []).append(other)
+        found: list[tuple[int, int, int]] = []
+        for node, others in on_nodes.items():
+            others.sort(key=lambda other: (-_KINDS[other.kind][0], other.name))
+            free = _NODE - self._snapshot.cache.requested[[CPU, MEMORY], node]
+            freed = free + np.cumsum([_KINDS[other.kind][:2] for other in others], axis=0)
+            enough = np.flatnonzero((freed >= asked).all(axis=1))
+            if len(enough):
+                found.append((int(enough[0]) + 1, int(freed[enough[0], 0]), node))
+        if not found:
+            return []
+        count, _, node = min(found)
+        return on_nodes[node][:count]
 
     def _goes(self, pod: _Pod) -> None:
         if pod.node < 0:
@@ -241,7 +292,7 @@ class _SimulatedDays:
         """All pods anew, the largest first, on the fullest nodes: as well as it goes. Each night."""
         self._timeline.after(_DAY, self._pack)
         before = {pod.name: pod.node for pod in self._pods.values()}
-        pods = sorted(self._pods.values(), key=lambda pod: (-_KINDS[pod.kind][0], pod.name))
+        pods = sorted(self._pods.values(), key=lambda pod: (-_KINDS[pod.kind % len(_KINDS)][0], pod.name))
         for pod in pods:
             self._leave(pod)
         for pod in pods:
@@ -253,10 +304,15 @@ class _SimulatedDays:
     def _pass(self) -> None:
         now = _MONDAY + timedelta(seconds=self._timeline.now)
         self._controller.begin_pass(now)
-        if self._controller.waits(now):
-            return
+        if not self._controller.waits(now):
+            self._look(now, tuple(RebalanceGoal))
+
+    def _look(self, now: datetime, only: Container[RebalanceGoal]) -> None:
+        """Make the moves of the first goal, of these, that finds any."""
         pods = self._controller.movable(self._placed(list(self._pods.values())), now)
         for entry in self._setting.policy.goals:
+            if entry.goal not in only:
+                continue
             state = self._state_of(pods, self._controller.limits(now))
             if self._controller.stands_off(entry.goal, state, now):
                 continue
@@ -271,7 +327,9 @@ class _SimulatedDays:
 
     def _plan(self, goal: RebalanceGoal, state: PlanState) -> MovePlan:
         if goal is RebalanceGoal.FIT_PENDING:
-            kinds = sorted(Counter(pod.kind for pod in self._waiting).items())
+            kinds = sorted(
+                Counter(pod.kind for pod in self._waiting).items(), reverse=True
+            )  # urgent ones first
             waiting = [WaitingPods(f"kind-{kind}", self._specs[kind], pods) for kind, pods in kinds]
             return goals.fit_pending(state, waiting)
         if goal is RebalanceGoal.EMPTY_NODES:
@@ -298,6 +356,10 @@ class _SimulatedDays:
             covered=np.zeros((len(self._specs), 0), np.bool_),
             allowed=np.zeros(0, np.int64),
         )
+
+
+def _is_urgent(pod: _Pod) -> bool:
+    return pod.kind >= len(_KINDS)
 
 
 def _node(number: int) -> NodeSpec:

@@ -3,12 +3,12 @@
 import pytest
 
 from hossctl.choices import RebalanceGoal, SimulatedPlacer
-from hossctl.rebalance.policy import GoalDocument, RebalancePolicy
+from hossctl.rebalance.policy import BeforePreemptionDocument, GoalDocument, RebalancePolicy
 from hossctl.simulate.rebalancing import DEFAULT_POLICY, RebalancingSetting, as_json, play
 
 
-def cases(placer, days, policy=DEFAULT_POLICY):
-    setting = RebalancingSetting(policy, nodes=20, days=days, placer=placer)
+def cases(placer, days, policy=DEFAULT_POLICY, **options):
+    setting = RebalancingSetting(policy, **{"nodes": 20, "days": days, "placer": placer, **options})
     return {case["name"]: case for case in as_json(setting, list(play(setting)))["cases"]}
 
 
@@ -32,3 +32,30 @@ def test_it_hardly_moves_where_schedulers_fill_again_what_it_empties():
     spreading = cases(SimulatedPlacer.EMPTIEST, 2, emptying)["controller"]
     assert spreading["standOffs"] >= 3
     assert 0 < spreading["movesPerDay"] < 100  # 315 if it did not stand off
+
+
+def preempted_and_moved(before):
+    """Two days, where pods go to the emptiest nodes, and the controller moves only before pods preempt."""
+    goals = (GoalDocument(goal=RebalanceGoal.FIT_PENDING),)
+    policy = RebalancePolicy(goals=goals, beforePreemption=before, passSeconds=86_400)
+    found = cases(SimulatedPlacer.EMPTIEST, 2, policy, urgent=0.3)["controller"]
+    return found["preemptedPerDay"], found["movesPerDay"]
+
+
+def test_with_a_policy_that_says_so_moves_come_before_preemption_and_spare_pods():
+    without, none = preempted_and_moved(None)
+    spared, moved = preempted_and_moved(BeforePreemptionDocument())
+    assert none == 0
+    assert spared < without
+    assert moved > 0
+
+
+@pytest.mark.thorough
+def test_pods_that_are_too_urgent_to_wait_preempt_at_once():
+    """Urgent pods have priority 1,000."""
+    before = BeforePreemptionDocument(upToPriority=999)
+    assert preempted_and_moved(before) == preempted_and_moved(None)
+
+
+def test_without_urgent_pods_nobody_is_preempted(packing):
+    assert [case["preemptedPerDay"] for case in packing.values()] == [0, 0, 0]

@@ -28,6 +28,7 @@ _ANSWERS = (
     "refused",
     "unknown",
     "target reserved",
+    "moved in one step",
     "moved",
     "moved between shards",
     "moved by the controller",

@@ -115,16 +115,17 @@ class Faults:
 
     async def _at_step(self, act: Act, strike: Callable[[], None]) -> bool:
         """At exactly that step of the process from now on, so at any of its awaits. Amid a move: from the
-        moment at which a target is reserved."""
+        moment at which a target is reserved, or a move is made in one step."""
         process, struck = self._world.services[act.target].process, asyncio.Event()
         if process is None or not process.alive:
             return False
         amid = act.what in (p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE)
         last = None if amid else process.steps + act.number
+        moved = self._ledger.moved_at_once
 
         def before_step(running: Process) -> None:
             nonlocal last
-            if last is None and self._ledger.has_targets():
+            if last is None and (self._ledger.has_targets() or self._ledger.moved_at_once > moved):
                 last = running.steps + act.number
             if last is not None and running.steps >= last and running.alive:
                 running.before_step = None

@@ -59,6 +59,7 @@ class LedgerHistory:
         self._is_there = is_there
         self._history = history
         self._shards = [_Shard() for _ in range(shards)]
+        self.moved_at_once = 0  # moves in one step so far
         self._schema: list[str] = []
 
     def look(self, seen: Observation) -> None:
@@ -146,6 +147,8 @@ class LedgerHistory:
             return
         self._nodes(shard, accounts, specs, names, place)
         change = _change(old, held, was_prepared)
+        left = set(change.released)
+        self.moved_at_once += sum(uid in left and old[uid][:4] != held[uid][:4] for uid in change.reserved)
         event |= {
             name: [uid_text(uid) for uid in uids]
             for name, uids in (

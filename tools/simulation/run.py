@@ -282,6 +282,8 @@ def _moves_of(history: list[Event]) -> Counter[str]:
     for event in history:
         if event["event"] == "ledger" and not event.get("snapshot"):
             moved = len(event.get("moved", ()))
+            left = {*event.get("released", ())}
+            found["moved in one step"] += sum(row["uid"] in left for row in event.get("reserved", ()))
             found["target reserved"] += sum("target_of" in row for row in event.get("reserved", ()))
             found["moved"] += moved
             found["moved between shards"] += moved - len(event.get("released", ())) if moved else 0

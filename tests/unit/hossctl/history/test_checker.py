@@ -574,6 +574,7 @@ def moved(*steps_of_move: str, to: str = "n1", **fields: Any) -> list[str]:
         "take": lambda: platform.take_target("r-0", to, **fields),
         "release": lambda: platform.release_on(0, "r-0"),
         "reserve elsewhere": lambda: platform._change("ledger", 1, reserved=[platform._row_at("r-0", "n1")]),
+        "move at once": lambda: platform.move_at_once("r-0", to),
         "undo": lambda: platform.release_on(platform.nodes[to].shard, "target-of-r-0"),
         "tell": lambda: platform.tell("r-0"),
     }
@@ -586,6 +587,12 @@ def test_a_pod_that_is_moved_has_one_reservation_that_counts_and_its_watcher_is_
     assert moved("reserve", "take", "tell", "release") == []  # between shards
     assert moved("reserve", "take", "tell", to="n2") == []
     assert moved("reserve", "undo") == []
+
+
+def test_a_move_in_one_step_has_nothing_between_and_only_on_one_shard() -> None:
+    assert moved("move at once", "tell", to="n2") == []
+    # On another shard it would leave what the pod holds.
+    assert Promise.ONE_NODE.value in moved("move at once", "tell", to="n1")
 
 
 def test_a_move_that_leaves_two_reservations_is_found() -> None:
