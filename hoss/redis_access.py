@@ -170,7 +170,7 @@ class _QuickPool(BlockingConnectionPool):
     async def get_connection(self, *arguments: Any, **options: Any) -> Any:
         """Raises redis-py's ConnectionError if none gets free in time."""
         if not self.can_get_connection():
-            return await super().get_connection(*arguments, **options)
+            return await super().get_connection(*arguments, **options)  # type: ignore[no-untyped-call]
         connection = self.get_available_connection()  # type: ignore[no-untyped-call]
         try:
             await self.ensure_connection(connection)
