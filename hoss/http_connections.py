@@ -114,16 +114,20 @@ async def body_of(request: web.BaseRequest) -> bytes:
     if "Content-Encoding" in request.headers:
         raise web.HTTPUnsupportedMediaType(text="the body is compressed; send it as it is")
     most = request.client_max_size
-    too_long = web.HTTPRequestEntityTooLarge(
-        most, text=f"the body is longer than {most} bytes, which is the most that is taken"
-    )
     if (request.content_length or 0) > most:
-        raise too_long
+        raise _too_long(most)
     try:
         if request.content.is_eof():  # a small one is all there, and a timer costs as much as to read it
             return await request.read()
         return await asyncio.wait_for(request.read(), BODY_SECONDS)
     except web.HTTPRequestEntityTooLarge:
-        raise too_long from None
+        raise _too_long(most) from None
     except asyncio.TimeoutError:
         raise web.HTTPRequestTimeout(text=f"the body did not come within {BODY_SECONDS:g} s") from None
+
+
+def _too_long(most: int) -> web.HTTPException:
+    # Made where it is raised: it is a whole response, and takes longer to make than a review takes to read.
+    return web.HTTPRequestEntityTooLarge(
+        most, text=f"the body is longer than {most} bytes, which is the most that is taken"
+    )

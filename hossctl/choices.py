@@ -26,6 +26,14 @@ ONE_SCHEDULER: Final = (Mode.SINGLE, Mode.KUBE_SCHEDULER)  # the number of worke
 WITH_HOSS: Final = (Mode.HOSS, Mode.KUBE_HOSS)
 
 
+class Claim(str, Enum):
+    """What each pod of `hoss bench kubernetes` claims."""
+
+    NOTHING = "nothing"
+    VOLUME = "volume"  # of a class that waits for the first consumer
+    DEVICE = "device"
+
+
 class RebalanceGoal(str, Enum):
     """What a plan of moves is for."""
 

@@ -44,6 +44,8 @@ def read_pod_volumes(metadata: Object, spec: Object, path: str) -> PodVolumes | 
     claims: list[ClaimMount] = []
     disks: list[InlineDisk] = []
     for i, volume in enumerate(mappings(spec, "volumes", path)):
+        if _RESTRICTING.isdisjoint(volume):
+            continue  # most: a token, a ConfigMap, an empty directory
         place = f"{path}.volumes[{i}]"
         if volume.get("persistentVolumeClaim") is not None:
             source = mapping(volume, "persistentVolumeClaim", place)
@@ -108,6 +110,7 @@ _DISKS: dict[str, Callable[[Object, str], InlineDisk]] = {
 
 CLAIM_SOURCES = frozenset(("persistentVolumeClaim", "ephemeral"))
 DISK_SOURCES = frozenset(_DISKS)  # volumes that name a disk themselves
+_RESTRICTING = CLAIM_SOURCES | DISK_SOURCES
 
 
 def read_storage_object(item: Object, kind: str) -> StorageObject | None:

@@ -158,7 +158,9 @@ class PodSpec:
     @property
     def pod_terms(self) -> int:
         """How many affinity terms and spread constraints about other pods it has."""
-        found = self.pod_affinity or PodAffinity()
+        found = self.pod_affinity
+        if found is None:
+            return len(self.spread)
         lists = (found.required, found.preferred, found.anti_required, found.anti_preferred)
         return len(self.spread) + sum(map(len, lists))
 

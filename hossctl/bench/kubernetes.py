@@ -5,10 +5,12 @@ All turns share one etcd, one kube-apiserver and one set of nodes. No client has
 scheduler is a user with the rights of its own deployment and no others. Before each turn some pods are
 created and bound that do not count; after it all pods are deleted. Pods are alike: 100m of cpu and 500Mi, on
 nodes of 4 cpu, 32Gi and 110 pods, as in the basic case of kube-scheduler's own benchmark (scheduler_perf).
+Each may claim a volume that waits for it, or a device (kubernetes_claims.py).
 
 The JSON document:
 
     nodes, initialPods, pods, workers, resolvers
+    claim                     what each pod claims: nothing, volume or device
     turns[]
       scheduler               "hoss", "kube-scheduler", or "bare client": this process binds what it creates
       seconds                 from the creation of the first pod until a watch shows the last pod on its node
@@ -33,8 +35,8 @@ from dataclasses import dataclass
 from hoss.kube.api import KubeApi
 from hoss.kube.reflector import Change, ObjectSeen, Reflector
 from hoss.tasks import background
-from hossctl.bench import api_server, processes
-from hossctl.choices import Peer
+from hossctl.bench import api_server, kubernetes_claims, processes
+from hossctl.choices import Claim, Peer
 from hossctl.cli import run_async
 from hossctl.console import Document
 from hossctl.figures import camel, median, per_second, share
@@ -61,6 +63,7 @@ class KubernetesSetting:
     peer: Peer
     repeat: int = 1
     ceiling: bool = False  # also turns of the bare client
+    claim: Claim = Claim.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def measure(setting: KubernetesSetting, *, quiet: bool) -> list[Turn]:
     """All turns. The order of the schedulers is reversed with each repetition. Raises ConfigError where there
     are no binaries of a control plane."""
     with api_server.control_plane("hoss-kubernetes-") as plane:
-        run_async(_prepare(plane, setting.nodes))
+        run_async(_prepare(plane, setting))
         return [_turn(setting, plane, scheduler, quiet=quiet) for scheduler in order(setting)]
 
 
@@ -124,6 +127,7 @@ def summary(setting: KubernetesSetting, turns: Sequence[Turn]) -> Document:
     reached = {"hoss": rates["hoss"], **({} if peer is None else {"kubeScheduler": peer})}
     return {
         **camel(setting, "nodes", "initial_pods", "pods", "workers", "resolvers"),
+        "claim": setting.claim.value,
         "turns": [turn.as_json() for turn in turns],
         "podsPerSecond": {
             **{name: round(rate, 1) for name, rate in reached.items()},
@@ -138,20 +142,23 @@ def summary(setting: KubernetesSetting, turns: Sequence[Turn]) -> Document:
     }
 
 
-async def _prepare(plane: ControlPlane, count: int) -> None:
+async def _prepare(plane: ControlPlane, setting: KubernetesSetting) -> None:
     async with api_server.opened(plane.kubeconfig) as api:
         await grant(api, HOSS)
-        nodes = api_server.nodes(count, api_server.NODE_AMOUNTS)
+        nodes = api_server.nodes(setting.nodes, api_server.NODE_AMOUNTS)
         await api_server.create_all(api, api_server.NODES, nodes)
+        pods = setting.initial_pods + setting.pods
+        await kubernetes_claims.prepare(api, setting.claim, nodes=setting.nodes, pods=pods)
 
 
 def _turn(setting: KubernetesSetting, plane: ControlPlane, scheduler: str, *, quiet: bool) -> Turn:
     starting = {"hoss": lambda: _hoss(setting, plane), BARE_CLIENT: _nobody}.get(
         scheduler, lambda: _kube_scheduler(plane)
     )
+    run_async(_create_claims(setting, plane))
     with starting() as (records, name):
         turn = run_async(_bind_all(setting, plane, scheduler, name, records, quiet=quiet))
-    run_async(_delete_pods(plane))
+    run_async(_delete_pods(plane, setting.claim))
     return turn
 
 
@@ -198,8 +205,9 @@ async def _bind_all(
     async with (
         api_server.opened(plane.kubeconfig) as api,
         background(Reflector(api, "/api/v1/pods", note, params=api_server.ON_NODES).run()),
+        kubernetes_claims.provisioning(api, setting.claim),
     ):
-        creating = _creating_and_binding(setting.nodes) if scheduler == BARE_CLIENT else _creating
+        creating = _creating_and_binding(setting) if scheduler == BARE_CLIENT else _creating(setting.claim)
         await _bind(
             bound, creating(api, name, range(setting.initial_pods)), setting.initial_pods, lambda _: None
         )
@@ -227,12 +235,19 @@ async def _bind(
     return await api_server.until_bound(bound, total, progress, stall_seconds=_STALL_SECONDS) - begun
 
 
-async def _creating(api: KubeApi, scheduler: str, numbers: range) -> None:
-    pods = (api_server.pod(f"p{number}", scheduler, api_server.POD_AMOUNTS) for number in numbers)
-    await api_server.create_all(api, api_server.PODS, pods)
+def _creating(claim: Claim) -> Callable[[KubeApi, str, range], Awaitable[None]]:
+    """Creates pods."""
+
+    async def create(api: KubeApi, scheduler: str, numbers: range) -> None:
+        pods = (kubernetes_claims.pod(number, scheduler, claim) for number in numbers)
+        await api_server.create_all(api, api_server.PODS, pods)
+
+    return create
 
 
-def _creating_and_binding(nodes: int) -> Callable[[KubeApi, str, range], Awaitable[None]]:
+def _creating_and_binding(
+    setting: KubernetesSetting,
+) -> Callable[[KubeApi, str, range], Awaitable[None]]:
     """The most that the API server can do: each pod is bound to the next node as soon as it exists."""
 
     async def create(api: KubeApi, scheduler: str, numbers: range) -> None:
@@ -240,9 +255,9 @@ def _creating_and_binding(nodes: int) -> Callable[[KubeApi, str, range], Awaitab
 
         async def some() -> None:
             for number in remaining:
-                pod = api_server.pod(f"p{number}", scheduler, api_server.POD_AMOUNTS)
+                pod = kubernetes_claims.pod(number, scheduler, setting.claim)
                 uid = (await api_server.create(api, api_server.PODS, pod))["metadata"]["uid"]
-                binding = binding_of(f"default/p{number}", uid, f"n{number % nodes}")
+                binding = binding_of(f"default/p{number}", uid, f"n{number % setting.nodes}")
                 await api_server.create(api, f"{api_server.PODS}/p{number}/binding", binding)
 
         await asyncio.gather(*(some() for _ in range(api_server.CREATING)))
@@ -272,8 +287,14 @@ class _Meter:
         return {who: processes.cpu_seconds(records) for who, records in self._records.items()}
 
 
-async def _delete_pods(plane: ControlPlane) -> None:
+async def _create_claims(setting: KubernetesSetting, plane: ControlPlane) -> None:
+    async with api_server.opened(plane.kubeconfig) as api:
+        await kubernetes_claims.create(api, setting.claim, setting.initial_pods + setting.pods)
+
+
+async def _delete_pods(plane: ControlPlane, claim: Claim) -> None:
     async with api_server.opened(plane.kubeconfig) as api:
         params = {"gracePeriodSeconds": "0"}
         while (await api.get(api_server.PODS, {"limit": "1"}))["items"]:
             await api.ask("DELETE", api_server.PODS, params=params, timeout_seconds=_DELETING_SECONDS)
+        await kubernetes_claims.delete(api, claim)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hossctl.choices import Peer
+from hoss.errors import InvalidInput
+from hossctl.choices import Claim, Peer
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands.bench_file import JsonFile, check, publish
 from hossctl.console import Column, Document, Format
@@ -56,6 +57,10 @@ def kubernetes(
             "--ceiling", help="Turns of a bare client, too, that binds what it creates: the most there is."
         ),
     ] = False,
+    claim: Annotated[
+        Claim,
+        typer.Option(help="Of each pod: a volume that waits for its first consumer, or a device."),
+    ] = Claim.NOTHING,
     startup: Annotated[
         bool,
         typer.Option(
@@ -75,11 +80,13 @@ def kubernetes(
     from hossctl.bench import kubernetes_startup
 
     check(output, json)
+    if startup and claim is not Claim.NOTHING:
+        raise InvalidInput("claims are no part of a start: leave out --claim or --startup", where="--claim")
     if startup:
         _startup(kubernetes_startup.StartupSetting(nodes, pods, repeat), json, output)
         return
     setting = measuring.KubernetesSetting(
-        nodes, initial_pods, pods, workers, resolvers, peer, repeat, ceiling
+        nodes, initial_pods, pods, workers, resolvers, peer, repeat, ceiling, claim
     )
     turns = measuring.measure(setting, quiet=not output.for_people)
     document = measuring.summary(setting, turns)

@@ -52,7 +52,7 @@ class Committer:
 
     async def decide(self, proposal: Proposal) -> Decision:
         """Raises LedgerUnavailable if the outcome is unknown; then the same proposal may be sent again."""
-        unimportance = -int(proposal.priorities.max())
+        unimportance = -max(proposal.priorities.tolist())  # few: one of each slot
         entry = _Waiting(
             unimportance, next(self._arrivals), proposal, asyncio.get_running_loop().create_future()
         )

@@ -4,11 +4,15 @@ from collections import Counter
 
 import pytest
 
+from hoss.manifests.devices import read_pod_claims
+from hoss.manifests.pod import read_pod_template
+from hoss.manifests.volumes import read_pod_volumes
+from hossctl.bench import kubernetes_claims
 from hossctl.bench.api_server import Write, read_writes
 from hossctl.bench.kubernetes import KubernetesSetting, Turn, order, summary
 from hossctl.bench.kubernetes_startup import Start, StartupSetting
 from hossctl.bench.kubernetes_startup import summary as startup_summary
-from hossctl.choices import Peer
+from hossctl.choices import Claim, Peer
 
 METRICS = """\
 # TYPE apiserver_request_total counter
@@ -44,6 +48,19 @@ def turn(scheduler: str, seconds: float, *, unbound: int = 0) -> Turn:
     return Turn(
         scheduler, 10, unbound, seconds, {"scheduler": 0.02}, {"dispatcher": 0.01, "resolvers": 0.01}, writes
     )
+
+
+@pytest.mark.parametrize("claim", list(Claim))
+def test_each_pod_claims_what_has_its_name(claim: Claim):
+    made = kubernetes_claims.pod(7, "any", claim)
+    template = read_pod_template({}, made["spec"], "pod", namespace="default")
+    assert dict(template.spec.requests)["cpu"] == 100
+    claimed = read_pod_volumes(made["metadata"], made["spec"], "spec")
+    assert (claimed and [mount.claim for mount in claimed.claims]) == (
+        ["p7"] if claim is Claim.VOLUME else None
+    )
+    uses = read_pod_claims({**made["metadata"], "uid": ""}, made["spec"], {}, "spec")
+    assert (uses and [use.claim for use in uses.uses]) == (["p7"] if claim is Claim.DEVICE else None)
 
 
 def test_writes_are_counted_by_kind_whatever_came_of_them():
