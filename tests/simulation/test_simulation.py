@@ -14,6 +14,7 @@ from hossctl.history.events import written
 from tools.simulation import plan as p
 from tools.simulation.plan import Act, Plan, draw, draw_moves
 from tools.simulation.run import run
+from tools.simulation.seeds import SEEDS_PER_PART
 from tools.simulation.shrink import kind_of, shrink
 
 WITH_CONTROLLER = 3  # a seed of `--moves` whose controller moves pods
@@ -161,3 +162,12 @@ def test_the_command_says_what_was_reached_and_what_never():
     assert "1 simulations in" in done.stdout
     assert "acknowledged" in done.stdout
     assert "NEVER" in done.stdout
+
+
+@pytest.mark.thorough
+def test_seeds_that_several_processes_share_reach_what_they_reach_in_one():
+    seeds = ("--seeds", SEEDS_PER_PART + 1, "--first", 3)
+    one, shared = simulate(*seeds), simulate_in_a_new_interpreter(*seeds, "--jobs", 2)
+    assert (one.returncode, shared.returncode) == (0, 0), shared.stderr
+    assert shared.stdout.splitlines()[1:] == one.stdout.splitlines()[1:]
+    assert f"{SEEDS_PER_PART + 1} simulations in" in shared.stdout

@@ -4,7 +4,6 @@ timeline: `--seed 17 --out DIR`."""
 import json
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,11 +14,10 @@ import typer
 from hossctl.history.events import written
 from tools.simulation import plan as p
 from tools.simulation.cluster import OUTCOMES
-from tools.simulation.cluster_plan import draw_kubernetes, draw_kubernetes_moves
-from tools.simulation.loop import discarding
-from tools.simulation.plan import Plan, draw, draw_moves
+from tools.simulation.plan import Plan
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import TOLD, Result, run
+from tools.simulation.seeds import PlanKind, draw_of_kind, in_parts
 from tools.simulation.shrink import shrink
 
 _FAULTS = tuple(dict.fromkeys((*p.KINDS, *p.LOSSES, p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE)))
@@ -45,6 +43,7 @@ def simulate(
     *,
     seeds: Annotated[int, typer.Option(min=1, help="How many to run.")] = 200,
     first: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="How many processes share the seeds.")] = 1,
     seed: Annotated[
         int | None, typer.Option(help="Run this one; if it fails, make its plan smaller.")
     ] = None,
@@ -69,23 +68,17 @@ def simulate(
 ) -> None:
     """Run whole platforms in one process, with faults drawn from seeds. Exit code 1: a promise was broken."""
     _fix_hash_order()
+    kind = PlanKind(kubernetes, moves)
+    if not plan and seed is None:
+        counted = (*_OF_KUBERNETES, *_OF_MOVES) if kubernetes and moves else _OF_KUBERNETES
+        sys.exit(int(_many(kind, first, seeds, jobs, counted if kubernetes else _OF_PLATFORMS)))
     server = DrivenRedis.start()
-    drawn = {
-        (False, False): draw,
-        (False, True): draw_moves,
-        (True, False): draw_kubernetes,
-        (True, True): draw_kubernetes_moves,
-    }[kubernetes, moves]
     try:
         if plan:
             given = (Plan.from_json(json.loads(path.read_text())) for path in plan)
             broken = sum(_show(run(one, server, keep=out is not None), out) for one in given) > 0
-        elif seed is not None:
-            broken = _one(drawn(seed), server, out, as_drawn=as_drawn)
         else:
-            plans = map(drawn, range(first, first + seeds))
-            counted = (*_OF_KUBERNETES, *_OF_MOVES) if kubernetes and moves else _OF_KUBERNETES
-            broken = _many(plans, server, counted if kubernetes else _OF_PLATFORMS)
+            broken = _one(draw_of_kind(kind, seed or 0), server, out, as_drawn=as_drawn)
     finally:
         server.close()
     sys.exit(int(broken))
@@ -98,22 +91,17 @@ def _fix_hash_order() -> None:
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - this program
 
 
-def _many(plans: Iterable[Plan], server: DrivenRedis, counted: Iterable[str]) -> bool:
-    """Run the plans. Says how often each of what is `counted` was reached."""
-    began, done, failed = time.process_time(), 0, 0
+def _many(kind: PlanKind, first: int, seeds: int, jobs: int, counted: Iterable[str]) -> bool:
+    """Run the seeds. Says how often each of what is `counted` was reached."""
+    failed, spent = 0, 0.0
     reached: Counter[str] = Counter()
-    with discarding():
-        for plan in plans:
-            result = run(plan, server)
-            done += 1
-            reached += result.reached
-            if problems := result.problems():
-                failed += 1
-                _print(
-                    f"seed {plan.seed}: {len(problems)} problems, the first: {problems[0].splitlines()[0]}"
-                )
-    spent = time.process_time() - began
-    _print(f"{done} simulations in {spent:.1f} s of CPU time: {failed} broke a promise")
+    for part in in_parts(kind, first, seeds, jobs):
+        for line in part.problems:
+            _print(line)
+        failed += len(part.problems)
+        spent += part.cpu_seconds
+        reached += part.reached
+    _print(f"{seeds} simulations in {spent:.1f} s of CPU time: {failed} broke a promise")
     for what in counted:
         _print(f"{reached[what]:8}  {what}" if reached[what] else f"   NEVER  {what}")
     return failed > 0

@@ -227,7 +227,8 @@ class _Simulation:
         try:
             table = await clients.table()
             why = [f"pod {row['uid']} is {row['state']}" for row in table if row["state"] in _MOVING]
-            why += self._unnoticed(table, self._ledger.rows())
+            if self._loses:
+                why += self._unnoticed(table, self._ledger.rows())
             if why or not thoroughly:
                 return why
             return await disagreements(clients.dispatcher, clients.resolver, self._plan.workers)
@@ -235,7 +236,7 @@ class _Simulation:
             return [str(exc)]
 
     def _unnoticed(self, table: list[Event], rows: list[Event]) -> list[str]:
-        """Where dispatcher and ledger differ: one of them is about to notice, or to try again."""
+        """What the ledger has lost and the dispatcher has not noticed yet: it may be about to try again."""
         bound = {row["uid"]: row["node"] for row in table if row["state"] == "Bound"}
         held = {row["uid"]: row["node"] for row in rows if "target_of" not in row}
         return [
