@@ -96,10 +96,10 @@ class Moving:
     ) -> NDArray[np.bool_]:
         """Which moves stay on a shard that decides alone: on several shards, shard 0 validates what rules
         concern."""
-        alike = targets % self._ledger.shards == sources % self._ledger.shards
-        return (
-            alike if self._ledger.shards == 1 else alike & np.array([not text for text in definitions], bool)
-        )
+        alone: NDArray[np.bool_] = targets % self._ledger.shards == sources % self._ledger.shards
+        if self._ledger.shards > 1:
+            alone &= np.array([not text for text in definitions], np.bool_)
+        return alone
 
     async def _held(self, uids: Uids) -> tuple[Reservations, list[bytes], NDArray[np.intp]]:
         """What the pods hold on all shards, but for what is only prepared; the definitions of their groups;
