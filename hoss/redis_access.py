@@ -143,7 +143,7 @@ class _QuickConnection:
         self, command: bytes | str | Iterable[bytes], check_health: bool = True
     ) -> None:
         """As redis-py does: raises its errors, and waits no longer than the timeout."""
-        writer, unsent = self._writer, command
+        writer, unsent = getattr(self, "_writer", None), command  # another redis-py may name it otherwise
         if writer is not None and isinstance(command, list) and not self.health_check_interval:
             transport = writer.transport
             if not (transport.is_closing() or transport.get_write_buffer_size()):

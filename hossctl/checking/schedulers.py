@@ -2,8 +2,10 @@
 through a relay, loses its connection once, and is stopped."""
 
 import asyncio
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -241,15 +243,18 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
 
 
 def _ended(process: "subprocess.Popen[bytes]", grace_seconds: float) -> bool:
-    """Whether it ended by itself after SIGTERM; else it is killed."""
+    """Whether it ended by itself after SIGTERM; else it is killed. So is, either way, what it has started."""
     process.terminate()
     try:
         process.wait(grace_seconds)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
         return False
-    return True
+    else:
+        return True
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
+        process.wait()
 
 
 def _code_name(code: int) -> str:
