@@ -59,7 +59,9 @@ async def fetch_events(
         found = [event async for event in _all(endpoints, namespace, nodes)]
     elif one.kind is Kind.NODES:
         await describe(endpoints, one)
-        found = [event for event in await _of_nodes(endpoints, nodes) if event["object"] == f"node/{one.names[0]}"]
+        found = [
+            event for event in await _of_nodes(endpoints, nodes) if event["object"] == f"node/{one.names[0]}"
+        ]
     else:
         document = await describe(endpoints, one)
         found = _events(_name(one.kind, document), _lines(one.kind, document))
