@@ -29,6 +29,7 @@ _ALL = "*"
 _MULTI_POINT = "multiPoint"
 # kube-scheduler's own limit is that scores do not overflow; sums of this do not overflow a ranking's keys.
 _MOST_WEIGHT = 100_000
+_MOST_SECONDS = 2**63 - 1  # of bindTimeoutSeconds, by its type
 
 # Plugins of kube-scheduler for what HOSS does without a plugin. Each is always there, and has no score.
 _BUILT_IN = ("PrioritySort", "DefaultPreemption", "DefaultBinder")
@@ -390,6 +391,9 @@ def _volume_binding(args: Object, place: str) -> dict[str, Any]:
     if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 0:
         problem = "invalid BindTimeoutSeconds, should not be a negative value"
         raise ConfigError(f"Invalid value: {quoted(seconds)}: {problem}", where=f"{place}.bindTimeoutSeconds")
+    if seconds > _MOST_SECONDS:
+        problem = f"Invalid value: {quoted(seconds)}: must be at most {_MOST_SECONDS}"
+        raise ConfigError(problem, where=f"{place}.bindTimeoutSeconds")
     return {"bind_seconds": float(seconds)}
 
 

@@ -176,5 +176,5 @@ class ResolverInMemory:
             shards=1, snapshot=True, ledger_epoch="1", schema=["cpu", "memory", "pods"]
         )
 
-    async def status(self):
+    async def status(self, _timeout_seconds=None):
         return resolver_pb2.ResolverStatus(version="1", serving=True, shards=1, events=self.events)

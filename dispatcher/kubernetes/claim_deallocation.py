@@ -65,12 +65,13 @@ def left_over(pod: WaitingPod) -> bool:
 
 
 def is_for_extended_resources(claim: Object, uid: str) -> bool:
-    """Whether a scheduler made the claim for the pod with this UID, and nobody deletes it yet."""
+    """Whether a scheduler made the claim for the pod with this UID, nobody else uses it, and nobody deletes
+    it yet."""
     metadata = claim["metadata"]
     marked = (metadata.get("annotations") or {}).get(EXTENDED_CLAIM_ANNOTATION) == "true"
     owners = metadata.get("ownerReferences") or ()
     owned = any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
-    return marked and owned and not metadata.get("deletionTimestamp")
+    return marked and owned and not metadata.get("deletionTimestamp") and not _others_use(claim, uid)
 
 
 def unprotecting_patch(claim: Object) -> Object | None:
@@ -88,11 +89,15 @@ def is_idle(claim: Object, uid: str) -> bool:
     the pod with this UID."""
     status = claim.get("status") or {}
     allocation = status.get("allocation")
-    users = [user.get("uid") for user in status.get("reservedFor") or ()]
-    if allocation is None or claim["metadata"].get("deletionTimestamp") or users not in ([], [uid]):
+    if allocation is None or claim["metadata"].get("deletionTimestamp") or _others_use(claim, uid):
         return False
     conditional = any(result.get("bindingConditions") for result in allocation["devices"].get("results", ()))
     return conditional or bool(allocation.get(_BINDS_TO_NODES))
+
+
+def _others_use(claim: Object, uid: str) -> bool:
+    users = (claim.get("status") or {}).get("reservedFor") or ()
+    return any(user.get("uid") != uid for user in users)
 
 
 def deallocating_patch(claim: Object) -> Object:

@@ -285,6 +285,10 @@ def _bind_seconds(given: Mapping[str, float]) -> dict[str, float]:
             raise InvalidInput(
                 f"is {seconds}; it is a number of seconds", where=f"register.bind_seconds[{plugin}]"
             )
+        if plugin == "DynamicResources" and seconds < 1:  # as kube-scheduler; 0 means 600 to a resolver
+            raise InvalidInput(
+                f"is {seconds}; it is at least 1 second", where=f"register.bind_seconds[{plugin}]"
+            )
     return found
 
 

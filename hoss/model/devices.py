@@ -13,9 +13,9 @@ from hoss.model.selectors import NodeSelector
 # Every class stands for the extended resource of this prefix and its name.
 CLASS_RESOURCE_PREFIX = "deviceclass.resource.kubernetes.io/"
 # Of a claim that a scheduler made for a pod's extended resources: "true".
+EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 # Why no node takes a pod whose claim for extended resources an earlier attempt left behind.
 LEFT_OVER = "cannot schedule extended resource claim"
-EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
 # kube-scheduler's words
 NOT_ALLOCATABLE = "cannot allocate all claims"
 CLAIM_UNREACHABLE = "resourceclaim not available on the node"

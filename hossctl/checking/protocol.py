@@ -23,7 +23,7 @@ from hoss.wire.columns import U8, U32, decode, decode_uids
 
 @dataclass(slots=True)
 class _Work:
-    """A batch that the scheduler got on the present stream."""
+    """A batch that the scheduler got."""
 
     uids: list[bytes]
     reported: NDArray[np.bool_]  # one a pod
@@ -32,7 +32,8 @@ class _Work:
 @dataclass(slots=True)
 class ProtocolObserver:
     """Sees all messages between one scheduler and the platform, in their order. `problems` has each kind of
-    fault once, with the first case of it."""
+    fault once, with the first case of it. `stream` tells streams of WorkerLink apart: of one that was lost,
+    the end may be seen after the next one's first messages."""
 
     name: str  # the scheduler has to register under it
     problems: list[str] = field(default_factory=list)
@@ -42,7 +43,7 @@ class ProtocolObserver:
     attempts: Counter[bytes] = field(default_factory=Counter)  # how often each pod was sent, by UID
     explained: set[bytes] = field(default_factory=set)  # UIDs whose latest outcome came with a reason
     _epochs: set[int] = field(default_factory=set)
-    _work: dict[int, _Work] = field(default_factory=dict)  # by batch id
+    _work: dict[tuple[object, int], _Work] = field(default_factory=dict)  # by stream and batch id
     _proposed: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)  # UIDs by batch id and shard
     _reserved: dict[bytes, int] = field(default_factory=dict)  # the node by UID, as the ledger answered
     _known: set[str] = field(default_factory=set)
@@ -52,7 +53,7 @@ class ProtocolObserver:
         """Pods that it has and has not reported."""
         return sum(int((~work.reported).sum()) for work in self._work.values())
 
-    def sent(self, message: WorkerMessage) -> None:
+    def sent(self, message: WorkerMessage, stream: object = None) -> None:
         """The scheduler sent this to the dispatcher."""
         if message.HasField("register") and message.register.name != self.name:
             self._report(
@@ -60,22 +61,23 @@ class ProtocolObserver:
             )
         if message.HasField("outcomes"):
             try:
-                self._outcomes(message.outcomes)
+                self._outcomes(message.outcomes, stream)
             except ColumnError as exc:
                 self._report("columns", f"sent outcomes that cannot be read: {exc}")
 
-    def received(self, message: DispatcherMessage) -> None:
+    def received(self, message: DispatcherMessage, stream: object = None) -> None:
         """The dispatcher sent this to the scheduler."""
         if message.HasField("welcome"):
             self.registrations += 1
             self._work.clear()
             self._epochs.add(message.welcome.epoch)
         if message.HasField("work"):
-            self._given(message.work)
+            self._given(message.work, stream)
 
-    def stream_ended(self, refusal: str) -> None:
+    def stream_ended(self, refusal: str, stream: object = None) -> None:
         """The dispatcher ended the stream, and said why; "": the scheduler ended it, or the check did."""
-        self._work.clear()  # others get these pods
+        for key in [key for key in self._work if key[0] == stream]:
+            del self._work[key]  # others get these pods
         if refusal:
             self._report("stream", f"was refused by the dispatcher: {refusal}")
 
@@ -106,16 +108,16 @@ class ProtocolObserver:
                 if verdict in (COMMITTED, DUPLICATE):
                     self._reserved[uid] = node
 
-    def _given(self, batch: WorkBatch) -> None:
+    def _given(self, batch: WorkBatch, stream: object) -> None:
         uids = _keys(batch.uids)
-        self._work[batch.batch_id] = _Work(uids, np.zeros(len(uids), np.bool_))
+        self._work[stream, batch.batch_id] = _Work(uids, np.zeros(len(uids), np.bool_))
         self.attempts.update(uids)
 
-    def _outcomes(self, message: Outcomes) -> None:
+    def _outcomes(self, message: Outcomes, stream: object) -> None:
         positions = decode(message.positions, U32, name="positions")
         codes = decode(message.codes, U8, name="codes", rows=len(positions)).tolist()
         nodes = decode(message.nodes, U32, name="nodes", rows=len(positions)).tolist()
-        work = self._work.get(message.batch_id)
+        work = self._work.get((stream, message.batch_id))
         if work is None:
             self._report(
                 "batch",

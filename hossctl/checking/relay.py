@@ -54,7 +54,8 @@ class Relay(grpc.GenericRpcHandler):
     async def _pass_on(
         self, method: str, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[bytes]:
-        asked, answered = self._shows(method)
+        stream = object()
+        asked, answered = self._shows(method, stream)
 
         async def seen() -> AsyncIterator[bytes]:
             async for request in requests:
@@ -83,14 +84,17 @@ class Relay(grpc.GenericRpcHandler):
             self._links.discard(call)
             self._cut.discard(call)
             if method == _CONNECT:
-                self._observer.stream_ended(refusal)
+                self._observer.stream_ended(refusal, stream)
             call.cancel()
 
-    def _shows(self, method: str) -> tuple[_Show, _Show]:
-        """What shows the observer a request and an answer of this method."""
+    def _shows(self, method: str, stream: object) -> tuple[_Show, _Show]:
+        """What shows the observer a request and an answer of this call."""
         observer = self._observer
         if method == _CONNECT:
-            return _shown(WorkerMessage, observer.sent), _shown(DispatcherMessage, observer.received)
+            return (
+                _shown(WorkerMessage, partial(observer.sent, stream=stream)),
+                _shown(DispatcherMessage, partial(observer.received, stream=stream)),
+            )
         if method == _PROPOSE:
             return _shown(ProposalBatch, observer.proposed), _shown(VerdictBatch, observer.judged)
         return _nothing, _nothing

@@ -68,10 +68,17 @@ class SchedulerCheck:
     output: str  # the last lines that the scheduler wrote
 
 
-def check_scheduler(command: Sequence[str], *, timeout_seconds: float, redis_url: str = "") -> SchedulerCheck:
+def check_scheduler(
+    command: Sequence[str],
+    *,
+    timeout_seconds: float,
+    start_seconds: float | None = None,
+    redis_url: str = "",
+) -> SchedulerCheck:
     """Run the command, with {name}, {dispatcher} and {resolver} filled in. `timeout_seconds`: how long it may
-    take to register, to answer for pods and to end, each. Raises InvalidInput where it cannot be started, and
-    HossError where the platform cannot."""
+    take to answer for pods, from the first that it got, and to end, each. `start_seconds`: how long to
+    register and to get pods; None: as long. Raises InvalidInput where it cannot be started, and HossError
+    where the platform cannot."""
     if shutil.which(command[0]) is None:
         raise InvalidInput("is no program that can be run", where=command[0])
     options = PlatformOptions(workers=(), redis_url=redis_url, insecure=True)
@@ -91,10 +98,18 @@ def check_scheduler(command: Sequence[str], *, timeout_seconds: float, redis_url
                 with log.open("wb") as written:
                     process = _started(command, values, written, home=directory)
                 try:
-                    steps = _Steps(clients, observer, dispatcher, process, numbers, timeout_seconds)
+                    steps = _Steps(
+                        clients,
+                        observer,
+                        dispatcher,
+                        process,
+                        numbers,
+                        timeout_seconds,
+                        timeout_seconds if start_seconds is None else start_seconds,
+                    )
                     await steps.run()
                 finally:
-                    await asyncio.to_thread(_ended, process, 0.0)
+                    await asyncio.to_thread(_kill, process)
             output = log_tail(log) if log.stat().st_size else ""
             problems = [*observer.problems, *steps.problems]
             return SchedulerCheck(problems, steps.warnings, len(observer.nodes), output)
@@ -112,6 +127,7 @@ class _Steps:
     process: "subprocess.Popen[bytes]"
     numbers: Mapping[int, int]  # of _nodes(), by the index in the ledger
     timeout_seconds: float
+    start_seconds: float
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -126,17 +142,17 @@ class _Steps:
         if await self._registered(2, "did not register again after its connection was lost"):
             await self._place(_AFTER_A_LOSS)
         await self._audit()
-        if self.process.poll() is None and not await asyncio.to_thread(
-            _ended, self.process, self.timeout_seconds
-        ):
-            self.warnings.append(
-                f"did not end within {self.timeout_seconds:g} s of SIGTERM: its pods wait until it is lost"
-            )
+        if _exit_code(self.process) is None:
+            self.process.terminate()
+            if not await self._until(lambda: _exit_code(self.process) is not None, self.timeout_seconds):
+                self.warnings.append(
+                    f"did not end within {self.timeout_seconds:g} s of SIGTERM: its pods wait until it is lost"
+                )
 
     async def _registered(self, times: int, otherwise: str) -> bool:
-        if await self._until(lambda: self.observer.registrations >= times):
+        if await self._until(lambda: self.observer.registrations >= times, self.start_seconds):
             return True
-        self._failed(otherwise)
+        self._failed(otherwise, self.start_seconds)
         return False
 
     async def _place(self, load: _Load) -> bool:
@@ -155,19 +171,24 @@ class _Steps:
         def answers() -> dict[bytes, int | None]:
             return {uid: observer.codes.get(uid) for uid in observer.attempts.keys() - known}
 
-        if await self._until(lambda: list(answers().values()).count(wanted) >= load.pods):
+        got = await self._until(lambda: bool(answers()), self.start_seconds)
+        seconds = self.timeout_seconds if got else 0
+        if await self._until(lambda: list(answers().values()).count(wanted) >= load.pods, seconds):
             self._check_decisions(load, answers().keys())
             return True
         codes = list(answers().values())
         wrong = sorted({_code_name(code) for code in codes if code not in (None, wanted)})
         if not codes:
             self._failed(
-                f"got no work to place {load.words}: a heartbeat has to say ready, and Register a window"
+                f"got no work to place {load.words}: a heartbeat has to say ready, and Register a window",
+                self.start_seconds,
             )
         elif wrong:
-            self._failed(f"answered {', '.join(wrong)} for {load.words}, and {_code_name(wanted)} is right")
+            text = f"answered {', '.join(wrong)} for {load.words}, and {_code_name(wanted)} is right"
+            self._failed(text, self.timeout_seconds)
         else:
-            self._failed(f"did not answer for {counted(codes.count(None), 'pod')}: {load.words}")
+            text = f"did not answer for {counted(codes.count(None), 'pod')}: {load.words}"
+            self._failed(text, self.timeout_seconds)
         return bool(wrong) and None not in codes
 
     def _check_decisions(self, load: _Load, uids: Collection[bytes]) -> None:
@@ -187,18 +208,18 @@ class _Steps:
         result = await auditing.audit(self.clients.dispatcher, self.clients.resolver)
         self.problems += [f"left this for the audit: {finding.text}" for finding in result.findings]
 
-    async def _until(self, done: Callable[[], bool]) -> bool:
+    async def _until(self, done: Callable[[], bool], seconds: float) -> bool:
         """Whether it became so in time, while the process lived."""
-        deadline = time.monotonic() + self.timeout_seconds
+        deadline = time.monotonic() + seconds
         while not done():
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            if _exit_code(self.process) is not None or time.monotonic() > deadline:
                 return done()
             await asyncio.sleep(_POLL_SECONDS)
         return True
 
-    def _failed(self, text: str) -> None:
-        code = self.process.poll()
-        why = f"within {self.timeout_seconds:g} s" if code is None else f"and ended with code {code}"
+    def _failed(self, text: str, seconds: float) -> None:
+        code = _exit_code(self.process)
+        why = f"within {seconds:g} s" if code is None else f"and ended with code {code}"
         self.problems.append(f"{text} ({why})")
 
 
@@ -242,19 +263,21 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
     return word
 
 
-def _ended(process: "subprocess.Popen[bytes]", grace_seconds: float) -> bool:
-    """Whether it ended by itself after SIGTERM; else it is killed. So is, either way, what it has started."""
-    process.terminate()
-    try:
-        process.wait(grace_seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    else:
-        return True
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
-        process.wait()
+def _exit_code(process: "subprocess.Popen[bytes]") -> int | None:
+    """None while it runs. Where the system can, it is not reaped: nobody else gets the id of its group."""
+    if process.returncode is not None or not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return process.poll()
+    found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """Kill it, if it runs, and what it has started. Only once: afterwards its id may be another's."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter: macOS, where all are zombies
+        os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
+    process.wait()
 
 
 def _code_name(code: int) -> str:

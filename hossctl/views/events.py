@@ -6,7 +6,7 @@ a job's pods it is one event for each kind of transition."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from hoss.client.dispatcher import DispatcherClient
@@ -25,6 +25,7 @@ from hossctl.views.objects import (
 )
 
 INTERVAL_SECONDS = 1.0
+_STATUS_SECONDS = 2.0  # for each resolver: the others' events wait for it
 _MOST_PODS = 200  # pods of no job whose events are listed; each is a request
 
 EVENT_COLUMNS = (
@@ -38,14 +39,29 @@ def _time(unix_ms: int) -> str:
     return f"{datetime.fromtimestamp(unix_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-async def fetch_events(endpoints: Endpoints, namespace: str, one: Query | None) -> list[Document]:
+@dataclass(slots=True)
+class _NodeEvents:
+    """What each resolver said last, by address, and which do not answer now. One look has one of its own; a
+    watch has one for all of its looks, until it ends."""
+
+    known: dict[str, Sequence[NodeEvent]] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+
+
+async def fetch_events(
+    endpoints: Endpoints, namespace: str, one: Query | None, nodes: _NodeEvents | None = None
+) -> list[Document]:
     """Events of one object, or of all workers and nodes and of the pods and jobs of a namespace ("": of every
-    one), oldest first. Raises NotFound where the object is not there."""
+    one), oldest first. Raises NotFound where the object is not there. A resolver that does not answer is
+    warned about, and its events are those that `nodes` has of an earlier look."""
+    nodes = nodes or _NodeEvents()
     if one is None:
-        found = [event async for event in _all(endpoints, namespace)]
+        found = [event async for event in _all(endpoints, namespace, nodes)]
     elif one.kind is Kind.NODES:
         await describe(endpoints, one)
-        found = [event for event in await _of_nodes(endpoints) if event["object"] == f"node/{one.names[0]}"]
+        found = [
+            event for event in await _of_nodes(endpoints, nodes) if event["object"] == f"node/{one.names[0]}"
+        ]
     else:
         document = await describe(endpoints, one)
         found = _events(_name(one.kind, document), _lines(one.kind, document))
@@ -59,7 +75,8 @@ async def follow_events(
     has happened to more of them. That a service does not answer is said once, and raised at the start
     only."""
     seen: set[tuple[str, int, str]] = set()
-    found = await fetch_events(endpoints, namespace, one)
+    nodes = _NodeEvents()
+    found = await fetch_events(endpoints, namespace, one, nodes)
     while True:
         keys = {(event["object"], event["atUnixMs"], event["text"]): event for event in found}
         yield [event for key, event in keys.items() if key not in seen]
@@ -68,7 +85,7 @@ async def follow_events(
         while True:
             await asyncio.sleep(interval_seconds)
             try:
-                found = await fetch_events(endpoints, namespace, one)
+                found = await fetch_events(endpoints, namespace, one, nodes)
                 break
             except (LedgerUnavailable, Overloaded, TransportError) as exc:
                 if not warned:
@@ -76,7 +93,7 @@ async def follow_events(
                 warned = True
 
 
-async def _all(endpoints: Endpoints, namespace: str) -> AsyncIterator[Document]:
+async def _all(endpoints: Endpoints, namespace: str, nodes: _NodeEvents) -> AsyncIterator[Document]:
     async with dispatcher_of(endpoints) as dispatcher:
         for info in await dispatcher.list_workers(steps=True):
             worker = worker_document(info) | {"steps": list(map(worker_transition_document, info.steps))}
@@ -99,7 +116,7 @@ async def _all(endpoints: Endpoints, namespace: str) -> AsyncIterator[Document]:
         warn(
             f"events of {len(single) - _MOST_PODS:,} older pods are left out; `hoss events pod/NAME` has them"
         )
-    for event in await _of_nodes(endpoints):
+    for event in await _of_nodes(endpoints, nodes):
         yield event
 
 
@@ -113,20 +130,25 @@ async def _single_pods(dispatcher: DispatcherClient, namespace: str) -> list[tup
     return [(place, name) for _, place, name in sorted(pods)]
 
 
-async def _of_nodes(endpoints: Endpoints) -> list[Document]:
-    known = await asyncio.gather(
-        *(_of_one_resolver(endpoints, address) for address in endpoints.resolver_addresses())
-    )
-    return [_event(event.unix_ms, f"node/{event.node}", event.text) for events in known for event in events]
+async def _of_nodes(endpoints: Endpoints, nodes: _NodeEvents) -> list[Document]:
+    addresses = endpoints.resolver_addresses()
+    await asyncio.gather(*(_ask_resolver(endpoints, address, nodes) for address in addresses))
+    return [
+        _event(event.unix_ms, f"node/{event.node}", event.text)
+        for address in addresses
+        for event in nodes.known.get(address, ())
+    ]
 
 
-async def _of_one_resolver(endpoints: Endpoints, address: str) -> Sequence[NodeEvent]:
+async def _ask_resolver(endpoints: Endpoints, address: str, nodes: _NodeEvents) -> None:
     try:
         async with resolver_of(replace(endpoints, resolver=address)) as resolver:
-            return (await resolver.status()).events
+            nodes.known[address] = (await resolver.status(_STATUS_SECONDS)).events
+        nodes.silent.discard(address)
     except (TransportError, LedgerUnavailable) as exc:
-        warn(f"the events of nodes that the resolver at {address} knows are left out: {exc}")
-        return []
+        if address not in nodes.silent:
+            warn(f"the events of nodes that the resolver at {address} knows are left out: {exc}")
+        nodes.silent.add(address)
 
 
 def _lines(kind: Kind, document: Document) -> Sequence[Line]:

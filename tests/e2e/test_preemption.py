@@ -162,7 +162,7 @@ async def test_a_pod_is_bound_where_it_was_nominated_once_its_victims_have_left(
 
 
 async def test_while_its_victims_leave_a_pod_is_nominated_and_its_room_is_nobody_elses(clients):
-    """They have an hour: it ends with their nodes, after the test."""
+    """They have an hour. The deletion of their job ends it, after the test."""
     await clients.dispatcher.delete("default", jobs=["low"])
     await submit(clients, "slow", replicas=4 * NODES, cpu=1000, grace_seconds=3600)
     await until(lambda: bound(clients, "slow", 4 * NODES))

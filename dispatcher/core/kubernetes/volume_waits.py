@@ -68,8 +68,8 @@ class VolumeWaits:
     """By UID, the pods whose volumes are being bound."""
 
     def __init__(self, storage: StorageObjects, *, timeout_seconds: float, repeat_seconds: float) -> None:
-        """`timeout_seconds`: kube-scheduler's bindTimeoutSeconds, unless the pod has another. `repeat_seconds`: when a resolver is to
-        look again that all is written."""
+        """`timeout_seconds`: kube-scheduler's bindTimeoutSeconds, unless the pod has another.
+        `repeat_seconds`: when a resolver is to look again that all is written."""
         self._repeat_seconds = repeat_seconds
         self._storage = storage
         self._timeout_seconds = timeout_seconds

@@ -167,14 +167,21 @@ async def test_a_pod_that_waits_no_more_frees_nothing(bench):
     assert len(blocked.deallocation) == 0
 
 
-def extended(name, *, owner=UID, finalizers=("resource.kubernetes.io/delete-protection", "other"), **more):
+def extended(
+    name,
+    *,
+    owner=UID,
+    finalizers=("resource.kubernetes.io/delete-protection", "other"),
+    users=(SELF,),
+    **more,
+):
     """A claim that a scheduler made for the extended resources of a pod."""
     metadata = {
         "annotations": {EXTENDED_CLAIM_ANNOTATION: "true"},
         "ownerReferences": [{"kind": "Pod", "uid": uid_text(owner), "controller": True}],
         "finalizers": list(finalizers),
     }
-    return claim(name, users=[SELF], **(metadata | more))
+    return claim(name, users=users, **(metadata | more))
 
 
 LEFT = f"0/2 nodes are available: 2 {LEFT_OVER}."
@@ -188,6 +195,7 @@ async def test_the_claim_that_was_left_over_for_extended_resources_is_deleted(be
         extended("of-another-pod", owner=b"another-pods-uid", labels={"about": uid_text(UID)}),
         extended("going", deletionTimestamp="2026-11-24T05:00:00Z"),
         extended("not-marked", annotations={}),
+        extended("used-by-another-pod", users=[SELF, OTHER]),
     )
     await blocked.consider(LEFT)
     same = {"uid": "left", "resourceVersion": "7"}
@@ -197,7 +205,7 @@ async def test_the_claim_that_was_left_over_for_extended_resources_is_deleted(be
 
 
 async def test_a_claim_that_nothing_keeps_is_deleted_at_once(bench):
-    blocked = Blocked(bench, extended("left", finalizers=()))
+    blocked = Blocked(bench, extended("left", finalizers=(), users=()))
     await blocked.consider(LEFT)
     assert blocked.writes.patches == {}
     assert list(blocked.writes.deleted) == ["left"]

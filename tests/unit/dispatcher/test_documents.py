@@ -239,6 +239,10 @@ def test_a_bad_submission_names_the_field_and_the_value(request_message, told):
             workerlink_pb2.Register(name="w", window=1, bind_seconds={"DynamicResources": -1}),
             "register.bind_seconds[DynamicResources]: is -1.0",
         ),
+        (
+            workerlink_pb2.Register(name="w", window=1, bind_seconds={"DynamicResources": 0}),
+            "register.bind_seconds[DynamicResources]: is 0.0; it is at least 1 second",
+        ),
     ],
 )
 def test_a_bad_registration_is_refused(register, told):

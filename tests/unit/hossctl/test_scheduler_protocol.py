@@ -136,6 +136,22 @@ def test_outcomes_of_a_stream_that_was_lost_do_not_count(observer):
     assert "after Welcome only batches of that stream count" in observer.problems[0]
 
 
+def test_the_end_of_a_lost_stream_takes_nothing_from_the_next_though_it_is_seen_later(observer):
+    observer.received(pb.DispatcherMessage(welcome=pb.Welcome(epoch=EPOCH + 1)), "second")
+    work = pb.WorkBatch(batch_id=BATCH, uids=UIDS[0])
+    observer.received(pb.DispatcherMessage(work=work), "second")
+    observer.stream_ended("")
+    assert observer.unanswered == 1
+    outcome = pb.Outcomes(
+        batch_id=BATCH,
+        positions=encode([0], U32),
+        codes=encode([pb.OUTCOME_RETURNED], U8),
+        nodes=encode([0], U32),
+    )
+    observer.sent(pb.WorkerMessage(outcomes=outcome), "second")
+    assert (observer.unanswered, observer.problems) == (0, [])
+
+
 def test_proposals_of_an_earlier_epoch_may_be_under_way_and_reserve_nothing(observer):
     observer.received(pb.DispatcherMessage(welcome=pb.Welcome(epoch=EPOCH + 1)))
     propose(observer, verdict=rpb.STALE_EPOCH)

@@ -120,7 +120,7 @@ def test_each_resolver_is_asked_for_the_cordons_that_it_knows(hoss, monkeypatch)
             resolver.status = refuse
         return resolver
 
-    async def refuse():
+    async def refuse(_timeout_seconds):
         raise TransportError("it does not answer")
 
     hoss.resolver.nodes = []
@@ -140,6 +140,30 @@ async def test_a_watch_of_events_goes_on_with_new_ones_alone(eventful):
     assert [(event["object"], event["text"]) for event in new] == [
         ("worker/w1", "cordoned: gets no new work")
     ]
+    await followed.aclose()
+
+
+async def test_a_resolver_that_misses_looks_of_a_watch_is_warned_about_once_and_tells_nothing_twice(
+    eventful, monkeypatch, capsys
+):
+    answers = [True, False, False, True, False]
+    waited = []
+    status = eventful.resolver.status
+
+    async def status_or_not(timeout_seconds=10.0):
+        waited.append(timeout_seconds)
+        if not answers.pop(0):
+            raise TransportError("it does not answer")
+        return await status()
+
+    monkeypatch.setattr(eventful.resolver, "status", status_or_not)
+    followed = follow_events(Endpoints(), "default", None, interval_seconds=0.001)
+    assert len(await anext(followed)) == 7
+    assert [await anext(followed) for _ in range(3)] == [[], [], []]
+    assert capsys.readouterr().err.count("are left out: it does not answer") == 1
+    assert await anext(followed) == []
+    assert capsys.readouterr().err.count("are left out: it does not answer") == 1
+    assert max(waited) < 10
     await followed.aclose()
 
 

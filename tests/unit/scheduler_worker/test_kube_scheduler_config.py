@@ -189,6 +189,10 @@ def test_the_scoring_strategy_is_that_of_the_file(choose):
             arguments("VolumeBinding", "{bindTimeoutSeconds: -5}"),
             "args.bindTimeoutSeconds: Invalid value: -5: invalid BindTimeoutSeconds, should not be a negative",
         ),
+        (
+            arguments("VolumeBinding", f"{{bindTimeoutSeconds: {'9' * 400}}}"),
+            r"args.bindTimeoutSeconds: Invalid value: 9+.*: must be at most 9223372036854775807",
+        ),
         (arguments("VolumeBinding", "{shape: []}"), "args.shape: Invalid value: unexpected field `shape`"),
         (
             arguments("DynamicResources", "{bindingTimeout: 999ms}"),
