@@ -273,8 +273,8 @@ class LedgerChecker:
         self.moves[pod, target.node] += 1
 
     def _see_move(self, left: HeldPod | None, pod: HeldPod) -> None:
-        """`left`: what the pod gave up in the same change. On another node, that is a move in one step, unless the
-        pod was evicted: what terminates is not moved."""
+        """`left`: what the pod gave up in the same change. On another node, that is a move in one step,
+        unless the pod was evicted: what terminates is not moved."""
         if left is None or left.node == pod.node or _PREPARED in (left.state, pod.state):
             return
         if left.state != _TERMINATING:

@@ -364,8 +364,8 @@ class _SimulatedDays:
 
 
 def _smaller(others: list[_Pod], count: int, spare: NDArray[np.int64]) -> list[_Pod]:
-    """The first `count` of these pods, the largest first, which leave `spare`. The smallest ones that leave enough
-    take their places, one by one."""
+    """The first `count` of these pods, the largest first, which leave `spare`. The smallest ones that leave
+    enough take their places, one by one."""
     chosen, rest = others[:count], others[: count - 1 : -1]
     for position, victim in enumerate(chosen):
         left = spare - _size(victim)

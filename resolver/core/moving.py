@@ -3,8 +3,8 @@ reservation, confirmed, and gives the source up, or nothing changes (docs/adr/00
 
 No row of a target, no lease and no confirmation are in between: `resolver/core/moves.py` has the two steps that
 pods on two shards need, and successors. All rules of a commit hold: the target must fit while the source
-stands, and pods that are judged later may take the room that earlier ones left. `lua/move.lua` does the same in
-Redis."""
+stands, and pods that are judged later may take the room that earlier ones left. `lua/move.lua` does the same
+in Redis."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -43,9 +43,7 @@ def test_make_says_in_one_line_that_there_is_no_directory_for_temporary_files(tm
         # Under another make, such as `make -j2`, it would say more.
         of_make = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL"}
         environment = {name: value for name, value in os.environ.items() if name not in of_make}
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
     refused = make(f"'' {tmp_path}/none")
     said, *rest = refused.stderr.splitlines()

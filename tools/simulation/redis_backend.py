@@ -228,8 +228,8 @@ _ANY_KEY = frozenset({"KEYS", "TIME", "FLUSHALL", "FLUSHDB"})
 
 
 def _question(prepared: Sequence[_Prepared]) -> _Question | None:
-    """None: what is replied may depend on more than the keys of one slot, the commands write, or they have words
-    that cannot be compared."""
+    """None: what is replied may depend on more than the keys of one slot, the commands write, or they have
+    words that cannot be compared."""
     slots: set[bytes] = set()
     for one in prepared:
         if one.logged and not (one.is_script and len(prepared) == 1):

@@ -50,8 +50,8 @@ def draw_of_kind(kind: PlanKind, seed: int) -> Plan:
 
 
 def in_parts(kind: PlanKind, first: int, seeds: int, jobs: int) -> Iterator[SeedsDone]:
-    """Run so many seeds in `jobs` processes. Yields what came of them, in the order of the seeds; with one process,
-    of each as soon as it is known."""
+    """Run so many seeds in `jobs` processes. Yields what came of them, in the order of the seeds; with one
+    process, of each as soon as it is known."""
     if jobs == 1:
         yield from _one_by_one(kind, first, seeds)
         return
@@ -106,7 +106,8 @@ def _one_by_one(kind: PlanKind, first: int, seeds: int) -> Iterator[SeedsDone]:
 
 
 def _end_when_told() -> None:
-    """For processes of a pool. An exception would not do: a simulated process may catch it, and the pool does."""
+    """For processes of a pool. An exception would not do: a simulated process may catch it, and the pool
+    does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has begun them ends them
     signal.signal(signal.SIGTERM, _end)
 

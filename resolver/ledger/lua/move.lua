@@ -1,7 +1,7 @@
 -- Moves pods in one step: each that fits on its target gets it as its reservation, confirmed, and what it held
--- before, its source, is released (docs/adr/0097-moves-in-one-step.md). Pods that are judged later may take the room
--- that earlier ones left. This is the end of the script, in place of commit.lua, and has the same arguments and the
--- same reply.
+-- before, its source, is released (docs/adr/0097-moves-in-one-step.md). Pods that are judged later may take
+-- the room that earlier ones left. This is the end of the script, in place of commit.lua, and has the same
+-- arguments and the same reply.
 --
 -- args  source_seqs: the commits of the sources, u64 each, in serving order
 --

@@ -152,7 +152,10 @@ CASES = {
     ),
     "a watcher is told that an evicted pod was moved in one step": Case(
         Promise.ONE_NODE,
-        steps(*ONE, ("node", "n2"), ("terminate", "r-0", {"cpu": 100}), ("move_at_once", "r-0", "n2"), ("tell", "r-0")),
+        steps(
+            *(*ONE, ("node", "n2"), ("terminate", "r-0", {"cpu": 100})),
+            *(("move_at_once", "r-0", "n2"), ("tell", "r-0")),
+        ),
         steps(*ONE, ("node", "n2"), ("move_at_once", "r-0", "n2"), ("tell", "r-0")),
         "watcher was told that pod r-0 is bound to n0, then to n2, and nothing between",
     ),
