@@ -406,7 +406,8 @@ class Informers:
 
     def _untold_on_nodes(self) -> list[SeenPod]:
         """Some of the pods on nodes that have no rows yet. Rows of others are assigned."""
-        last = {change.uid: change for change in (*self._under_way, *self._pod_changes)}
+        changes = (*self.pods.resolved(), *self._under_way, *self._pod_changes)  # the latest last
+        last = {change.uid: change for change in changes}
         bound = [
             change
             for change in last.values()

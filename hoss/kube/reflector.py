@@ -145,7 +145,14 @@ class Reflector:
         if self.availability is not KindAvailability.FOLLOWED:
             return
         params = self._params | {"limit": "1"}
-        listed = await self._api.get(self.path, params, timeout_seconds=_LATEST_SECONDS, patience_seconds=0)
+        try:
+            listed = await self._api.get(
+                self.path, params, timeout_seconds=_LATEST_SECONDS, patience_seconds=0
+            )
+        except Refused as exc:
+            if self._optional and exc.reply.status in (_NOT_FOUND, _FORBIDDEN):
+                self._begin_anew()  # A watch outlives the right to it, and `run` has to see that it is gone.
+            raise
         self._sought = max(self._sought, self._number(listed["metadata"]["resourceVersion"]))
         self._reached.clear()
         self._look_whether_reached()
@@ -167,7 +174,8 @@ class Reflector:
         return True
 
     def _look_whether_reached(self) -> None:
-        if self._sought and self._version and self._number(self._version) >= self._sought:
+        # One that is no integer says nothing, and the watch must go on.
+        if self._sought and self._version.isdecimal() and int(self._version) >= self._sought:
             self._sought = 0
             self._reached.set()
 

@@ -273,8 +273,11 @@ class LedgerChecker:
         self.moves[pod, target.node] += 1
 
     def _see_move(self, left: HeldPod | None, pod: HeldPod) -> None:
-        """`left`: what the pod gave up in the same change. On another node, that is a move in one step."""
-        if left is not None and pod.state != _PREPARED and left.node != pod.node:
+        """`left`: what the pod gave up in the same change. On another node, that is a move in one step,
+        unless the pod was evicted: what terminates is not moved."""
+        if left is None or left.node == pod.node or _PREPARED in (left.state, pod.state):
+            return
+        if left.state != _TERMINATING:
             self.moves[pod.uid, pod.node] += 1
 
     def _release(self, uid: str, shard: int, line: int) -> None:

@@ -24,6 +24,7 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hoss.errors import InvalidInput
 from hoss.model.cluster import Cluster
@@ -226,23 +227,27 @@ class _SimulatedDays:
     def _victims(self, pod: _Pod) -> list[_Pod]:
         """The fewest pods of a node that are not urgent and without which this one fits there; of equally many,
         those with the least cpu. Empty: there are none."""
-        asked = np.array(_KINDS[pod.kind % len(_KINDS)][:2])
+        asked = _size(pod)
         on_nodes: dict[int, list[_Pod]] = {}
         for other in self._pods.values():
             if not _is_urgent(other):
                 on_nodes.setdefault(other.node, []).append(other)
-        found: list[tuple[int, int, int]] = []
+        counts: dict[int, int] = {}  # the fewest of each node that has enough
+        spare: dict[int, NDArray[np.int64]] = {}  # what the largest so many leave beyond what is asked for
         for node, others in on_nodes.items():
             others.sort(key=lambda other: (-_KINDS[other.kind][0], other.name))
             free = _NODE - self._snapshot.cache.requested[[CPU, MEMORY], node]
-            freed = free + np.cumsum([_KINDS[other.kind][:2] for other in others], axis=0)
-            enough = np.flatnonzero((freed >= asked).all(axis=1))
+            left = free - asked + np.cumsum([_size(other) for other in others], axis=0)
+            enough = np.flatnonzero((left >= 0).all(axis=1))
             if len(enough):
-                found.append((int(enough[0]) + 1, int(freed[enough[0], 0]), node))
-        if not found:
-            return []
-        count, _, node = min(found)
-        return on_nodes[node][:count]
+                counts[node], spare[node] = int(enough[0]) + 1, left[enough[0]]
+        fewest = min(counts.values(), default=0)
+        found = [
+            (_smaller(on_nodes[node], fewest, spare[node]), node)
+            for node, count in counts.items()
+            if count == fewest
+        ]
+        return min(found, key=lambda one: (_cpu(one[0]), one[1]))[0] if found else []
 
     def _goes(self, pod: _Pod) -> None:
         if pod.node < 0:
@@ -356,6 +361,27 @@ class _SimulatedDays:
             covered=np.zeros((len(self._specs), 0), np.bool_),
             allowed=np.zeros(0, np.int64),
         )
+
+
+def _smaller(others: list[_Pod], count: int, spare: NDArray[np.int64]) -> list[_Pod]:
+    """The first `count` of these pods, the largest first, which leave `spare`. The smallest ones that leave
+    enough take their places, one by one."""
+    chosen, rest = others[:count], others[: count - 1 : -1]
+    for position, victim in enumerate(chosen):
+        left = spare - _size(victim)
+        better = (i for i, other in enumerate(rest) if (left + _size(other) >= 0).all())
+        if (at := next(better, None)) is not None:
+            chosen[position] = rest.pop(at)
+            spare = left + _size(chosen[position])
+    return chosen
+
+
+def _size(pod: _Pod) -> NDArray[np.int64]:
+    return np.array(_KINDS[pod.kind % len(_KINDS)][:2])
+
+
+def _cpu(pods: list[_Pod]) -> int:
+    return sum(_KINDS[pod.kind % len(_KINDS)][0] for pod in pods)
 
 
 def _is_urgent(pod: _Pod) -> bool:

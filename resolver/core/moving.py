@@ -3,7 +3,8 @@ reservation, confirmed, and gives the source up, or nothing changes (docs/adr/00
 
 No row of a target, no lease and no confirmation are in between: `resolver/core/moves.py` has the two steps that
 pods on two shards need, and successors. All rules of a commit hold: the target must fit while the source
-stands. `lua/move.lua` does the same in Redis."""
+stands, and pods that are judged later may take the room that earlier ones left. `lua/move.lua` does the same
+in Redis."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,9 @@ def move(shard: Shard, proposal: Proposal, source_seqs: NDArray[np.uint64]) -> l
                 sources[uid] = held
                 changed.add(rulings[position].node)
                 _leave(shard, uid, held, seq, changed)
+                # At once: the next pod must not get what this one's victims hold again.
+                shard.settle_evictions((uid,))
     if sources:
-        shard.settle_evictions(sources)
         for node in changed:
             shard.fit_again(shard.accounts[node])
         came = group_runs((shard.reservations[uid] for uid in sources), gone=False)

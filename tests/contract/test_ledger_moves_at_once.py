@@ -227,6 +227,22 @@ async def test_victims_of_a_moved_preemptor_hold_again_what_they_held(nodes, pla
     assert await used_cpu(nodes) == {0: 600, 1: 900}
 
 
+async def test_what_a_moved_preemptor_s_victims_hold_again_is_no_room_for_later_pods_of_the_call(
+    nodes, place, make_proposal
+):
+    await place([1], 0, cpu=600)
+    preemptor = make_proposal([9], [[0]], cpu=900, priorities=[9])
+    preemptor = replace(preemptor, victims={0: (pods(1)[0].tobytes(),)}, victims_terminate=True)
+    [decision] = await nodes.commit(0, [preemptor])
+    await nodes.confirm(0, np.array([decision.seq], np.uint64))
+    await place([2], 2, cpu=500)
+    await place([3], 2, cpu=400)
+    verdicts = await moved(nodes, await planned(nodes, [9, 2, 3], [1, 0, 0]))
+    # The first pod leaves 400: its victim has its 600 again.
+    assert verdicts == [(Verdict.COMMITTED, 1), (Verdict.CONFLICT_RESOURCE, 0), (Verdict.COMMITTED, 0)]
+    assert await used_cpu(nodes) == {0: 1000, 1: 900, 2: 500}
+
+
 async def test_a_node_that_shrank_is_whole_again_once_enough_has_left(nodes, place, make_node):
     await place([1], 0, cpu=600)
     await nodes.upsert_nodes(0, [make_node("a", cpu=500, cards=2)])

@@ -2,9 +2,17 @@
 
 import pytest
 
-from hossctl.choices import RebalanceGoal, SimulatedPlacer
+from hossctl.choices import RebalanceGoal, SimulatedCare, SimulatedPlacer
 from hossctl.rebalance.policy import BeforePreemptionDocument, GoalDocument, RebalancePolicy
-from hossctl.simulate.rebalancing import DEFAULT_POLICY, RebalancingSetting, as_json, play
+from hossctl.simulate.rebalancing import (
+    _KINDS,
+    DEFAULT_POLICY,
+    RebalancingSetting,
+    _Pod,
+    _SimulatedDays,
+    as_json,
+    play,
+)
 
 
 def cases(placer, days, policy=DEFAULT_POLICY, **options):
@@ -59,3 +67,31 @@ def test_pods_that_are_too_urgent_to_wait_preempt_at_once():
 
 def test_without_urgent_pods_nobody_is_preempted(packing):
     assert [case["preemptedPerDay"] for case in packing.values()] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "expected"),
+    [
+        ({8000: 1, 250: 32}, 250, [250]),
+        ({8000: 1, 4000: 2}, 4000, [4000]),
+        ({4000: 3, 2000: 1, 1000: 2}, 8000, [4000, 4000]),
+        ({8000: 1, 4000: 1, 2000: 2}, 8000, [8000]),
+    ],
+)
+def test_the_fewest_pods_with_the_least_cpu_are_preempted(there, asked, expected):
+    days = _SimulatedDays(RebalancingSetting(DEFAULT_POLICY, nodes=1), SimulatedCare.NONE)
+    kinds = [cpu for cpu, _, _ in _KINDS]
+    for cpu, pods in there.items():
+        for number in range(pods):
+            assert days._place(_Pod(f"{cpu}-{number}", kinds.index(cpu), 0, -1), SimulatedPlacer.FULLEST)
+    urgent = _Pod("urgent", len(_KINDS) + kinds.index(asked), 0, -1)
+    assert [kinds[victim.kind] for victim in days._victims(urgent)] == expected
+
+
+def test_of_two_nodes_that_one_is_preempted_on_whose_victim_has_less_cpu():
+    days = _SimulatedDays(RebalancingSetting(DEFAULT_POLICY, nodes=2), SimulatedCare.NONE)
+    kinds = [cpu for cpu, _, _ in _KINDS]
+    for number, cpu in enumerate([8000, 8000, 4000, 4000, 4000, 2000, 2000]):
+        assert days._place(_Pod(f"pod-{number}", kinds.index(cpu), 0, -1), SimulatedPlacer.FULLEST)
+    [victim] = days._victims(_Pod("urgent", len(_KINDS) + kinds.index(1000), 0, -1))
+    assert kinds[victim.kind] == 2000

@@ -811,3 +811,9 @@ def test_a_script_that_asks_for_the_time_is_carried_out_each_time(server):
     server.begin(random.Random(1))
     command = ("EVAL", "return redis.call('TIME')[1]", 1, "{a}:any")
     assert [server.carry_out([command], at)[0] for at in (1_000_000, 2_000_000)] == [[b"1"], [b"2"]]
+
+
+def test_a_word_that_is_equal_and_has_other_bytes_gets_an_answer_of_its_own(server):
+    server.begin(random.Random(1))
+    asked = [("EVAL", "return ARGV[1]", 1, "{a}:any", word) for word in (1, 1.0, 1)]
+    assert [server.carry_out([command], 1_000_000)[0] for command in asked] == [[b"1"], [b"1.0"], [b"1"]]

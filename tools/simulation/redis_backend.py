@@ -228,7 +228,8 @@ _ANY_KEY = frozenset({"KEYS", "TIME", "FLUSHALL", "FLUSHDB"})
 
 
 def _question(prepared: Sequence[_Prepared]) -> _Question | None:
-    """None: what is replied may depend on more than the keys of one slot, or the commands write."""
+    """None: what is replied may depend on more than the keys of one slot, the commands write, or they have
+    words that cannot be compared."""
     slots: set[bytes] = set()
     for one in prepared:
         if one.logged and not (one.is_script and len(prepared) == 1):
@@ -237,6 +238,9 @@ def _question(prepared: Sequence[_Prepared]) -> _Question | None:
     if len(slots) > 1 or _ANYWHERE in slots:
         return None
     words = tuple(one.words[:-1] if one.is_script else one.words for one in prepared)
+    # To Python 1.0 is the same word as 1, and the server gets other bytes.
+    if any(isinstance(word, float) for command in words for word in command):
+        return None
     return _Question(next(iter(slots), b""), words)
 
 

@@ -3,7 +3,10 @@
 What a seed does depends on nothing that ran before it, so the parts are the same however they are shared."""
 
 import multiprocessing
+import os
+import signal
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -47,29 +50,69 @@ def draw_of_kind(kind: PlanKind, seed: int) -> Plan:
 
 
 def in_parts(kind: PlanKind, first: int, seeds: int, jobs: int) -> Iterator[SeedsDone]:
-    """Run so many seeds in `jobs` processes. Yields what came of them, in the order of the seeds."""
-    size = seeds if jobs == 1 else SEEDS_PER_PART
-    firsts = range(first, first + seeds, size)
-    sizes = [min(size, first + seeds - start) for start in firsts]
+    """Run so many seeds in `jobs` processes. Yields what came of them, in the order of the seeds; with one
+    process, of each as soon as it is known."""
     if jobs == 1:
-        yield from map(_run_part, [kind], firsts, sizes)
+        yield from _one_by_one(kind, first, seeds)
         return
+    firsts = range(first, first + seeds, SEEDS_PER_PART)
+    sizes = [min(SEEDS_PER_PART, first + seeds - start) for start in firsts]
     # New interpreters, as a fork of this one would share its connection and its garbage.
-    with ProcessPoolExecutor(min(jobs, len(sizes)), multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_run_part, [kind] * len(sizes), firsts, sizes)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(sizes)), context, initializer=_end_when_told) as pool:
+        try:
+            yield from pool.map(_run_part, [kind] * len(sizes), firsts, sizes)
+        except BaseException:
+            # Parts take a minute. Nobody wants the rest of them.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
 def _run_part(kind: PlanKind, first: int, seeds: int) -> SeedsDone:
-    began, found, reached = time.process_time(), [], Counter[str]()
+    found, reached, spent = [], Counter[str](), 0.0
+    for done in _one_by_one(kind, first, seeds):
+        found += done.problems
+        reached += done.reached
+        spent += done.cpu_seconds
+    return SeedsDone(found, reached, spent)
+
+
+_servers: list[DrivenRedis] = []  # of this process, each until it is closed
+
+
+def _one_by_one(kind: PlanKind, first: int, seeds: int) -> Iterator[SeedsDone]:
     server = DrivenRedis.start()
+    _servers.append(server)
     try:
         with discarding():
             for plan in map(_DRAWN[kind], range(first, first + seeds)):
-                result = run(plan, server)
-                reached += result.reached
-                if problems := result.problems():
+                began = time.process_time()
+                try:
+                    result = run(plan, server)
+                    problems = result.problems()
+                except Exception:  # noqa: BLE001 - whatever it is
+                    # As text: it may come from another process, and would lose its traceback.
+                    raise RuntimeError(f"seed {plan.seed}: {traceback.format_exc()}") from None
+                found = []
+                if problems:
                     number, text = len(problems), problems[0].splitlines()[0]
                     found.append(f"seed {plan.seed}: {number} problems, the first: {text}")
+                yield SeedsDone(found, result.reached, time.process_time() - began)
     finally:
         server.close()
-    return SeedsDone(found, reached, time.process_time() - began)
+        _servers.remove(server)
+
+
+def _end_when_told() -> None:
+    """For processes of a pool. An exception would not do: a simulated process may catch it, and the pool
+    does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has begun them ends them
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(_signal: int, _frame: object) -> None:
+    for server in _servers:
+        server.close()
+    os._exit(1)

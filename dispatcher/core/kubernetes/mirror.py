@@ -115,8 +115,15 @@ class PodMirror:
 
     def take_resolved(self) -> list[SeenPod]:
         """Pods whose node has become known, to be planned again."""
-        found = [name for name in self._on_unknown_nodes if name in self.nodes]
-        return [pod for name in found for pod in self._on_unknown_nodes.pop(name).values()]
+        resolved = self.resolved()
+        for name in [name for name in self._on_unknown_nodes if name in self.nodes]:
+            del self._on_unknown_nodes[name]
+        return resolved
+
+    def resolved(self) -> list[SeenPod]:
+        """What `take_resolved` would return. They stay."""
+        waiting = self._on_unknown_nodes.items()
+        return [pod for name, pods in waiting if name in self.nodes for pod in pods.values()]
 
     @property
     def on_unknown_nodes(self) -> Mapping[str, int]:

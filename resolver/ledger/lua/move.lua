@@ -1,6 +1,7 @@
 -- Moves pods in one step: each that fits on its target gets it as its reservation, confirmed, and what it held
--- before, its source, is released (docs/adr/0097-moves-in-one-step.md). This is the end of the script, in place of
--- commit.lua, and has the same arguments and the same reply.
+-- before, its source, is released (docs/adr/0097-moves-in-one-step.md). Pods that are judged later may take
+-- the room that earlier ones left. This is the end of the script, in place of commit.lua, and has the same
+-- arguments and the same reply.
 --
 -- args  source_seqs: the commits of the sources, u64 each, in serving order
 --
@@ -70,14 +71,14 @@ for position = 1, count do
     else
       reserve(position, node, slot, evidence)
       leave(uids[position], record)
+      if any_evictions then  -- at once: the next pod must not get what this one's victims hold again
+        settle_evictions({uids[position]}, accounts)
+      end
     end
   end
 end
 
 if #reserved_uids > 0 then
-  if any_evictions then
-    settle_evictions(reserved_uids, accounts)
-  end
   local records, changes = {}, {}
   for i = 1, #touched_nodes do
     local node = touched_nodes[i]

@@ -92,3 +92,17 @@ async def test_after_catching_up_every_pod_on_a_node_is_known_also_while_others_
     assert nodes_of(informers, 1, 2, 3, 4, 5) == [1, 0, 0, None, None]
     pods = informers._registry.pods
     assert int((pods.phase[: pods.size] == Phase.BOUND).sum()) == 3  # nobody has two rows
+
+
+async def test_after_catching_up_pods_are_known_that_came_before_their_node_was(informers):
+    async with background(informers.run()):
+        informers._on_pods([pod(1, "late", "other"), pod(2, "late", "other"), pod(3, "later", "other")])
+        await until(lambda: informers.pods.on_unknown_nodes == {"late": 2, "later": 1})
+    informers.pods.nodes |= {"late": 2}  # and `run` waits for the ledger
+    informers._on_pods([ObjectGone(uid_of(2), "default", "p2")])
+    await informers.catch_up()
+    assert nodes_of(informers, 1, 2, 3) == [2, None, None]
+    async with background(informers.run()):
+        await until(lambda: informers.pods.on_unknown_nodes == {"later": 1} and not informers._pod_changes)
+        await until(lambda: len(informers.reserved) == 1)
+    assert nodes_of(informers, 1, 2, 3) == [2, None, None]

@@ -11,13 +11,14 @@ from unit.kube.server import Handler, answering, saying
 from waiting import until
 
 from hoss.errors import TransportError
+from hoss.kube.api import Refused
 from hoss.kube.reflector import Change, KindAvailability, ObjectGone, ObjectSeen, Reflector
 from hoss.tasks import background
 
 PODS = "/api/v1/pods"
 
 
-def pod(name: str, version: int, uid: str = "") -> dict:
+def pod(name: str, version: int | str, uid: str = "") -> dict:
     metadata = {
         "uid": uid or f"uid-{name}",
         "namespace": "default",
@@ -27,7 +28,7 @@ def pod(name: str, version: int, uid: str = "") -> dict:
     return {"metadata": metadata}
 
 
-def page(*pods: dict, version: int, more: str = "") -> Handler:
+def page(*pods: dict, version: int | str, more: str = "") -> Handler:
     return saying(200, {"metadata": {"resourceVersion": str(version), "continue": more}, "items": list(pods)})
 
 
@@ -268,10 +269,13 @@ class QuietServer:
         self.asked: list[dict] = []
         self.lists: list[dict] = [pod("a", 3)]
         self.latest_handler: Handler | None = None  # of the request for the latest version, if not as usual
+        self.refusal: Handler | None = None  # of every request that comes from now on
 
     async def handler(self, request: web.Request) -> web.StreamResponse:
         query = dict(request.query)
         self.asked.append(query)
+        if self.refusal is not None:
+            return await self.refusal(request)
         if query.get("limit") == "1" and self.latest_handler is not None:
             return await self.latest_handler(request)
         if "watch" not in query:
@@ -342,3 +346,33 @@ async def test_who_cannot_find_out_how_far_the_server_is_says_so(monkeypatch):
 async def test_nobody_waits_for_a_kind_that_the_server_does_not_have():
     async with following(saying(404), optional=True) as (reflector, _):
         await asyncio.wait_for(reflector.catch_up(), 10)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "availability"),
+    [(saying(404), KindAvailability.NOT_SERVED), (FORBIDDEN, KindAvailability.FORBIDDEN)],
+)
+async def test_who_catches_up_ends_the_watch_of_a_kind_whose_right_was_taken_away(refusal, availability):
+    async with following_a_quiet_server(optional=True, required=False) as (server, reflector, _):
+        server.refusal = refusal  # the watch that there is goes on
+        with pytest.raises(Refused):
+            await reflector.catch_up()
+        await until(lambda: reflector.availability is availability)
+        await reflector.catch_up()
+
+
+async def test_a_version_that_is_no_integer_says_nothing_and_the_watch_goes_on(monkeypatch):
+    monkeypatch.setattr("hoss.kube.reflector._CATCH_UP_ALONE_SECONDS", 0.01)
+    async with following_a_quiet_server() as (server, reflector, changes):
+        server.latest, server.cached = 20, 20
+        server.shown = [pod("early", "unknown"), pod("late", 20)]
+        await reflector.catch_up()
+        assert names(changes) == ["+a", "+early", "+late"]
+        assert reflector.counters == {"lists": 1, "watches": 2}
+
+
+async def test_who_catches_up_is_told_of_a_latest_version_that_is_no_integer(monkeypatch):
+    async with following_a_quiet_server() as (server, reflector, _):
+        monkeypatch.setattr(server, "latest_handler", page(version="unknown"))
+        with pytest.raises(TransportError, match="'unknown' of /api/v1/pods is no integer"):
+            await reflector.catch_up()

@@ -150,6 +150,15 @@ CASES = {
         steps(*ONE, told("r-0", "Queued"), told("r-0", "Bound", "n1"), told("r-0", "Queued"), told("r-0", "Bound", "n0")),
         "watcher was told that pod r-0 is bound to n0, then to n1, and nothing between",
     ),
+    "a watcher is told that an evicted pod was moved in one step": Case(
+        Promise.ONE_NODE,
+        steps(
+            *(*ONE, ("node", "n2"), ("terminate", "r-0", {"cpu": 100})),
+            *(("move_at_once", "r-0", "n2"), ("tell", "r-0")),
+        ),
+        steps(*ONE, ("node", "n2"), ("move_at_once", "r-0", "n2"), ("tell", "r-0")),
+        "watcher was told that pod r-0 is bound to n0, then to n2, and nothing between",
+    ),
     "a prepared reservation is confirmed": Case(
         Promise.STATES,
         steps(("submit", "r"), ("prepare", ("r-0", "n0")), ("confirm", "r-0"), ("move", "r-0", "Bound")),
