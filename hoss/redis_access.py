@@ -133,6 +133,7 @@ class _QuickConnection:
 
     if TYPE_CHECKING:  # of the connection of redis-py that it is mixed into
         health_check_interval: float
+        _reader: asyncio.StreamReader | None
         _writer: asyncio.StreamWriter | None
 
     def pack_command(self, name: str | bytes, *arguments: bytes | str | float) -> list[bytes]:
@@ -143,8 +144,10 @@ class _QuickConnection:
         self, command: bytes | str | Iterable[bytes], check_health: bool = True
     ) -> None:
         """As redis-py does: raises its errors, and waits no longer than the timeout."""
-        writer, unsent = getattr(self, "_writer", None), command  # another redis-py may name it otherwise
-        if writer is not None and isinstance(command, list) and not self.health_check_interval:
+        # Another redis-py may name them otherwise.
+        reader, writer, unsent = getattr(self, "_reader", None), getattr(self, "_writer", None), command
+        lost = reader is None or writer is None or reader.at_eof() or reader.exception() is not None
+        if not lost and isinstance(command, list) and not self.health_check_interval:
             transport = writer.transport
             if not (transport.is_closing() or transport.get_write_buffer_size()):
                 writer.writelines(command)

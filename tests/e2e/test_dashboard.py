@@ -81,7 +81,8 @@ def load(
     run_async(run())
 
 
-# Keeps what live regions say, in order; but for the state of the connection, which a busy machine may lose.
+# Keeps what live regions say, in order; but for the state of the connection, which a busy machine may lose, and
+# for what could not be looked up meanwhile.
 SPEECH = """
 window.spoken = [];
 const region = (node) => (node instanceof Element ? node : node.parentElement)
@@ -89,7 +90,8 @@ const region = (node) => (node instanceof Element ? node : node.parentElement)
 new MutationObserver((changes) => {
   for (const changed of new Set(changes.map(({ target }) => region(target)))) {
     const text = changed?.textContent.trim();
-    if (text && changed.id !== 'link') window.spoken.push(text);
+    if (text && !['link', 'notice'].includes(changed.id) && !text.startsWith('This could not'))
+      window.spoken.push(text);
   }
 }).observe(document.body, { subtree: true, childList: true, characterData: true });
 """
@@ -102,8 +104,10 @@ def cordoned(cluster: Cluster, node: str) -> Iterator[None]:
             await clients.resolver.cordon_node(node, unschedulable)
 
     run_async(cordon(True))
-    yield
-    run_async(cordon(False))
+    try:
+        yield
+    finally:
+        run_async(cordon(False))
 
 
 def spoken(page: Page) -> list[str]:

@@ -68,16 +68,25 @@ async def test_a_command_longer_than_sockets_hold_arrives_whole(client: Redis) -
 
 
 class Unread:
-    """A writer, and its transport, to a server that does not read."""
+    """Reader, writer and its transport of a connection to a server that does not read. `lost`: it has closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lost: bool = False) -> None:
         self.transport = self
         self.written: list[bytes] = []
+        self.lost = lost
+
+    def at_eof(self) -> bool:
+        return self.lost
+
+    def exception(self) -> None:
+        """None was raised."""
 
     def is_closing(self) -> bool:
         return False
 
     def get_write_buffer_size(self) -> int:
+        if self.lost:  # as TLS of Python 3.10 does
+            raise AttributeError("the transport is gone")
         return sum(map(len, self.written))
 
     def writelines(self, parts: list[bytes]) -> None:
@@ -100,6 +109,15 @@ async def test_a_server_that_does_not_read_is_given_up_after_the_timeout(earlier
         await connection.send_packed_command([b"PING"])
     assert writer.written == [*earlier, b"PING"]
     assert not connection.is_connected
+    await access.close()
+
+
+async def test_on_a_connection_that_was_lost_redis_py_writes_as_it_would() -> None:
+    access = reach("redis://127.0.0.1:1", timeout_seconds=0.01, connections=1)
+    connection: Any = (await access.at("key")).connection_pool.make_connection()
+    connection._writer = connection._reader = Unread(lost=True)
+    with pytest.raises(RedisTimeoutError):
+        await connection.send_packed_command([b"PING"])
     await access.close()
 
 
