@@ -146,8 +146,8 @@ class _QuickConnection:
         """As redis-py does: raises its errors, and waits no longer than the timeout."""
         # Another redis-py may name them otherwise.
         reader, writer, unsent = getattr(self, "_reader", None), getattr(self, "_writer", None), command
-        lost = reader is None or writer is None or reader.at_eof() or reader.exception() is not None
-        if not lost and isinstance(command, list) and not self.health_check_interval:
+        stands = reader is not None and not reader.at_eof() and reader.exception() is None
+        if stands and writer is not None and isinstance(command, list) and not self.health_check_interval:
             transport = writer.transport
             if not (transport.is_closing() or transport.get_write_buffer_size()):
                 writer.writelines(command)
