@@ -3,7 +3,6 @@
 local evicting = args.victims or {}  -- by position: UIDs of the victims
 local must_go = args.victims_must_go
 local evicted, evicted_uids, evictions = {}, {}, {}
-local left_groups, left = {}, {}
 
 -- Functions that make room for a pod. One table, because Lua allows 200 local names in a script.
 local room = {
@@ -34,23 +33,12 @@ local function evictable_victims(uids, node, priority)
   return records
 end
 
--- The pod with this reservation leaves its group.
-function room.count_left(record, node)
-  local group = record:sub(33, 40)
-  if group ~= NO_GROUP then
-    if not left[group] then
-      left[group], left_groups[#left_groups + 1] = {}, group
-    end
-    left[group][#left[group] + 1] = node
-  end
-end
-
 -- Records the eviction of victims for the pod `uid`.
 function room.record_eviction(uid, node, victims, records)
   evictions[#evictions + 1] = uid .. node .. pack_values('<I4', #victims) .. concat(victims)
   for i = 1, #victims do
     if not args.victims_terminate then
-      room.count_left(records[i], node)
+      count_out(records[i], node)
       evicted[victims[i]], evicted_uids[#evicted_uids + 1] = true, victims[i]
     end
   end

@@ -10,7 +10,6 @@
 
 local own_records = read_reservations(uids)
 local any_prepared, any_evictions = call('HLEN', PREPARED) > 0, call('EXISTS', TERMINATING, NOMINATED) > 0
-local left, left_groups = {}, {}  -- nodes by group
 
 -- Returns what the pod held to its source.
 local function leave(uid, record)
@@ -22,22 +21,13 @@ local function leave(uid, record)
       give_cards(cards[node], unpack_values('<I2I2', record, 5))
       touched_cards[node] = true
     end
-    if account[1] ~= seq then
-      account[1] = seq
-      touched_nodes[#touched_nodes + 1] = node
-    end
+    touch(account, node)
   end
   if record:byte(31) % 2 == HOLDS_PORTS then
     ports[node] = without(ports_of(node), uid)
     touched_ports[node] = ports[node]
   end
-  local group = record:sub(33, 40)
-  if group ~= NO_GROUP then
-    if not left[group] then
-      left[group], left_groups[#left_groups + 1] = {}, group
-    end
-    left[group][#left[group] + 1] = node
-  end
+  count_out(record, node)
 end
 
 do

@@ -3,7 +3,8 @@
 local verdicts, chosen, conflicts, duplicates = {}, {}, {}, {}
 local reservations, reserved_uids, taken = {}, {}, {}
 local touched_nodes, touched_cards, touched_ports = {}, {}, {}
-local placed_groups, placed = {}, {}
+local placed_groups, placed = {}, {}  -- nodes by group
+local left_groups, left = {}, {}  -- likewise
 local refusing, refusing_nodes = {}, {}
 
 local function refuse_from(node)
@@ -30,6 +31,24 @@ local function count_in(group, node, uid)
   end
 end
 
+-- The pod with this reservation leaves its group.
+local function count_out(record, node)
+  local group = record:sub(33, 40)
+  if group ~= NO_GROUP then
+    if not left[group] then
+      left[group], left_groups[#left_groups + 1] = {}, group
+    end
+    left[group][#left[group] + 1] = node
+  end
+end
+
+local function touch(account, node)
+  if account[1] ~= seq then
+    account[1] = seq
+    touched_nodes[#touched_nodes + 1] = node
+  end
+end
+
 local function reserve(position, node, slot, mask)
   local account, flat, uid = accounts[node], needed[slot], uids[position]
   for i = 1, #flat, 2 do
@@ -47,10 +66,7 @@ local function reserve(position, node, slot, mask)
     held = pack_values('<I2I2', mask, card_millis[slot])
     touched_cards[node] = true
   end
-  if account[1] ~= seq then
-    account[1] = seq
-    touched_nodes[#touched_nodes + 1] = node
-  end
+  touch(account, node)
   if slot_groups[slot] ~= NO_GROUP then
     count_in(slot_groups[slot], node, uid)
   end

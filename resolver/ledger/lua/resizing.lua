@@ -33,7 +33,7 @@ function room.resize(position, node, record, slot)
   if not mask then
     return false
   end
-  room.count_left(record, node)
+  count_out(record, node)
   room.resized = room.resized + 1
   fit_again(node)
   reserve(position, node, slot, mask)
