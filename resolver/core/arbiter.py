@@ -23,10 +23,10 @@ from hoss.wire.columns import (
     NONE_U32,
     Uids,
 )
-from resolver.core import moving, values
+from resolver.core import values
 from resolver.core.account_columns import claim_ranked
 from resolver.core.accounts import Account, resized_cards
-from resolver.core.moves import MoveResult, MoveRow, Moves
+from resolver.core.moves import MoveResult, MoveRow, Moves, move_at_once
 from resolver.core.quarantine import QuarantineRecord, QuarantineRequest
 from resolver.core.rules import PlacementRule
 from resolver.core.serving import NodeRefusal, Ruling, Serving
@@ -99,8 +99,13 @@ class Arbiter(Shard):
         if (undecided := self._admits_proposal(proposal)) is not None:
             return [Ruling(undecided, int(node)) for node in proposal.nodes[:, 0]], []
         self.set_aside(uid_bytes(proposal.uids))
-        if proposal.source_seqs is not None or self._is_plain(proposal):
-            return self._commit_alike(proposal, deadline_ms)
+        if proposal.source_seqs is not None:
+            return move_at_once(self, proposal, proposal.source_seqs), []
+        decide = self._commit_plain if self._is_plain(proposal) else self._commit_each
+        return decide(proposal, deadline_ms)
+
+    def _commit_each(self, proposal: Proposal, deadline_ms: int) -> tuple[list[Ruling], list[int]]:
+        """`commit`, pod by pod in the serving order."""
         seq, changed = self.seq + 1, Ordered()
         rulings: dict[int, Ruling] = {}
         reserved: list[Uid] = []
@@ -185,12 +190,6 @@ class Arbiter(Shard):
         return (
             account is not None and account.born <= snapshot_seq and not account.has(FLAG_GONE | FLAGS_CLOSED)
         )
-
-    def _commit_alike(self, proposal: Proposal, deadline_ms: int) -> tuple[list[Ruling], list[int]]:
-        """`commit` for a proposal that moves pods in one step, or is plain."""
-        if proposal.source_seqs is not None:
-            return moving.move(self, proposal, proposal.source_seqs), []
-        return self._commit_plain(proposal, deadline_ms)
 
     def _commit_plain(self, proposal: Proposal, deadline_ms: int) -> tuple[list[Ruling], list[int]]:
         """`commit` for a plain proposal: all pods are decided at once."""

@@ -194,8 +194,8 @@ class Proposal:
     # How often the worker has sent anything again in this epoch. Each copy of a proposal has a higher number.
     sending: int = 0
     moves: bool = False  # its rows are the targets of moves (resolver/core/moves.py)
-    # (n,): the commits that reserved what the pods hold on this shard. They get their candidate, confirmed, and give
-    # that up, in one step (resolver/core/moving.py). No pod twice. None: the proposal moves nobody.
+    # (n,): the commits that reserved what the pods hold on this shard. They get their candidate, confirmed,
+    # and give that up, in one step (resolver/core/moves.py). No pod twice. None: the proposal moves nobody.
     source_seqs: NDArray[np.uint64] | None = None
     pre_binds: bool = False  # plugins of the worker prepare its pods before they are confirmed
 
