@@ -238,12 +238,10 @@ def verified(events: Iterable[Event]) -> Iterator[tuple[int, Event]]:
 
 
 def _problem_of(event: Event, last: float) -> str:
-    test = _TESTS.get(event["event"]) if isinstance(event.get("event"), str) else None
-    has_shape = test is not None and test(event)
-    if not has_shape:
-        for name, shape in _COMMON.items():
-            if problem := _mismatch(event.get(name), shape, name):
-                return problem
+    has_shape = _has_shape(event)
+    for name, shape in () if has_shape else _COMMON.items():
+        if problem := _mismatch(event.get(name), shape, name):
+            return problem
     at, name = event["at"], event["event"]
     if not math.isfinite(at):
         return f"at is {at}, which is no time; write seconds"
@@ -253,8 +251,20 @@ def _problem_of(event: Event, last: float) -> str:
         return f"event {name!r:.60} is unknown; docs/reliability.md lists the events of version {VERSION}"
     if name == "begin" and event.get("version") != VERSION:
         return f"version {event.get('version')!r:.60} is not {VERSION}; check it with the hoss that wrote it"
-    fields = {} if has_shape else {key: value for key, value in event.items() if key not in _COMMON}
-    return ("" if has_shape else _mismatch(fields, SHAPES[name], name)) or _doubled(event)
+    problem = "" if has_shape else _mismatch(_own_fields(event), SHAPES[name], name)
+    return problem or _doubled(event)
+
+
+def _own_fields(event: Event) -> Event:
+    return {key: value for key, value in event.items() if key not in _COMMON}
+
+
+def _has_shape(event: Event) -> bool:
+    """Nearly every event has, and only for the others `_mismatch` finds out why not, which takes four times
+    as long."""
+    name = event.get("event")
+    test = _TESTS.get(name) if isinstance(name, str) else None
+    return test is not None and test(event)
 
 
 # Lists of a change of the ledger, in each of which a pod is once.
@@ -338,8 +348,7 @@ _Test = Callable[[Any], bool]
 
 
 def _test_of(shape: Any) -> _Test:
-    """Whether a value has the shape. Nearly all have, and only for the others `_mismatches` finds out why
-    not, which takes four times as long."""
+    """Whether a value has the shape."""
     if isinstance(shape, type):
         return partial(_is_of, kind=shape)
     if isinstance(shape, tuple):

@@ -6,8 +6,9 @@ The controller is the one that runs beside a platform (hossctl/rebalance/control
 does. A pod goes to the fullest node that accepts it, or to the emptiest; the workers' own filters say which
 do. Moves take no time here, and nodes in use are those with pods: the others could be switched off.
 
-A share of the pods may be urgent: one that fits nowhere evicts others, the fewest that make room on a node, and
-these wait for another place. Where the policy has `beforePreemption`, the controller looks for moves first.
+A share of the pods may be urgent: one that fits nowhere evicts others, the fewest that make room on a node,
+and these wait for another place. Where the policy has `beforePreemption`, the controller looks for moves
+first.
 
 The document (camel case):
 
@@ -225,8 +226,8 @@ class _SimulatedDays:
             self._place_waiting()
 
     def _victims(self, pod: _Pod) -> list[_Pod]:
-        """The fewest pods of a node that are not urgent and without which this one fits there; of equally many,
-        those with the least cpu. Empty: there are none."""
+        """The fewest pods of a node that are not urgent and without which this one fits there; of equally
+        many, those with the least cpu. Empty: there are none."""
         asked = _size(pod)
         on_nodes: dict[int, list[_Pod]] = {}
         for other in self._pods.values():
@@ -235,7 +236,7 @@ class _SimulatedDays:
         counts: dict[int, int] = {}  # the fewest of each node that has enough
         spare: dict[int, NDArray[np.int64]] = {}  # what the largest so many leave beyond what is asked for
         for node, others in on_nodes.items():
-            others.sort(key=lambda other: (-_KINDS[other.kind][0], other.name))
+            others.sort(key=lambda other: (-_cpu(other), other.name))
             free = _NODE - self._snapshot.cache.requested[[CPU, MEMORY], node]
             left = free - asked + np.cumsum([_size(other) for other in others], axis=0)
             enough = np.flatnonzero((left >= 0).all(axis=1))
@@ -247,7 +248,7 @@ class _SimulatedDays:
             for node, count in counts.items()
             if count == fewest
         ]
-        return min(found, key=lambda one: (_cpu(one[0]), one[1]))[0] if found else []
+        return min(found, key=lambda one: (sum(map(_cpu, one[0])), one[1]))[0] if found else []
 
     def _goes(self, pod: _Pod) -> None:
         if pod.node < 0:
@@ -297,7 +298,7 @@ class _SimulatedDays:
         """All pods anew, the largest first, on the fullest nodes: as well as it goes. Each night."""
         self._timeline.after(_DAY, self._pack)
         before = {pod.name: pod.node for pod in self._pods.values()}
-        pods = sorted(self._pods.values(), key=lambda pod: (-_KINDS[pod.kind % len(_KINDS)][0], pod.name))
+        pods = sorted(self._pods.values(), key=lambda pod: (-_cpu(pod), pod.name))
         for pod in pods:
             self._leave(pod)
         for pod in pods:
@@ -380,8 +381,8 @@ def _size(pod: _Pod) -> NDArray[np.int64]:
     return np.array(_KINDS[pod.kind % len(_KINDS)][:2])
 
 
-def _cpu(pods: list[_Pod]) -> int:
-    return sum(_KINDS[pod.kind % len(_KINDS)][0] for pod in pods)
+def _cpu(pod: _Pod) -> int:
+    return _KINDS[pod.kind % len(_KINDS)][0]
 
 
 def _is_urgent(pod: _Pod) -> bool:
