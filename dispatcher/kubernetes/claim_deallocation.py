@@ -182,35 +182,44 @@ class ClaimDeallocation:
         if not idle:
             return
         claim = self._rng.choice(idle)
-        name = claim["metadata"]["name"]
-        path = object_path("/apis/resource.k8s.io/v1/namespaces", namespace, "resourceclaims", name, "status")
+        path = _path(claim, "status")
         reply = await self._api.send("PATCH", path, deallocating_patch(claim), content_type=MERGE_PATCH)
-        if reply.done:
-            self._counters["claims_deallocated"] += 1
-            self._tell(blocked.row, f"{DEALLOCATED}: {namespace}/{name}")
-        elif reply.status not in (404, 409):  # the claim is gone or has changed, which wakes the pod
-            raise _RefusedError(f"{namespace}/{name}: {reply.message}")
+        if _is_done(reply, claim):
+            self._freed(blocked, claim, DEALLOCATED)
 
     async def _delete_left_over(self, blocked: _Blocked) -> None:
         namespace, uid = blocked.pod.namespace, uid_text(blocked.pod.uid)
         claims = (orjson.loads(item.text) for item in self._storage.resource_claims(namespace, uid.encode()))
         for claim in [claim for claim in claims if is_for_extended_resources(claim, uid)]:
-            name = claim["metadata"]["name"]
-            path = object_path("/apis/resource.k8s.io/v1/namespaces", namespace, "resourceclaims", name)
-            patch = unprotecting_patch(claim)
-            if patch is None:
-                reply = Reply(200, b"{}")
-            else:
-                reply = await self._api.send("PATCH", path, patch, content_type=MERGE_PATCH)
-            if reply.done and self._waits(blocked):
+            path, patch = _path(claim), unprotecting_patch(claim)
+            unprotected = patch is None or _is_done(
+                await self._api.send("PATCH", path, patch, content_type=MERGE_PATCH), claim
+            )
+            if unprotected and self._waits(blocked):
                 body = {"preconditions": {"uid": claim["metadata"]["uid"]}}
-                reply = await self._api.send("DELETE", path, body)
-                if reply.done:
-                    self._counters["claims_deallocated"] += 1
-                    self._tell(blocked.row, f"{DELETED}: {namespace}/{name}")
-            if not reply.done and reply.status not in (404, 409):  # as for devices that are given back
-                raise _RefusedError(f"{namespace}/{name}: {reply.message}")
+                if _is_done(await self._api.send("DELETE", path, body), claim):
+                    self._freed(blocked, claim, DELETED)
+
+    def _freed(self, blocked: _Blocked, claim: Object, words: str) -> None:
+        self._counters["claims_deallocated"] += 1
+        self._tell(blocked.row, f"{words}: {_name(claim)}")
 
     def _claims(self, namespace: str, names: Iterable[str]) -> list[Object]:
         found = (self._storage.get(ObjectKey("ResourceClaim", namespace, name)) for name in names)
         return [orjson.loads(item.text) for item in found if isinstance(item, DeviceManifest)]
+
+
+def _name(claim: Object) -> str:
+    return f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+
+
+def _path(claim: Object, *rest: str) -> str:
+    namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
+    return object_path("/apis/resource.k8s.io/v1/namespaces", namespace, "resourceclaims", name, *rest)
+
+
+def _is_done(reply: Reply, claim: Object) -> bool:
+    """False: the claim is gone or has changed, which wakes the pod. Raises _RefusedError otherwise."""
+    if not reply.done and reply.status not in (404, 409):
+        raise _RefusedError(f"{_name(claim)}: {reply.message}")
+    return reply.done
