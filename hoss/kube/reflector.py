@@ -153,7 +153,10 @@ class Reflector:
             if self._optional and exc.reply.status in (_NOT_FOUND, _FORBIDDEN):
                 self._begin_anew()  # A watch outlives the right to it, and `run` has to see that it is gone.
             raise
-        self._sought = max(self._sought, self._number(listed["metadata"]["resourceVersion"]))
+        latest = listed["metadata"]["resourceVersion"]
+        if not latest.isdecimal():
+            raise TransportError(f"the API server's version {latest[:40]!r} of {self.path} is no integer")
+        self._sought = max(self._sought, int(latest))
         self._reached.clear()
         self._look_whether_reached()
         if await self._reaches_within(_CATCH_UP_ALONE_SECONDS):
@@ -178,11 +181,6 @@ class Reflector:
         if self._sought and self._version.isdecimal() and int(self._version) >= self._sought:
             self._sought = 0
             self._reached.set()
-
-    def _number(self, version: str) -> int:
-        if not version.isdecimal():
-            raise TransportError(f"the API server's version {version[:40]!r} of {self.path} is no integer")
-        return int(version)
 
     def _nothing_to_reach(self) -> None:
         """The kind cannot be followed any more."""
@@ -394,8 +392,7 @@ class Reflector:
         elif kind != "BOOKMARK":
             self._handle([ObjectSeen(item)])
         self._version = metadata["resourceVersion"]
-        if self._sought:
-            self._look_whether_reached()
+        self._look_whether_reached()
 
     async def _handle_in_slices(self, changes: list[Change]) -> None:
         """Between slices others run: the one who handles may also have a lease to renew."""

@@ -1,6 +1,6 @@
 """The service's audit call: reads the whole ledger and reports what resolver.core.audit finds."""
 
-from dataclasses import replace
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -26,11 +26,8 @@ async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
         states.append(state)
         specs = {i: common_pb2.NodeSpec.FromString(spec) for i, spec in state.snapshot.specs.items()}
         names.update((i, spec.name) for i, spec in specs.items())
-        accounts = replace(
-            _shard_accounts(shard, state),
-            wrong_labels=wrong_labels(state.labels, specs),
-            damaged_versions=await ledger.damaged_versions(shard),
-        )
+        labels, versions = wrong_labels(state.labels, specs), await ledger.damaged_versions(shard)
+        accounts = _shard_accounts(shard, state, labels, versions)
         shards.append(accounts)
         reply.nodes += len(state.snapshot.specs)
         reply.reservations += len(accounts.uids)
@@ -85,7 +82,12 @@ async def _together(ledger: Ledger, states: list[ShardState]) -> list[LedgerFind
     return findings
 
 
-def _shard_accounts(shard: int, state: ShardState) -> ShardAccounts:
+def _shard_accounts(
+    shard: int,
+    state: ShardState,
+    wrong_labels: Mapping[bytes, bytes],
+    damaged_versions: Mapping[bytes, bytes],
+) -> ShardAccounts:
     rows = state.snapshot.accounts
     return ShardAccounts(
         shard=shard,
@@ -102,4 +104,6 @@ def _shard_accounts(shard: int, state: ShardState) -> ShardAccounts:
         damaged=state.damaged,
         damaged_accounts=state.damaged_accounts,
         damaged_cards=state.damaged_cards,
+        wrong_labels=wrong_labels,
+        damaged_versions=damaged_versions,
     )
