@@ -1,6 +1,6 @@
 """Records that rules about pods are judged by, when they cannot be read: the labels of a node, and domain
-versions. Only pods that rules concern are refused, and the rest goes on. An audit names the record, and a repair
-writes it anew (tests/integration/test_resolver_audit.py)."""
+versions. Only pods that rules concern are refused, and the rest goes on. An audit names the record, and a
+repair writes it anew (tests/integration/test_resolver_audit.py)."""
 
 import zlib
 from dataclasses import replace
@@ -111,9 +111,12 @@ async def test_a_rule_that_asks_for_no_label_does_not_mind_damaged_labels(racks,
     assert await place(1, [FIRST], web(GATHERS), firsts=(True,)) == C
 
 
-async def versions_of(ledger):
+async def damage_versions(ledger):
+    """All that shard 0 has; returns their fields, with what they are now."""
     key, redis = await stored(ledger, "stamps")
-    return key, redis, await redis.hgetall(key)
+    damaged = dict.fromkeys(await redis.hgetall(key), b"short")
+    await redis.hset(key, mapping=damaged)
+    return damaged
 
 
 @redis_alone
@@ -121,9 +124,7 @@ async def versions_of(ledger):
 async def test_pods_that_rely_on_a_damaged_domain_version_are_refused_until_it_is_written_anew(racks, place):
     await racks.register_rules([web(APART)])
     assert await place(1, [FIRST], web(APART)) == C
-    key, redis, versions = await versions_of(racks)
-    await redis.hset(key, mapping=dict.fromkeys(versions, b"short"))
-    assert await racks.damaged_versions(0) == dict.fromkeys(versions, b"short")
+    assert await damage_versions(racks) == await racks.damaged_versions(0)
     assert await place(2, [FIRST], web(APART)) == T
     assert await place(3, [racks.shards], web(APART)) == C, "another domain"
     assert await place(4, [FIRST], "") == C
@@ -145,8 +146,7 @@ async def test_a_repair_that_was_planned_before_a_placement_in_the_domain_is_not
     """Several shards judge in a step that takes no seq of the shard whose versions they are."""
     await racks.register_rules([web(SPREAD)])
     assert await place(1, [FIRST], web(SPREAD)) == C
-    key, redis, versions = await versions_of(racks)
-    await redis.hset(key, mapping=dict.fromkeys(versions, b"short"))
+    await damage_versions(racks)
     planned, now = await racks.damaged_versions(0), await racks.seq(0)
     assert await place(2, [racks.shards], "") == C
     assert await place(3, [FIRST], web()) == C, "the rule looks at it, and it relies on nobody"

@@ -63,7 +63,8 @@ async def nodes(ledger, make_node):
 @redis_alone
 @pytest.mark.parametrize("script", ["commit", "confirm_moves"])
 async def test_a_script_has_room_for_more_local_names(ledger, script):
-    """Lua allows 200 at once. What the simulation puts before a script takes some, and so does the next change."""
+    """Lua allows 200 at once. What the simulation puts before a script takes some, and so does the next
+    change."""
     _, redis = await stored(ledger, "meta")
     more = "\n".join(f"local room_{number}" for number in range(10))
     assert await redis.script_load(f"{more}\n{source(script)}")

@@ -16,6 +16,17 @@ from hossctl.load.nodes import register
 GIB = 2**30
 NODES = 200
 
+# After a pass at its start a rebalance controller with this policy plans for pods that wait before they
+# preempt, and for nothing else. It is what ends their wait: ten minutes are longer than a test may last.
+BEFORE_PREEMPTION = """\
+apiVersion: hoss.dev/v1alpha1
+kind: RebalancePolicy
+goals: [{goal: fit-pending}]
+passSeconds: 86400
+restSeconds: 0
+beforePreemption: {waitSeconds: 600}
+"""
+
 
 async def prepare(clients: Clients, *, workers: int, nodes: int = NODES, cpus: int = 64) -> None:
     allocatable = (("cpu", cpus * 1000), ("memory", 256 * GIB), ("pods", 250))

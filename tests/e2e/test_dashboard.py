@@ -81,8 +81,8 @@ def load(
     run_async(run())
 
 
-# Keeps what live regions say, in order; but for the state of the connection, which a busy machine may lose, and
-# for what could not be looked up meanwhile.
+# Keeps what live regions say, in order; but for the state of the connection, which a busy machine may lose,
+# and for what could not be looked up meanwhile.
 SPEECH = """
 window.spoken = [];
 const region = (node) => (node instanceof Element ? node : node.parentElement)

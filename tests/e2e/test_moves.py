@@ -125,6 +125,13 @@ async def test_invariant_2_a_run_of_moves_survives_a_resolver_and_a_dispatcher_t
         await assert_clean(clients, bound=PODS)
 
 
+async def prepare_twelve_bound_pods(clients: Clients) -> None:
+    """On six nodes, by one worker."""
+    await prepare(clients, workers=1, nodes=6)
+    await submit(clients, jobs=1, replicas=12)
+    await until(lambda: all_bound(clients, 12), "all pods to be bound")
+
+
 async def test_invariant_2_moves_whose_answer_is_lost_with_a_resolver_and_then_with_a_dispatcher_are_made_once(
     tmp_path: Path,
 ):
@@ -134,9 +141,7 @@ async def test_invariant_2_moves_whose_answer_is_lost_with_a_resolver_and_then_w
         clients_of(cluster.endpoints) as clients,
     ):
         gate = between.answered["Move"]
-        await prepare(clients, workers=1, nodes=6)
-        await submit(clients, jobs=1, replicas=12)
-        await until(lambda: all_bound(clients, 12), "all pods to be bound")
+        await prepare_twelve_bound_pods(clients)
         names = [node.spec.name for node in await clients.resolver.list_nodes()]
 
         async def moved_unheard(by: int) -> dict[str, str]:
@@ -178,9 +183,7 @@ async def test_invariant_2_a_pod_that_loses_its_node_amid_a_move_between_shards_
         clients_of(cluster.endpoints) as clients,
     ):
         gate = between.asked["Move"]
-        await prepare(clients, workers=1, nodes=6)
-        await submit(clients, jobs=1, replicas=12)
-        await until(lambda: all_bound(clients, 12), "all pods to be bound")
+        await prepare_twelve_bound_pods(clients)
         indexes = {node.spec.name: node.index for node in await clients.resolver.list_nodes()}
         pod, source = min((await nodes_of_pods(clients)).items())
         target = next(name for name, index in indexes.items() if (index - indexes[source]) % 2)

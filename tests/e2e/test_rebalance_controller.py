@@ -4,6 +4,7 @@ import json
 import urllib.request
 
 import pytest
+from e2e.loads import BEFORE_PREEMPTION
 from waiting import wait_until
 
 NODE = """\
@@ -30,16 +31,6 @@ kind: RebalancePolicy
 goals: [{goal: spread}]
 passSeconds: 1
 budget: {movesPerHour: 1, movesPerPass: 1}
-"""
-# After a pass at its start this controller plans for pods that wait before they preempt, and for nothing
-# else. It is what ends their wait: ten minutes are longer than the test may last.
-BEFORE_PREEMPTION = """\
-apiVersion: hoss.dev/v1alpha1
-kind: RebalancePolicy
-goals: [{goal: fit-pending}]
-passSeconds: 86400
-restSeconds: 0
-beforePreemption: {waitSeconds: 600}
 """
 URGENT = """\
 apiVersion: v1

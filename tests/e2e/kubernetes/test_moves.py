@@ -17,6 +17,7 @@ from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserve
 from e2e.kubernetes.api import Api, node_of, placed, told
 from e2e.kubernetes.guarded import await_guard, install
 from e2e.kubernetes.moves import NO_GRACE, OWNER, REPLICA_SETS, begin, create_web, run_status
+from e2e.loads import BEFORE_PREEMPTION
 from waiting import wait_until
 
 from dispatcher.journal.records import unpack_progress
@@ -421,16 +422,6 @@ def test_the_controller_moves_pods_of_a_cluster_through_a_takeover_and_leaves_th
     await_agreement(api, cluster)
 
 
-BEFORE_PREEMPTION = """\
-apiVersion: hoss.dev/v1alpha1
-kind: RebalancePolicy
-goals: [{goal: fit-pending}]
-passSeconds: 86400
-restSeconds: 0
-beforePreemption: {waitSeconds: 600}
-"""
-
-
 def test_a_pod_of_a_cluster_is_moved_before_any_is_preempted(
     control_plane: ControlPlane,
     api: Api,
@@ -438,7 +429,8 @@ def test_a_pod_of_a_cluster_is_moved_before_any_is_preempted(
     tmp_path: Path,
 ) -> None:
     """The urgent pod would have n1 without web-a, or n2 without the bare pod. After a pass at its start the
-    controller plans only for pods that wait before they preempt; ten minutes are longer than the test may last."""
+    controller plans only for pods that wait before they preempt; ten minutes are longer than the test may
+    last."""
     policy = tmp_path / "policy.yaml"
     policy.write_text(BEFORE_PREEMPTION)
     _, cluster = make_cluster(control_plane)
