@@ -48,8 +48,8 @@ from hoss.wire.uids import uid_from_text, uid_text
 _RENEW_SECONDS = 1.0  # a lease is 30 s, where nobody has configured another
 _AGAIN_SECONDS = 1.0  # between two attempts to evict a pod
 _OWNER_SECONDS = 2.0  # between two looks whether the controller of an evicted pod makes another one
-# How long an eviction that a former term asked for may take to be carried out: the request, or its answer, may
-# have been under way when that term ended.
+# How long an eviction that a former term asked for may take to be carried out: the request, or its answer,
+# may have been under way when that term ended.
 _IN_DOUBT_SECONDS = 10.0
 _LOOK_SECONDS = 0.5  # between two looks whether such a pod is evicted
 _DEFAULT_GRACE_SECONDS = 30.0  # the API server's own
@@ -71,9 +71,7 @@ class _PodMove:
         self.controller = pod.controller
         self.eviction = BegunEviction(pod.readable, int(reserved.seqs[0]))
         self.is_noted = False  # whether the journal has the eviction
-        self.in_doubt = (
-            False  # whether a former term may have asked for the eviction, and the pod is still there
-        )
+        self.in_doubt = False  # the pod is still there, and a former term may have asked for its eviction
         self.awaited: AwaitedSuccessor[_PodMove] | None = None  # since the eviction was asked for
         self.taken = asyncio.Event()  # a successor has come, and its place is decided
 

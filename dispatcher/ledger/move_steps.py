@@ -86,9 +86,9 @@ class MoveSteps:
     async def rebind(
         self, run: MoveRun, step: Sequence[PlannedMove]
     ) -> tuple[list[PlannedMove], ReservedTargets]:
-        """Move what one step of the ledger can move, and reserve the targets of the others. Returns both: what is
-        moved, and what is to be confirmed. Repeated until it is answered, because where the pods are has to
-        be known."""
+        """Move what one step of the ledger can move, and reserve the targets of the others. Returns both:
+        what is moved, and what is to be confirmed. Repeated until it is answered, because where the pods are
+        has to be known."""
         request = self._request(pb.MOVE_RESERVE, step)
         request.seen, request.at_once = encode(run.seen, U64), True
         reply = await self._runtime.until_answered(lambda: self._runtime.ledger.move(request))

@@ -145,9 +145,8 @@ class _Steps:
         if _exit_code(self.process) is None:
             self.process.terminate()
             if not await self._until(lambda: _exit_code(self.process) is not None, self.timeout_seconds):
-                self.warnings.append(
-                    f"did not end within {self.timeout_seconds:g} s of SIGTERM: its pods wait until it is lost"
-                )
+                within = f"within {self.timeout_seconds:g} s of SIGTERM"
+                self.warnings.append(f"did not end {within}: its pods wait until it is lost")
 
     async def _registered(self, times: int, otherwise: str) -> bool:
         if await self._until(lambda: self.observer.registrations >= times, self.start_seconds):

@@ -110,8 +110,8 @@ def check_scheduler_command(
         list[str],
         typer.Argument(
             metavar="COMMAND...",
-            help="It is started with {name}, {dispatcher} and {resolver} filled in; $HOSS_NAME, $HOSS_DISPATCHER"
-            " and $HOSS_RESOLVER say the same.",
+            help="It is started with {name}, {dispatcher} and {resolver} filled in; $HOSS_NAME,"
+            " $HOSS_DISPATCHER and $HOSS_RESOLVER say the same.",
         ),
     ],
     timeout: Annotated[
@@ -125,8 +125,8 @@ def check_scheduler_command(
     redis_url: RedisUrl = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Run a scheduler in any language on a platform of its own, give it pods, cut its connection once, and say
-    what is wrong with its messages. It speaks plain text there. Exit 1 if anything is wrong."""
+    """Run a scheduler in any language on a platform of its own, give it pods, cut its connection once, and
+    say what is wrong with its messages. It speaks plain text there. Exit 1 if anything is wrong."""
     from hossctl.checking.schedulers import check_scheduler
 
     only(output, Format.TABLE, Format.JSON, Format.YAML)

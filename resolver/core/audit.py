@@ -181,8 +181,8 @@ def _wrong_labels(shard: ShardAccounts, names: Mapping[int, str]) -> Iterator[Le
         of = "no node" if node is None or node not in names else _name(names, node)
         text = (
             f"shard {shard.shard}: the record of labels of {of} is not what the node's spec says"
-            f" ({len(record)} bytes): key {{hoss:{shard.shard}}}:labels, field {field_name.hex()}; rules about pods"
-            " are judged by it, and where it cannot be read the node gets no pods with such rules, until"
+            f" ({len(record)} bytes): key {{hoss:{shard.shard}}}:labels, field {field_name.hex()}; rules about"
+            " pods are judged by it, and where it cannot be read the node gets no pods with such rules, until"
             " `hoss audit --repair` writes it anew"
         )
         yield LedgerFinding(6, node, "", text)
@@ -192,8 +192,8 @@ def _damaged_versions(shard: ShardAccounts) -> Iterator[LedgerFinding]:
     for field_name, record in sorted(shard.damaged_versions.items()):
         text = (
             f"shard {shard.shard}: a domain version cannot be read ({len(record)} bytes): key"
-            f" {{hoss:{shard.shard}}}:stamps, field {field_name.hex()}; pods whose rules rely on it are refused until"
-            " `hoss audit --repair` writes it anew"
+            f" {{hoss:{shard.shard}}}:stamps, field {field_name.hex()}; pods whose rules rely on it are refused"
+            " until `hoss audit --repair` writes it anew"
         )
         yield LedgerFinding(6, None, "", text)
 

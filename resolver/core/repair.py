@@ -195,9 +195,9 @@ def replace_rule_records(
     described: Mapping[int, LedgerNodeChange],
     seqs: Sequence[int],
 ) -> None:
-    """Add to the repair what rules about pods are judged by: labels as the specs of their nodes say, and domain
-    versions. `described`: at least the nodes with wrong labels that are there; `seqs`: of all shards, read
-    after the damaged versions."""
+    """Add to the repair what rules about pods are judged by: labels as the specs of their nodes say, and
+    domain versions. `described`: at least the nodes with wrong labels that are there; `seqs`: of all shards,
+    read after the damaged versions."""
     for name, record in sorted(wrong_labels.items()):
         node = int.from_bytes(name, "little")
         spec = described.get(node) if len(name) == U32.itemsize else None

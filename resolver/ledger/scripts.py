@@ -68,7 +68,7 @@ _PARTS = {
 # Parts that are made of the same numbers as messages have. The verdicts are one table, because Lua allows 200
 # local names and the commit script is near that.
 _GENERATED = {
-    "verdicts": f"local VERDICT = {{{', '.join(f'{verdict.name} = {verdict.value}' for verdict in Verdict)}}}",
+    "verdicts": f"local VERDICT = {{{', '.join(f'{one.name} = {one.value}' for one in Verdict)}}}",
     "move_results": "\n".join(f"local RESULT_{result.name} = {result.value}" for result in MoveResult),
     "states": "\n".join(f"local STATE_{state.name} = {state.value}" for state in ReservationState),
 }

@@ -171,8 +171,8 @@ def unreadable_versions(versions: Mapping[bytes, bytes], shards: int) -> dict[by
 
 
 def version_record(seqs: Sequence[int]) -> bytes:
-    """A domain version by which nobody knows its pods who has not seen these seqs, by shard. No worker has the
-    epoch 0."""
+    """A domain version by which nobody knows its pods who has not seen these seqs, by shard. No worker has
+    the epoch 0."""
     return np.array([(seq, 0, seq) for seq in seqs], U64).tobytes()
 
 

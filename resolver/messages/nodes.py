@@ -115,8 +115,8 @@ def node_change(node: common_pb2.NodeSpec, schema: Sequence[str]) -> LedgerNodeC
 def wrong_labels(
     records: Mapping[bytes, bytes], specs: Mapping[int, common_pb2.NodeSpec]
 ) -> dict[bytes, bytes]:
-    """Records of labels, by field, that are not what the specs of their nodes say; b"": it is missing. Whoever
-    judges rules goes by these records."""
+    """Records of labels, by field, that are not what the specs of their nodes say; b"": it is missing.
+    Whoever judges rules goes by these records."""
     right = {
         index.to_bytes(U32.itemsize, "little"): dict(labels)
         for index, spec in specs.items()

@@ -68,7 +68,8 @@ async def test_a_command_longer_than_sockets_hold_arrives_whole(client: Redis) -
 
 
 class Unread:
-    """Reader, writer and its transport of a connection to a server that does not read. `lost`: it has closed."""
+    """Reader, writer and its transport of a connection to a server that does not read. `lost`: it has
+    closed."""
 
     def __init__(self, *, lost: bool = False) -> None:
         self.transport = self

@@ -234,8 +234,8 @@ class History:
         return shown(decision)
 
     async def _move_at_once(self, what):
-        """Those of these pods that hold anything get these nodes; every fifth time the step is meant for what they
-        held earlier."""
+        """Those of these pods that hold anything get these nodes; every fifth time the step is meant for what
+        they held earlier."""
         pods, targets, stale, behind = what
         held = await self.ledger.reservations_of(0, uids(pods))
         held = held.of(np.argsort([uid.tobytes() for uid in held.uids]))

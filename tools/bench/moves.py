@@ -1,10 +1,10 @@
 """`python -m tools.bench moves`: the rate at which the ledger moves pods, beside that at which it commits
 them, in turn, on one shard of a scratch ledger in a Redis of its own.
 
-A commit is a batch of pods, proposed and confirmed. A move is the same batch: what the pods hold is read, and one
-step gives them their targets. With `--two-steps` it is made as between shards: targets are reserved, and another
-step makes these the pods' reservations. All go through the ledger's client in this process, so all have the
-same way to Redis.
+A commit is a batch of pods, proposed and confirmed. A move is the same batch: what the pods hold is read, and
+one step gives them their targets. With `--two-steps` it is made as between shards: targets are reserved, and
+another step makes these the pods' reservations. All go through the ledger's client in this process, so all
+have the same way to Redis.
 
 The JSON document (camel case):
 

@@ -38,8 +38,8 @@ Command = tuple[Word, ...]  # name and arguments
 _DEADLINES = b"simulation:deadlines"  # key -> Unix milliseconds
 
 # The first line of every script, so that the numbers of its lines stay. The last arguments are the run of the
-# server and the time. With the script's last line it replies what the script did (1: it wrote; 2: it asked for
-# the time), and what it replied.
+# server and the time. With the script's last line it replies what the script did (1: it wrote; 2: it asked
+# for the time), and what it replied.
 _PRELUDE = """
 local wrote, timed = false, false
 local redis = (function(redis, now, run_id)

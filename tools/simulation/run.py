@@ -38,8 +38,8 @@ COMPARED_EVERY = 4
 PLACE_LOST = "a takeover took longer"  # in the text of a move
 TOLD = (*(f"told {state}" for state in ("Moved", "Refused", "Waiting", "Evicted")), PLACE_LOST)
 _KEEPS_FROM_BINDING = (*p.OF_CLUSTERS, *p.LOSSES, p.REMOVE_NODE, p.SHRINK_NODE, p.DELETE)
-# After the last fault. Requests and feeds that were cut are tried again within two seconds. After a loss it may
-# take a rebuild.
+# After the last fault. Requests and feeds that were cut are tried again within two seconds. After a loss it
+# may take a rebuild.
 _NOTICED_WITHIN_SECONDS = 3.0
 _LOSS_NOTICED_WITHIN_SECONDS = 4.0
 

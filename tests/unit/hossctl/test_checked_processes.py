@@ -1,4 +1,5 @@
-"""The process of a checked scheduler: its end is seen, and its group is killed before others can have its id."""
+"""The process of a checked scheduler: its end is seen, and its group is killed before others can have its
+id."""
 
 import os
 import signal

@@ -1,5 +1,5 @@
-"""What `hoss plugin check-scheduler` says of the messages of a scheduler: nothing of honest ones, and a sentence
-for each kind of lie."""
+"""What `hoss plugin check-scheduler` says of the messages of a scheduler: nothing of honest ones, and a
+sentence for each kind of lie."""
 
 import numpy as np
 import pytest
