@@ -30,10 +30,6 @@ from hoss.security.identity import SCHEME, CallerKind
 AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
 FILES = (AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE)
 
-# How long an attempt to connect may take at least; the next one comes after it has failed, however soon. A
-# handshake waits for the server's Python, which may be busy, or for a machine that is.
-_LEAST_CONNECT_TIME, _HANDSHAKE_MS = "grpc.min_reconnect_backoff_ms", 2_000
-
 # Channels with earlier certificates that may still have streams. An older one is closed.
 _RETIRED_CHANNELS = 2
 
@@ -357,11 +353,7 @@ def secure_channel(
     token: Callable[[], str] | None = None,
 ) -> grpc.aio.Channel:
     """A channel to a service of that kind. `token`: the bearer token of each call; None: calls have none."""
-    of_tls: dict[str, Any] = {
-        "grpc.ssl_target_name_override": server_name(kind.value),
-        _LEAST_CONNECT_TIME: _HANDSHAKE_MS,
-    }
-    named = [*(option for option in options if option[0] not in of_tls), *of_tls.items()]
+    named = [*options, ("grpc.ssl_target_name_override", server_name(kind.value))]
 
     def connect(material: Material) -> grpc.aio.Channel:
         credentials = grpc.ssl_channel_credentials(material.authority, material.key, material.certificate)

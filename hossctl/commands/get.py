@@ -172,8 +172,11 @@ def show(
         print_document(document, output, template)
 
 
+_WAITING = ("Unschedulable", "Backoff")  # as --waiting and hossctl.rebalance.gathering have it
+
+
 def _waits_for_room(kind: Kind, document: Document) -> bool:
-    """Whether it is a pod that fits nowhere, or a job with such pods."""
-    if kind is Kind.PODS:
-        return document["phase"] in ("Unschedulable", "Backoff")
-    return kind is Kind.JOBS and bool(document["unschedulable"])
+    """Whether it is a pod that fits nowhere, or a job with such pods. A job's `unschedulable` does not count
+    those in backoff."""
+    found = [document] if kind is Kind.PODS else document["waiting"] if kind is Kind.JOBS else []
+    return any(waiting["phase"] in _WAITING for waiting in found)

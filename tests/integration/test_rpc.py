@@ -72,6 +72,36 @@ async def test_an_idle_stream_outlives_keepalive_pings():
     listening.close()
 
 
+async def test_a_server_that_takes_longer_than_a_second_for_a_new_connection_is_reached():
+    """A busy machine, or one far away. The longest pause between two attempts is a second and a fifth: if no
+    attempt lasted longer than that, none would succeed."""
+    server, passing = serving.Server(), []
+    port = await server.start("127.0.0.1:0", [])
+
+    async def serve(reader, writer):
+        await asyncio.sleep(1.5)
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        passing.extend(asyncio.ensure_future(_copied(*ends)) for ends in ((reader, back), (there, writer)))
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with rpc.channel([f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"]) as channel:
+        request = health_pb2.HealthCheckRequest()
+        reply = await health_pb2_grpc.HealthStub(channel).Check(
+            request, wait_for_ready=True, timeout=DEADLINE_SECONDS
+        )
+    assert reply.status == health_pb2.HealthCheckResponse.SERVING
+    await server.stop(0)
+    listening.close()
+    await asyncio.gather(*passing)
+
+
+async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while part := await reader.read(65_536):
+            writer.write(part)
+    writer.close()
+
+
 async def test_a_port_in_use_is_named():
     first, second = serving.Server(), serving.Server()
     port = await first.start("127.0.0.1:0", [])

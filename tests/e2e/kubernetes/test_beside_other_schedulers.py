@@ -11,10 +11,11 @@ from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, reserved, run_hoss
 from e2e.kubernetes.api import Api, await_reason, events_of
 from e2e.kubernetes.guarded import await_guard, install
-from waiting import wait_until
+from waiting import DEADLINE_SECONDS, wait_until
 
 from hossctl.local.control_plane import ControlPlane
 from hossctl.local.ports import free_ports
+from resolver.kubernetes.bindings_under_way import _GIVE_UP_SECONDS
 
 
 @pytest.fixture
@@ -79,10 +80,10 @@ def test_what_the_guard_reserved_stays_once_the_pod_is_seen_and_ends_with_it(
     wait_until(lambda: api.bind(another, "n1")[0] == 201, "its room is free again")
 
 
-def test_a_binding_that_comes_to_nothing_gives_its_room_back_when_the_lease_is_over(
+def test_a_binding_that_comes_to_nothing_gives_its_room_back_once_it_cannot_take_effect_any_more(
     guarded_cluster: Callable[..., tuple[Api, Cluster]],
 ) -> None:
-    """A second webhook, which runs beside ours, says no."""
+    """A second webhook, which runs beside ours, says no. The lease is renewed until then."""
     api, cluster = guarded_cluster("--reservation-lease-seconds", "1")
     api.create_node("n1", cpu="1")
     wait_until(lambda: "n1" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
@@ -100,7 +101,9 @@ def test_a_binding_that_comes_to_nothing_gives_its_room_back_when_the_lease_is_o
     api("POST", path, {"metadata": {"name": "nobody"}, "webhooks": [hook]})
     pod = api.create_pod("pod", cpu="800m")
     wait_until(lambda: "nobody.example.com" in str(api.bind(pod, "n1")), "the other webhook is in force")
-    wait_until(lambda: reserved(cluster) == {}, "the lease is over")
+    wait_until(
+        lambda: reserved(cluster) == {}, "the room is given back", seconds=_GIVE_UP_SECONDS + DEADLINE_SECONDS
+    )
     api("DELETE", f"{path}/nobody")
     wait_until(lambda: api.bind(pod, "n1")[0] == 201, "there is room")
 

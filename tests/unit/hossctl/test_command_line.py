@@ -207,6 +207,32 @@ def test_describe_says_in_full_why_a_gang_waits(hoss, a_pod):
     assert "MIN AVAILABLE" in lines[0]
 
 
+@pytest.mark.parametrize(
+    ("phases", "waits"),
+    [
+        ((pb.BACKOFF, pb.BACKOFF), True),
+        ((pb.BOUND, pb.UNSCHEDULABLE), True),
+        ((pb.QUEUED, pb.SCHEDULING), False),
+        ((pb.BOUND, pb.BOUND), False),
+    ],
+)
+def test_a_job_is_asked_which_moves_would_help_while_a_pod_of_it_waits_in_backoff_too(
+    hoss, a_pod, monkeypatch, phases, waits
+):
+    """As a pod is: a gang that a change of the cluster sends to backoff says the same as before."""
+
+    async def moves(*_):
+        return "fits after moving 1 pod from n0"
+
+    monkeypatch.setattr("hossctl.rebalance.plans.moves_for_job", moves)
+    unschedulable = phases.count(pb.UNSCHEDULABLE)
+    hoss.dispatcher.jobs = [
+        pb.JobInfo(namespace="default", name="g", replicas=2, unschedulable=unschedulable)
+    ]
+    hoss.dispatcher.pods = [a_pod(f"g-{i}", job="g", phase=phase) for i, phase in enumerate(phases)]
+    assert ("rebalancing" in json.loads(hoss("describe", "job", "g", "-o", "json").stdout)) == waits
+
+
 def test_submit_sends_a_file_and_says_what(hoss, tmp_path):
     (tmp_path / "job.yaml").write_text(JOB)
     result = hoss("submit", "-f", "job.yaml")
