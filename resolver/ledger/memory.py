@@ -445,8 +445,8 @@ class MemoryLedger:
             frozenset(arbiter.pending),
             {seq: deadline_ms for seq, (deadline_ms, _) in arbiter.pending.items()},
             arbiter.prepared.pods(),
-            arbiter.leases.now(clock_ms),
-            0 if arbiter.leases.time_ms is None else clock_ms - arbiter.leases.seen_ms,
+            now_ms=arbiter.leases.now(clock_ms),
+            unreaped_ms=0 if arbiter.leases.time_ms is None else clock_ms - arbiter.leases.seen_ms,
         )
         shares = {uid: (share.preemptor, share.requests) for uid, share in arbiter.terminating.items()}
         held = self._reservations(shard)

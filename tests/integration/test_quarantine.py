@@ -187,7 +187,9 @@ async def test_a_worker_with_a_corrupted_cache_is_noticed_and_its_view_of_the_no
     assert await status_of(client, 1) is None
 
 
-async def test_a_worker_avoids_a_node_whose_account_is_damaged_from_its_first_refusal_until_a_repair(platform):
+async def test_a_worker_avoids_a_node_whose_account_is_damaged_from_its_first_refusal_until_a_repair(
+    platform,
+):
     client, connection, propose = platform
     cache, feed = NodeInfoCache(), client.stub.Feed(pb.FeedRequest(subscriber="w1"))
 
