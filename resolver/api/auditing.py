@@ -106,4 +106,5 @@ def _shard_accounts(
         damaged_cards=state.damaged_cards,
         wrong_labels=wrong_labels,
         damaged_versions=damaged_versions,
+        damaged_records=state.damaged_records,
     )

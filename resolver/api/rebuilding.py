@@ -206,6 +206,13 @@ class RebuildService:
             ]
             based_on += [StoredField("labels", field, record or None) for field, record in labels.items()]
             based_on += [StoredField("stamps", field, record) for field, record in versions.items()]
+            based_on += [
+                StoredField(key, field, record)
+                for key, records in state.damaged_records.items()
+                for field, record in records.items()
+            ]
+            if "rules" in repair.forgotten:
+                await self._ledger.forgets_rules()
             if not repair.changes or await self._store.repair(
                 shard, state.snapshot.seq, repair, based_on=based_on
             ):

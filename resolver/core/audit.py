@@ -18,7 +18,15 @@ from hoss.wire.uids import UID_BYTES, uid_text
 from resolver.core.accounts import ReservationSums, resource_name, sum_reservations
 from resolver.core.commits import CommitFault
 from resolver.core.rules import PlacementRule
-from resolver.core.values import HOLDS_PORTS, IS_TERMINATING, Group, PortHold, clash, port_text
+from resolver.core.values import (
+    HOLDS_PORTS,
+    IS_TERMINATING,
+    UNCOUNTED,
+    Group,
+    PortHold,
+    clash,
+    port_text,
+)
 
 Labels = Mapping[str, str]
 
@@ -104,6 +112,7 @@ class ShardAccounts:
     damaged_cards: Mapping[bytes, bytes] = field(default_factory=dict)
     wrong_labels: Mapping[bytes, bytes] = field(default_factory=dict)
     damaged_versions: Mapping[bytes, bytes] = field(default_factory=dict)
+    damaged_records: Mapping[str, Mapping[bytes, bytes]] = field(default_factory=dict)  # by key and field
 
     @property
     def terminating(self) -> NDArray[np.bool_]:
@@ -144,6 +153,7 @@ def audit(
         findings += _damaged_nodes(shard, "cards", shard.damaged_cards, names)
         findings += _wrong_labels(shard, names)
         findings += _damaged_versions(shard)
+        findings += _damaged_records(shard)
     return findings + _reserved_twice(shards, names)
 
 
@@ -196,6 +206,25 @@ def _damaged_versions(shard: ShardAccounts) -> Iterator[LedgerFinding]:
             " until `hoss audit --repair` writes it anew"
         )
         yield LedgerFinding(6, None, "", text)
+
+
+# By key of the shard: what the record is, what holds until a repair, and what that does.
+_RECORDS = {
+    "rules": ("a rule about pods", "pods that bear it have it registered anew", "forgets it"),
+    "group_pods": ("the number of pods of a group", "the group is not forgotten", "counts them"),
+    "pending": ("the list of a commit's pods", "its lease does not end", "lists what it has reserved"),
+    "holds": ("the number of pods of a prepared commit", "it ends with its lease", "counts them"),
+}
+
+
+def _damaged_records(shard: ShardAccounts) -> Iterator[LedgerFinding]:
+    for key, (what, meanwhile, repair) in _RECORDS.items():
+        for field_name, record in sorted(shard.damaged_records.get(key, {}).items()):
+            text = (
+                f"shard {shard.shard}: {what} was damaged ({len(record)} bytes): key {{hoss:{shard.shard}}}:{key},"
+                f" field {field_name.hex()}; {meanwhile} until `hoss audit --repair` {repair}"
+            )
+            yield LedgerFinding(6, None, "", text)
 
 
 def _indexes_in(damaged: Mapping[bytes, bytes]) -> NDArray[np.uint32]:
@@ -311,7 +340,7 @@ def _unequal_ports(shard: ShardAccounts, names: Mapping[int, str]) -> Iterator[L
 def _unequal_groups(shard: ShardAccounts, sums: ReservationSums) -> Iterator[LedgerFinding]:
     for key in sorted(sums.group_pods.keys() | shard.group_pods.keys()):
         counted, pods = shard.group_pods.get(key, 0), sums.group_pods.get(key, 0)
-        if counted != pods:
+        if counted not in (pods, UNCOUNTED):
             text = f"group {key:016x}: {counted} pods, its reservations are {pods}"
             yield LedgerFinding(6, None, "", text)
 

@@ -4,7 +4,7 @@ pod's reservations stands, if it has several.
 Invariant: a commit that is prepared or assumed has a list of its pods and a lease, and ends by itself. A
 commit without either is confirmed. What is stored otherwise never ends, or ends what nobody has made."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hoss.wire.columns import NONE_U32
 
+_LAST_SEQ = 2**53  # numbers in Lua are exact up to there
 _OVERDUE_MS = 10_000  # leases are ended within seconds
 
 # By ReservationState (resolver/core/values.py): none, prepared, assumed, confirmed, terminating, pre-binding.
@@ -27,10 +28,21 @@ class UnconfirmedCommits:
     listed: frozenset[int] = frozenset()  # that have a list of their pods
     deadlines: Mapping[int, int] = field(default_factory=dict)  # of the leases
     prepared: Mapping[int, int] = field(default_factory=dict)  # the number of pods
+    unlisted: frozenset[int] = frozenset()  # whose list was damaged
+    uncounted: frozenset[int] = frozenset()  # prepared ones, whose number of pods was damaged
     now_ms: int = field(default=0, compare=False, repr=False)
     unreaped_ms: int = field(
         default=0, compare=False, repr=False
     )  # since leases were last ended, by the ledger's clock
+
+
+def commit_seqs(fields: Iterable[bytes]) -> list[int]:
+    """The commits that these fields of a shard's records name; without what names none."""
+    return [
+        int(field)
+        for field in fields
+        if field.isdigit() and int(field) <= _LAST_SEQ and b"%d" % int(field) == field
+    ]
 
 
 class LeaseRule(Enum):
@@ -63,12 +75,14 @@ def commit_faults(
     moves, which nobody confirms as they are."""
     numbers, counts = np.unique(seqs, return_counts=True)
     held = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-    for seq in sorted(commits.listed | commits.deadlines.keys() | commits.prepared.keys()):
+    known = commits.listed | commits.deadlines.keys() | commits.prepared.keys()
+    known |= commits.unlisted | commits.uncounted
+    for seq in sorted(known):
         fault = _fault(commits, seq, held.get(seq, 0), at)
         if fault is not None:
             yield fault
     of_targets = np.unique(seqs[targets]).tolist() if targets is not None else []
-    for seq in set(of_targets) - commits.listed - commits.deadlines.keys() - commits.prepared.keys():
+    for seq in set(of_targets) - known:
         text = f"commit {seq} reserved the targets of moves and has no lease: it would never end"
         yield CommitFault(seq, text, LeaseRule.BEGIN)
     if commits.deadlines and commits.unreaped_ms > _OVERDUE_MS:
@@ -78,10 +92,11 @@ def commit_faults(
 
 
 def _fault(commits: UnconfirmedCommits, seq: int, held: int, at: int) -> CommitFault | None:
+    prepared = seq in commits.prepared or seq in commits.uncounted
     if seq > at:
         text = f"commit {seq} has a lease, and the shard is at {at}: it never made that commit"
-        return CommitFault(seq, text, LeaseRule.FORGET, 0 if seq in commits.prepared else None)
-    fault = _of_prepared(commits, seq, held) if seq in commits.prepared else _of_assumed(commits, seq)
+        return CommitFault(seq, text, LeaseRule.FORGET, 0 if prepared else None)
+    fault = _of_prepared(commits, seq, held) if prepared else _of_assumed(commits, seq, held)
     late_ms = commits.now_ms - commits.deadlines.get(seq, commits.now_ms)
     if fault is None and late_ms > _OVERDUE_MS:
         return CommitFault(seq, f"commit {seq} should have ended {late_ms // 1000} s ago")
@@ -89,18 +104,26 @@ def _fault(commits: UnconfirmedCommits, seq: int, held: int, at: int) -> CommitF
 
 
 def _of_prepared(commits: UnconfirmedCommits, seq: int, held: int) -> CommitFault | None:
-    counted = commits.prepared[seq]
+    counted = commits.prepared.get(seq)
     if not held:
         return CommitFault(seq, f"commit {seq} is prepared and has no pods", LeaseRule.FORGET, 0)
     if seq not in commits.listed or seq not in commits.deadlines:
-        text = f"commit {seq} is prepared, with {held} pods, and has no lease: it would never end"
+        lacking = "a damaged list of them" if seq in commits.unlisted else "no lease"
+        text = f"commit {seq} is prepared, with {held} pods, and has {lacking}: it would never end"
         return CommitFault(seq, text, LeaseRule.END, held)
+    if counted is None:
+        return CommitFault(
+            seq, f"commit {seq} is prepared with a damaged number of pods and has {held}", None, held
+        )
     if counted != held:
         return CommitFault(seq, f"commit {seq} is prepared with {counted} pods and has {held}", None, held)
     return None
 
 
-def _of_assumed(commits: UnconfirmedCommits, seq: int) -> CommitFault | None:
+def _of_assumed(commits: UnconfirmedCommits, seq: int, held: int) -> CommitFault | None:
+    if seq in commits.unlisted:
+        text = f"commit {seq} has {held} pods and a damaged list of them: it would never end"
+        return CommitFault(seq, text, LeaseRule.BEGIN if held else LeaseRule.FORGET)
     if seq not in commits.deadlines:
         text = f"commit {seq} is not confirmed and has no lease: it would never end"
         return CommitFault(seq, text, LeaseRule.BEGIN)

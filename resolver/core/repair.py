@@ -22,12 +22,21 @@ from hoss.wire.columns import (
     FLAG_UNSCHEDULABLE,
     NO_CARD,
     U32,
+    U64,
     account_dtype,
 )
 from hoss.wire.uids import uid_text
 from resolver.core.accounts import resource_name, sum_reservations
-from resolver.core.commits import CommitFault, LeaseRule
-from resolver.core.values import Claim, LedgerNodeChange, PortHold, Reservations, ShardState, port_text
+from resolver.core.commits import CommitFault, LeaseRule, commit_seqs
+from resolver.core.values import (
+    UNCOUNTED,
+    Claim,
+    LedgerNodeChange,
+    PortHold,
+    Reservations,
+    ShardState,
+    port_text,
+)
 
 
 @dataclass(slots=True)
@@ -51,6 +60,7 @@ class Repair:
     no_labels: list[bytes] = field(default_factory=list)  # fields of no node, or of nodes without labels
     # Domain versions, by field: by shard, the seq that a worker must have seen to know its pods.
     versions: dict[bytes, Sequence[int]] = field(default_factory=dict)
+    forgotten: dict[str, list[bytes]] = field(default_factory=dict)  # by key of the shard, its fields
     computed_anew: bool = False  # whether a damaged record was: followers may know the node otherwise
     changes: list[str] = field(default_factory=list)
     remaining: list[str] = field(default_factory=list)
@@ -119,10 +129,12 @@ def plan_repair(
             )
         elif counted != pods:
             found.group_pods[key] = pods
-            found.changes.append(f"group {key:016x}: {counted} pods counted, now {pods}")
+            before = "a damaged number of" if counted == UNCOUNTED else counted
+            found.changes.append(f"group {key:016x}: {before} pods counted, now {pods}")
     for lost, record in sorted(state.damaged.items()):
         found.damaged.append(lost)
         found.changes.append(f"field {lost.hex()}: what could not be read is forgotten: {record.hex()}")
+    _forget_records(found, state.damaged_records)
     for fault in state.commit_faults:
         _repair_commit(found, fault, state.reservations)
     # A change of cards or ports also changes the node's account: caches and refusals look at the account's
@@ -132,6 +144,16 @@ def plan_repair(
         if len(row):
             found.accounts[node] = accounts[row[0]]
     return found
+
+
+def _forget_records(found: Repair, damaged: Mapping[str, Mapping[bytes, bytes]]) -> None:
+    """Forget damaged rules, and what is of no group or commit. What is of one is written anew with the others."""
+    for key, records in damaged.items():
+        for name, record in sorted(records.items()):
+            group = key == "group_pods" and len(name) == U64.itemsize
+            if not group and not (key in ("pending", "holds") and commit_seqs([name])):
+                found.forgotten.setdefault(key, []).append(name)
+                found.changes.append(f"{key} field {name.hex()} is forgotten: {record.hex()}")
 
 
 def _replace_damaged(

@@ -97,7 +97,7 @@ class Serving:
                     self._shard.fit_again(self._shard.accounts[node])
                 return self._placed(position, node)
             first = first or refusal
-            if node in self._shard.accounts:
+            if node in self._shard.accounts or self._shard.is_damaged(node):
                 self.refusing.add(node)
         if first is None:
             raise ValueError(f"pod {position} has no candidate")

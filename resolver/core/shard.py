@@ -290,6 +290,10 @@ class Shard:
             self.constraints.book.constraints(group) for slot, group in enumerate(groups) if slot in used
         )
 
+    def is_damaged(self, node: int) -> bool:
+        """Whether the node is there, and what it offers and holds cannot be read."""
+        return node in self.damaged_accounts and node in self.specs
+
     def set_aside(self, uids: Iterable[Uid]) -> None:
         """Set aside those of these pods' reservations that cannot be read. What they hold is unknown, and
         they must not keep the others from being read. Their nodes count them until a repair."""

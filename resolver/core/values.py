@@ -422,6 +422,9 @@ class Reservations:
         return states.astype(np.uint8)
 
 
+UNCOUNTED = -1
+
+
 @dataclass(frozen=True, slots=True)
 class ShardState:
     """A whole shard at one moment, as an audit needs it. Accounts of removed nodes are included."""
@@ -429,7 +432,7 @@ class ShardState:
     snapshot: Snapshot
     reservations: Reservations
     ports: dict[int, list[PortHold]]  # by node
-    groups: dict[int, tuple[bytes, int]]  # by key: definition, number of pods
+    groups: dict[int, tuple[bytes, int]]  # by key: definition, number of pods (UNCOUNTED: it was damaged)
     commits: UnconfirmedCommits = field(default_factory=UnconfirmedCommits)
     # Of pods that were moved to this shard: node and commit of a source that is still to be released.
     moved: dict[bytes, tuple[int, int]] = field(default_factory=dict)
@@ -441,6 +444,8 @@ class ShardState:
     damaged_accounts: dict[bytes, bytes] = field(default_factory=dict)
     damaged_cards: dict[bytes, bytes] = field(default_factory=dict)
     labels: dict[bytes, bytes] = field(default_factory=dict)  # by node, as stored; what is damaged, too
+    # What cannot be read of rules, groups' numbers of pods, and commits: by key of the shard and field, as stored.
+    damaged_records: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
 
     @property
     def commit_faults(self) -> list[CommitFault]:

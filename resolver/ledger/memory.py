@@ -161,7 +161,9 @@ class MemoryLedger:
             nodes=np.array([ruling.node for ruling in rulings], U32),
             conflicts=np.array(conflicts, CONFLICT),
             duplicate_seqs=np.array([r.seq for r in rulings if r.verdict is Verdict.DUPLICATE], np.uint64),
-            fresh=self._rows(shard, refusing, cards=proposal.devices is not None),
+            fresh=self._rows(
+                shard, refusing, cards=proposal.devices is not None, accounts=self._shown_accounts(shard)
+            ),
             as_of=self.arbiters[shard].seq,
             queries=queries if any(query is not None for query in queries) else (),
             prepared=self.shards > 1
@@ -417,7 +419,9 @@ class MemoryLedger:
         """With a blank account in the place of each damaged one."""
         arbiter = self.arbiters[shard]
         return arbiter.accounts | {
-            node: Account(born=0, flags=FLAG_QUARANTINED if node in arbiter.specs else FLAG_GONE)
+            node: Account(
+                born=0, seq=arbiter.seq, flags=FLAG_QUARANTINED if arbiter.is_damaged(node) else FLAG_GONE
+            )
             for node in arbiter.damaged_accounts
         }
 
@@ -441,8 +445,8 @@ class MemoryLedger:
             frozenset(arbiter.pending),
             {seq: deadline_ms for seq, (deadline_ms, _) in arbiter.pending.items()},
             arbiter.prepared.pods(),
-            arbiter.leases.now(clock_ms),
-            0 if arbiter.leases.time_ms is None else clock_ms - arbiter.leases.seen_ms,
+            now_ms=arbiter.leases.now(clock_ms),
+            unreaped_ms=0 if arbiter.leases.time_ms is None else clock_ms - arbiter.leases.seen_ms,
         )
         shares = {uid: (share.preemptor, share.requests) for uid, share in arbiter.terminating.items()}
         held = self._reservations(shard)

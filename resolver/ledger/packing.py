@@ -22,6 +22,7 @@ from resolver.core.rules import (
     RuleBook,
     RuleQuery,
     packed,
+    rule_key,
     unpacked,
 )
 from resolver.core.values import CONFLICT, MOVE_TARGET, PRE_BINDS, Decision, Proposal, Verdict
@@ -273,15 +274,21 @@ def rule_arguments(rules: dict[int, PlacementRule]) -> list[bytes]:
     ]
 
 
-def read_rules(records: dict[bytes, bytes], version: int) -> RuleBook:
-    """The rules of a shard, from Redis."""
-    known = {
-        int.from_bytes(key, "little"): RegisteredRule(
-            unpacked(msgpack.unpackb(record[8:])), int.from_bytes(record[:8], "little")
-        )
-        for key, record in records.items()
-    }
-    return RuleBook(version, known)
+def read_rules(records: dict[bytes, bytes], at: int) -> tuple[dict[int, RegisteredRule], dict[bytes, bytes]]:
+    """The rules of a shard that is at the seq `at`, from Redis, by key; and the records that were damaged."""
+    known, damaged = {}, {}
+    for field, record in records.items():
+        key, born = int.from_bytes(field, "little"), int.from_bytes(record[:8], "little")
+        try:
+            rule = unpacked(msgpack.unpackb(record[8:]))
+            readable = rule_key(rule) == key and born <= at
+        except (ValueError, TypeError, msgpack.UnpackException):
+            readable = False
+        if readable:
+            known[key] = RegisteredRule(rule, born)
+        else:
+            damaged[field] = record
+    return known, damaged
 
 
 def _groups(proposal: Proposal) -> list[bytes]:

@@ -14,9 +14,10 @@ from hoss.errors import LedgerUnavailable
 from hoss.redis_access import OpenRedis
 from hoss.wire.columns import FLAG_GONE, NONE_U32, U32, U64, Uids
 from hoss.wire.uids import UID_BYTES
-from resolver.core.commits import UnconfirmedCommits
+from resolver.core.commits import UnconfirmedCommits, commit_seqs
 from resolver.core.values import (
     ANYBODY,
+    UNCOUNTED,
     DispatcherMarks,
     FeedEntry,
     Position,
@@ -265,7 +266,7 @@ class LedgerReading:
                 shard, *nodes, ("hgetall", keys[10]), ("hkeys", keys[15]), incomplete=incomplete
             )
             _, records = stored.read_reservations(await self._readable(shard, held), resources)
-            prepared = tuple(sorted(map(int, holds)))
+            prepared = tuple(sorted(commit_seqs(holds)))
             records = records[~np.isin(records["seq"], np.array(prepared, np.uint64))]
             runs = stored.runs_of_reservations(
                 records, {stored.number(key): text for key, text in definitions.items()}
@@ -307,7 +308,7 @@ class LedgerReading:
             position, held, columns = await self._read_with_reservations(
                 shard,
                 *(("hgetall", keys[key]) for key in (1, 2, 3, 9, 10, 11)),
-                ("hkeys", keys[6]),
+                ("hgetall", keys[6]),
                 ("hgetall", keys[15]),
                 ("zrangebyscore", keys[17], "-inf", "+inf", None, None, True),
                 ("hmget", keys[0], ["lease_time", "lease_seen"]),
@@ -316,29 +317,47 @@ class LedgerReading:
                 ("hgetall", keys[SHARD_KEYS.index("terminating")]),
                 ("hgetall", keys[SHARD_KEYS.index("damaged")]),
                 ("hgetall", keys[12]),
+                ("hgetall", keys[13]),
                 incomplete=True,
             )
             accounts, cards, specs, ports, groups, group_pods, pending, prepared, leases, *clocks = columns
-            *clocks, moved, shares, damaged, labels = clocks
+            *clocks, moved, shares, damaged, labels, rules = clocks
             readable = await self._readable(shard, held)
             damaged |= {uid: record for uid, record in held.items() if uid not in readable}
             resources = max(len(await self.schema(incomplete=True)), 1)
             nodes = stored.readable_nodes(accounts, cards, specs)
+            reservations = _reservations(readable, list(pending), list(prepared), resources)
+            counts, uncounted = stored.pod_counts(group_pods)
+            holds, unheld = stored.pod_counts(prepared)
+            unheld |= {field: pods for field, pods in prepared.items() if not commit_seqs([field])}
+            unlisted = stored.unreadable_lists(pending, reservations.uids, reservations.records["seq"])
+            _, odd_rules = packing.read_rules(rules, position.seq)
+            odd = {"group_pods": uncounted, "pending": unlisted, "holds": unheld, "rules": odd_rules}
+            commits = _unconfirmed(list(pending.keys() - unlisted.keys()), leases, holds, *clocks)
             return ShardState(
                 replace(
                     _snapshot(position, nodes.accounts, nodes.cards, specs),
-                    prepared=tuple(sorted(map(int, prepared))),
+                    prepared=tuple(sorted(commit_seqs(prepared))),
                 ),
-                _reservations(readable, pending, list(prepared), resources),
+                reservations,
                 {stored.number(node): stored.read_ports(record) for node, record in ports.items()},
-                {stored.number(key): (groups.get(key, b""), int(pods)) for key, pods in group_pods.items()},
-                _unconfirmed(pending, leases, prepared, *clocks),
+                {
+                    stored.number(key): (groups.get(key, b""), counts.get(key, UNCOUNTED))
+                    for key in group_pods
+                    if len(key) == U64.itemsize
+                },
+                replace(
+                    commits,
+                    unlisted=frozenset(commit_seqs(unlisted)),
+                    uncounted=frozenset(commit_seqs(unheld)),
+                ),
                 {uid: stored.read_source(record) for uid, record in moved.items()},
                 {uid: stored.read_share(record) for uid, record in shares.items()},
                 damaged,
                 nodes.damaged_accounts,
                 nodes.damaged_cards,
                 labels,
+                {key: records for key, records in odd.items() if records},
             )
 
     async def damaged_versions(self, shard: int) -> dict[bytes, bytes]:
@@ -409,10 +428,10 @@ class LedgerReading:
             keys = self._keys[shard]
             resources = len(await self.schema())
             _, (pending,) = await self._read(shard, ("hgetall", keys[6]))
-            latest = sorted(pending, key=int, reverse=True)
+            latest = sorted(commit_seqs(pending), reverse=True)
             uids: list[bytes] = []
             while latest and len(uids) < _ASSUMED_READ:
-                listed = pending[latest.pop(0)]
+                listed = pending.get(b"%d" % latest.pop(0), b"")
                 uids += [listed[at : at + UID_BYTES] for at in range(0, len(listed), UID_BYTES)]
             _, (records,) = await self._read(shard, ("hmget", keys[5], uids)) if uids else (0, ([],))
             held = await self._readable(shard, _present(uids, records))
@@ -521,7 +540,7 @@ def _reservations(
     uids, records = stored.read_reservations(held, resources)
 
     def of_commits(seqs: list[bytes]) -> NDArray[np.bool_]:
-        return np.isin(records["seq"], np.array([int(seq) for seq in seqs], np.uint64))
+        return np.isin(records["seq"], np.array(commit_seqs(seqs), np.uint64))
 
     resources = records["requests"].shape[1]
     return Reservations(uids, records, of_commits(pending), resources, of_commits(prepared))
@@ -530,17 +549,17 @@ def _reservations(
 def _unconfirmed(
     pending: list[bytes],
     leases: list[tuple[bytes, float]],
-    prepared: dict[bytes, bytes],
+    prepared: dict[bytes, int],
     lease_clock: tuple[bytes | None, bytes | None],
     time: tuple[int, int],
 ) -> UnconfirmedCommits:
     clock_ms = stored.milliseconds(*time)
     return UnconfirmedCommits(
-        frozenset(map(int, pending)),
-        {int(seq): int(deadline_ms) for seq, deadline_ms in leases},
-        {int(seq): int(pods) for seq, pods in prepared.items()},
-        clock_ms - stored.behind_clock_ms(*lease_clock, *time),
-        0 if lease_clock[1] is None else clock_ms - int(lease_clock[1]),
+        frozenset(commit_seqs(pending)),
+        {seq: int(deadline_ms) for field, deadline_ms in leases for seq in commit_seqs([field])},
+        {seq: pods for field, pods in prepared.items() for seq in commit_seqs([field])},
+        now_ms=clock_ms - stored.behind_clock_ms(*lease_clock, *time),
+        unreaped_ms=0 if lease_clock[1] is None else clock_ms - int(lease_clock[1]),
     )
 
 

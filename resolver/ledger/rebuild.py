@@ -237,12 +237,18 @@ def _repair_fields(repair: Repair, seq: int) -> Iterable[tuple[str, Hash, list[b
     )
     counts = {key.to_bytes(8, "little"): pods for key, pods in repair.group_pods.items()}
     gone = [key for key, pods in counts.items() if not pods]
-    yield "group_pods", {key: b"%d" % pods for key, pods in counts.items() if pods}, gone
+    no_groups, no_commits = repair.forgotten.get("group_pods", []), repair.forgotten.get("holds", [])
+    yield "group_pods", {key: b"%d" % pods for key, pods in counts.items() if pods}, gone + no_groups
     yield "groups", {}, gone
     prepared = {b"%d" % commit: pods for commit, pods in repair.prepared_pods.items()}
     kept = {commit: b"%d" % pods for commit, pods in prepared.items() if pods}
-    yield "holds", kept, [commit for commit in prepared if commit not in kept]
-    forgotten = [b"%d" % commit for commit, rule in repair.leases.items() if rule is LeaseRule.FORGET]
+    yield "holds", kept, [commit for commit in prepared if commit not in kept] + no_commits
+    if "rules" in repair.forgotten:
+        yield "rules", {}, repair.forgotten["rules"]
+        yield "meta", {b"rules": b"%d" % seq}, []
+    forgotten = repair.forgotten.get("pending", []) + [
+        b"%d" % commit for commit, rule in repair.leases.items() if rule is LeaseRule.FORGET
+    ]
     yield (
         "labels",
         {stored.node_field(node): msgpack.packb(dict(labels)) for node, labels in repair.labels.items()},

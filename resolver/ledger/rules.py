@@ -26,6 +26,9 @@ class SharedRules:
         read: Callable[..., Awaitable[tuple[Any, list[Any]]]],
     ) -> None:
         self.books: list[RuleBook] = []  # by shard, as last read
+        self._refused_below: set[bytes] = (
+            set()
+        )  # keys of damaged rules for which the low watermarks were raised
         self._run = run
         self._read = read
         self._keys: Sequence[Sequence[str]] = ()
@@ -38,6 +41,7 @@ class SharedRules:
     def distrust(self) -> None:
         """Forget what was read: the ledger may come back without its last second, and the last rules."""
         self.books = [RuleBook() for _ in self._keys]
+        self._refused_below = set()
 
     def table_sizes(self) -> dict[str, int]:
         """What is remembered of them here."""
@@ -67,11 +71,19 @@ class SharedRules:
     async def read(self) -> None:
         """Read shard 0 first, so that the other shards are read no older."""
         books: list[RuleBook] = []
+        positions, damaged = [], set[bytes]()
         for keys in self._keys:
-            _, (version, records) = await self._read(
+            at, (version, records) = await self._read(
                 len(books), ("hget", keys[0], "rules"), ("hgetall", keys[_RULES])
             )
-            books.append(packing.read_rules(records, int(version or 0)))
+            known, unreadable = packing.read_rules(records, at.seq)
+            books.append(RuleBook(int(version or 0), known))
+            positions.append(at.seq)
+            damaged |= unreadable.keys()
+        if damaged - self._refused_below:
+            # A rule that cannot be read counts as forgotten: see `forget`. Who bears it registers it anew.
+            await self.raise_low_watermarks(positions)
+            self._refused_below |= damaged
         self.books = books
 
     async def validate(
@@ -104,10 +116,14 @@ class SharedRules:
             await self.read()
         raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
 
+    async def raise_low_watermarks(self, seqs: Sequence[int]) -> None:
+        """From now on refuse pods that rules might concern if their worker has not seen these seqs, by shard."""
+        for shard in range(len(self._keys)):
+            await self._run("raise_low_watermarks", shard, seqs=packing.seqs(seqs))
+
     async def forget(self, low_watermarks: Sequence[int]) -> int:
         # First of all, refuse proposals that rely on what is about to be forgotten.
-        for shard in range(len(self.books)):
-            await self._run("raise_low_watermarks", shard, seqs=packing.seqs(low_watermarks))
+        await self.raise_low_watermarks(low_watermarks)
         keys, cursor = self._keys[0], 0
         while True:
             _, ((cursor, versions),) = await self._read(

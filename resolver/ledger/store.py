@@ -207,6 +207,10 @@ class RedisLedger(LedgerReading):
             self._rules.distrust()
             raise
 
+    async def forgets_rules(self) -> None:
+        """Rules are about to be forgotten that pods may still bear: refuse whoever has not seen all until now."""
+        await self._rules.raise_low_watermarks([await self.seq(shard) for shard in range(self.shards)])
+
     async def forget_rules(self, low_watermarks: Sequence[int]) -> int:
         return await self._rules.forget(low_watermarks)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hoss.errors import LedgerUnavailable
 from hoss.wire.columns import CARDS, FLAG_GONE, FLAG_QUARANTINED, U32, U64, Uids, account_dtype
 from hoss.wire.uids import UID_BYTES
+from resolver.core.commits import commit_seqs
 from resolver.core.values import CLAIM_BYTES, AccountRows, Eviction, GroupRun, PortHold, reservation_dtype
 
 SPREAD_BYTES = 7
@@ -170,6 +171,28 @@ def unreadable_versions(versions: Mapping[bytes, bytes], shards: int) -> dict[by
     return {field: record for field, record in versions.items() if len(record) != _VERSION_BYTES * shards}
 
 
+def pod_counts(counts: Mapping[bytes, bytes]) -> tuple[dict[bytes, int], dict[bytes, bytes]]:
+    """Numbers of pods by field, and the records that are none."""
+    read = {field: int(count) for field, count in counts.items() if commit_seqs([count])}
+    return read, {field: count for field, count in counts.items() if field not in read}
+
+
+def unreadable_lists(
+    lists: Mapping[bytes, bytes], uids: Uids, seqs: NDArray[np.uint64]
+) -> dict[bytes, bytes]:
+    """Those of these lists of the pods of commits that were damaged: no whole UIDs, none, or without a pod that the
+    commit has reserved. `uids` and `seqs`: each reservation's pod and commit."""
+    listed = {
+        int(field): {packed[at : at + UID_BYTES] for at in range(0, len(packed), UID_BYTES)}
+        for field, packed in lists.items()
+        if commit_seqs([field]) and packed and len(packed) % UID_BYTES == 0
+    }
+    held = np.flatnonzero(np.isin(seqs, np.array(list(listed), np.uint64))).tolist()
+    lacking = {int(seqs[row]) for row in held if uids[row].tobytes() not in listed[int(seqs[row])]}
+    readable = {b"%d" % seq for seq in listed.keys() - lacking}
+    return {field: packed for field, packed in lists.items() if field not in readable}
+
+
 def version_record(seqs: Sequence[int]) -> bytes:
     """A domain version by which nobody knows its pods who has not seen these seqs, by shard. No worker has
     the epoch 0."""
@@ -213,7 +236,8 @@ def runs_of_reservations(records: NDArray[Any], definitions: dict[int, bytes]) -
     keys, starts = np.unique(records["group"][order], return_index=True)
     parts = np.split(records["node"][order], starts[1:])
     return tuple(
-        GroupRun(definitions[key], nodes.tobytes()) for key, nodes in zip(keys.tolist(), parts, strict=False)
+        GroupRun(definitions.get(key, b""), nodes.tobytes())
+        for key, nodes in zip(keys.tolist(), parts, strict=False)
     )
 
 

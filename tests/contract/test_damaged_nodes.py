@@ -39,9 +39,9 @@ async def damage(ledger, record=b"\1\2\3"):
     await redis.hset(key, FIRST.to_bytes(4, "little"), record)
 
 
-def read(snapshot):
-    """By node: flags, and allocatable and requested of the first resource."""
-    rows = snapshot.accounts
+def read(shown):
+    """Of a snapshot or a decision, by node: flags, and allocatable and requested of the first resource."""
+    rows = shown.accounts if hasattr(shown, "accounts") else shown.fresh
     accounts = np.frombuffer(rows.records, account_dtype(rows.resources))
     return {
         node: (int(account["flags"]), *account["amounts"][0].tolist())
@@ -72,6 +72,28 @@ async def test_a_node_with_a_damaged_account_gets_nothing_and_alternates_are_tak
     )
     assert decision.verdicts.tolist() == [Verdict.NODE_GONE, Verdict.COMMITTED, Verdict.COMMITTED]
     assert decision.nodes.tolist()[1:] == [SECOND, SECOND]
+
+
+@pytest.mark.parametrize("minimum", [0, 2], ids=["pods", "gang"])
+async def test_a_refusal_shows_its_node_without_room_so_that_its_worker_avoids_it_until_a_repair(
+    placed, make_proposal, minimum
+):
+    ledger, _, _ = placed
+    await damage(ledger)
+    asked = replace(make_proposal([7, 8, 9], [[FIRST], [SECOND], [SECOND]], cpu=600), gang_minimum=minimum)
+    [decision] = await ledger.commit(0, [asked])
+    assert read(decision) == {FIRST: (FLAG_QUARANTINED, 0, 0), SECOND: (0, 1000, 300 if minimum else 900)}
+    rows = decision.fresh
+    seqs = np.frombuffer(rows.records, account_dtype(rows.resources))["seq"].tolist()
+    assert seqs[0] == await ledger.seq(0), "as new as anything that its worker knows"
+
+
+async def test_a_refusal_shows_nothing_of_a_node_that_is_not_there(placed, make_proposal):
+    ledger, _, _ = placed
+    await ledger.remove_nodes(0, ["a"])
+    [decision] = await ledger.commit(0, [make_proposal([7], [[FIRST]], cpu=300)])
+    assert decision.verdicts.tolist() == [Verdict.NODE_GONE]
+    assert read(decision) == {}
 
 
 @pytest.mark.parametrize("record", DAMAGES.values(), ids=list(DAMAGES))

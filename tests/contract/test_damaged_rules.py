@@ -155,3 +155,67 @@ async def test_a_repair_that_was_planned_before_a_placement_in_the_domain_is_not
     writer = RedisRebuild(racks, feed_window=100, lease_ms=0)
     repair = Repair(versions=dict.fromkeys(planned, [now] * racks.shards))
     assert not await writer.repair(0, await racks.seq(0), repair, based_on=based_on)
+
+
+# -- the rules themselves
+
+
+async def damage_rules(ledger, record, shards=(0,)):
+    """All that these shards have; returns their fields."""
+    damaged = {}
+    for shard in shards:
+        key = ledger.keys_of(shard)[SHARD_KEYS.index("rules")]
+        redis = await ledger.scripts.access.at(key)
+        damaged = {field: record or now[:-1] for field, now in (await redis.hgetall(key)).items()}
+        await redis.hset(key, mapping=damaged)
+    return damaged
+
+
+RULE_DAMAGES = {"nothing is left": b"\0", "its end is missing": b"", "born in the future": b"\xff" * 40}
+
+
+@redis_alone
+@shards
+@pytest.mark.parametrize("record", RULE_DAMAGES.values(), ids=list(RULE_DAMAGES))
+async def test_a_damaged_rule_is_registered_anew_by_the_next_pod_that_bears_it(racks, place, record):
+    await racks.register_rules([web(APART)])
+    assert await place(1, [FIRST], web(APART)) == C
+    damaged = await damage_rules(racks, record)
+    assert (await racks.state(0)).damaged_records == {"rules": damaged}
+    racks._rules.distrust()
+    before = tuple([await racks.seq(shard) for shard in range(racks.shards)])
+    assert await place(2, [racks.shards], web(APART), seen=before) == T, (
+        "nobody has seen that it is registered"
+    )
+    assert (await racks.state(0)).damaged_records == {}
+    assert await place(3, [racks.shards], web(APART)) == C
+    assert await place(4, [racks.shards], web(), 2, seen=before) == T, (
+        "it is recorded for those that it looks at"
+    )
+
+
+@redis_alone
+@shards
+async def test_who_has_not_seen_all_until_a_rule_was_found_damaged_is_refused_if_rules_may_concern_the_pod(
+    racks, place
+):
+    await racks.register_rules([web(APART)])
+    before = tuple([await racks.seq(shard) for shard in range(racks.shards)])
+    assert await place(1, [FIRST], web(APART)) == C
+    await damage_rules(racks, b"short", range(racks.shards))
+    racks._rules.distrust()
+    await racks._rules.read()
+    assert await place(2, [FIRST], web(), seen=before) == T
+    assert await place(3, [FIRST], "", seen=before) == C
+    assert await place(4, [racks.shards], web()) == C
+
+
+@redis_alone
+@shards
+async def test_damaged_rules_stay_until_a_repair_and_do_not_keep_others_from_being_forgotten(racks):
+    await racks.register_rules([web(APART)])
+    damaged = await damage_rules(racks, b"short")
+    await racks.register_rules([web(SPREAD)])
+    await racks.forget_rules([await racks.seq(shard) for shard in range(racks.shards)])
+    key, redis = await stored(racks, "rules")
+    assert await redis.hgetall(key) == damaged

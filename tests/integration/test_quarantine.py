@@ -12,7 +12,7 @@ from waiting import DEADLINE_SECONDS, until
 from hoss.client.resolver import ResolverClient
 from hoss.model.node import NodeSpec
 from hoss.v1 import resolver_pb2 as pb
-from hoss.wire.columns import account_dtype, numbered_uids
+from hoss.wire.columns import FLAG_QUARANTINED, account_dtype, numbered_uids
 from resolver.core.values import Verdict
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.messages import account_batch, feed_update
@@ -185,3 +185,25 @@ async def test_a_worker_with_a_corrupted_cache_is_noticed_and_its_view_of_the_no
     await follow(lambda: cache.requested[0, 1] == CPU)
     assert "published again" in (await client.status()).events[-1].text
     assert await status_of(client, 1) is None
+
+
+async def test_a_worker_avoids_a_node_whose_account_is_damaged_from_its_first_refusal_until_a_repair(
+    platform,
+):
+    client, connection, propose = platform
+    cache, feed = NodeInfoCache(), client.stub.Feed(pb.FeedRequest(subscriber="w1"))
+
+    async def follow(node_is):
+        while not node_is():
+            cache.apply_feed(feed_update(await asyncio.wait_for(feed.read(), DEADLINE_SECONDS)))
+
+    await follow(lambda: cache.size > 1 and cache.accounts.allocatable[0, 1] == CPU)
+    connection.hset("{hoss:0}:accounts", (1).to_bytes(4, "little"), b"damaged")
+    refused = await propose(1, seen=cache.seqs[0])
+    assert refused.verdicts[0] == Verdict.NODE_GONE
+    cache.apply_fresh(account_batch(refused.fresh))
+    assert (cache.accounts.flags[1], cache.accounts.allocatable[0, 1]) == (FLAG_QUARANTINED, 0)
+    await client.repair()
+    await follow(lambda: not cache.accounts.flags[1])
+    assert cache.accounts.allocatable[0, 1] == CPU
+    assert (await propose(1, seen=cache.seqs[0])).verdicts[0] == Verdict.COMMITTED

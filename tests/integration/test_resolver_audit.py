@@ -191,6 +191,44 @@ async def test_damaged_labels_and_domain_versions_are_named_with_their_keys_and_
         assert not (await client.repair()).changes
 
 
+async def test_damaged_records_of_rules_groups_and_commits_are_named_with_their_keys_and_repaired(
+    client, redis_server
+):
+    await place(client, 2, cpu=10)
+    with redis.Redis(port=redis_server.port) as direct:
+        [commit] = direct.hkeys("{hoss:0}:pending")
+        direct.hset("{hoss:0}:pending", mapping={commit: b"short", b"odd": b""})
+        direct.hset("{hoss:0}:holds", "odd", "1")
+        direct.hset("{hoss:0}:holds", "99", "x")
+        direct.hset("{hoss:0}:group_pods", mapping={b"a group.": b"x", b"odd": b"x"})
+        direct.hset("{hoss:0}:rules", b"its key.", b"short")
+        direct.hset("{hoss:0}:meta", "rules", "1")
+        texts = [violation.text for violation in (await client.audit()).violations]
+        named = [text for text in texts if " was damaged (" in text]
+        assert [text.split(" was damaged")[0] for text in named] == [
+            "shard 0: a rule about pods",
+            "shard 0: the number of pods of a group",
+            "shard 0: the number of pods of a group",
+            "shard 0: the list of a commit's pods",
+            "shard 0: the list of a commit's pods",
+            "shard 0: the number of pods of a prepared commit",
+            "shard 0: the number of pods of a prepared commit",
+        ]
+        assert "(5 bytes): key {hoss:0}:rules, field 697473206b65792e; pods that bear it" in named[0]
+        changes = list((await client.repair()).changes)
+        assert "rules field 697473206b65792e is forgotten: 73686f7274" in changes
+        assert f"commit {commit.decode()} has 2 pods and a damaged list of them: it would never end;" in str(
+            changes
+        )
+        assert list((await client.audit()).violations) == []
+        assert direct.keys("{hoss:0}:rules") == []
+        assert direct.hget("{hoss:0}:meta", "rules") == direct.hget("{hoss:0}:meta", "seq"), (
+            "all read them anew"
+        )
+        assert struct.unpack("<Q", direct.hget("{hoss:0}:meta", "floors"))[0] > 0
+        assert not (await client.repair()).changes
+
+
 async def test_a_shrunken_node_is_a_report(client):
     await place(client, 2, cpu=50)
     reply = await client.upsert_nodes([NodeSpec("a", allocatable=(("cpu", 60), ("pods", 5)))])

@@ -142,8 +142,9 @@ end
 
 local function reply()
   local fresh, fresh_card_nodes, fresh_cards = {}, {}, {}
+  local now = #reserved_uids > 0 and seq or last_seq
   for i = 1, #refusing_nodes do
-    fresh[i] = write_account(accounts[refusing_nodes[i]])
+    fresh[i] = write_account(shown_account(refusing_nodes[i], now))
     local used = args.cards and cards_of(refusing_nodes[i])
     if used then
       fresh_card_nodes[#fresh_card_nodes + 1] = refusing_nodes[i]
@@ -155,7 +156,7 @@ local function reply()
     #reserved_uids > 0 and seq or 0, string.char(unpack(verdicts)), concat(chosen), concat(conflicts),
     concat(duplicates),
     fresh_resources, concat(refusing_nodes), fresh_records, concat(fresh_card_nodes), concat(fresh_cards),
-    #reserved_uids > 0 and seq or last_seq, validated_here and '' or packed_queries(),
+    now, validated_here and '' or packed_queries(),
   }
 end
 

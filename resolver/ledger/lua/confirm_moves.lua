@@ -80,13 +80,13 @@ if #moved > 0 then
   for from = 1, #former, STEP do
     call('HDEL', RESERVATIONS, unpack(former, from, math.min(from + STEP - 1, #former)))
   end
-  -- A commit of which nothing is left needs no lease.
+  -- A commit of which nothing is left needs no lease. Of a damaged list nobody knows.
   for field, taken in pairs(commits) do
     local listed, left = call('HGET', PENDING, field) or '', {}
     for at = 1, #listed > taken * UID_BYTES and #listed or 0, UID_BYTES do
       left[#left + 1] = listed:sub(at, at + UID_BYTES - 1)
     end
-    local any = false
+    local any = #listed % UID_BYTES > 0
     for _, record in ipairs(read_fields(RESERVATIONS, left)) do
       any = any or record
     end

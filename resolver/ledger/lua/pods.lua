@@ -44,14 +44,11 @@ end
 
 local count_groups, end_prepared
 do
-  -- What is no number was damaged. Then it is counted anew: an error would leave half of the change written.
+  -- Nil: what is there is no number. It was damaged, and stays so until a repair, for nobody knows how many pods
+  -- it counted. An error would leave half of the change written.
   local function add_to(key, field, amount)
     local value = redis.pcall('HINCRBY', key, field, amount)
-    if type(value) == 'table' then
-      value = math.max(0, amount)
-      call('HSET', key, field, value)
-    end
-    return value
+    return type(value) == 'number' and value or nil
   end
 
   -- Pods of groups came (sign 1) or left (-1). `keys`: the groups' keys; `nodes`: for each key, the nodes of
@@ -63,7 +60,7 @@ do
       local key, on = keys[i], nodes[keys[i]]
       local pods = add_to(GROUP_PODS, key, sign * #on)
       found[key] = definitions and definitions[key] or call('HGET', GROUPS, key) or ''
-      if sign > 0 and pods == #on then
+      if sign > 0 and (not pods or pods == #on) then
         call('HSET', GROUPS, key, found[key])
       elseif pods == 0 then
         call('HDEL', GROUPS, key)
@@ -78,9 +75,10 @@ do
   function end_prepared(entry, pods)
     local over, packed = {}, {}
     for field, gone in pairs(pods) do
-      if add_to(PREPARED, field, -gone) <= 0 then
+      local left = add_to(PREPARED, field, -gone)
+      if left and left <= 0 then
         call('HDEL', PREPARED, field)
-        over[#over + 1], packed[#packed + 1] = field, pack_values('<I8', tonumber(field))
+        over[#over + 1], packed[#packed + 1] = field, pack_values('<I8', tonumber(field) or 0)
       end
     end
     if #over > 0 then

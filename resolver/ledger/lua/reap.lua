@@ -8,21 +8,27 @@
 local now, clock = leases.now()
 call('HMSET', META, 'lease_time', string.format('%d', now), 'lease_seen', string.format('%d', clock))
 local expired = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 100)
-local uids, seqs, most, ended = {}, {}, args.most, 0
+local uids, seqs, most, ended, over = {}, {}, args.most, 0, {}
 while ended < #expired and #uids < most do
   ended = ended + 1
   local field = expired[ended]
-  local listed, seq = call('HGET', PENDING, field) or '', pack_values('<I8', tonumber(field) or 0)
-  for at = 1, #listed - 15, 16 do
-    uids[#uids + 1], seqs[#seqs + 1] = listed:sub(at, at + 15), seq
+  local listed, seq = call('HGET', PENDING, field), pack_values('<I8', tonumber(field) or 0)
+  if listed and (listed == '' or #listed % UID_BYTES > 0) then
+    -- The list was damaged. Without it, the end of the lease would confirm the pods: the commit has none until a
+    -- repair, which goes by the reservations.
+    call('ZREM', LEASES, field)
+  else
+    over[#over + 1] = field
+    for at = 1, listed and #listed or 0, UID_BYTES do
+      uids[#uids + 1], seqs[#seqs + 1] = listed:sub(at, at + UID_BYTES - 1), seq
+    end
   end
 end
 -- A pod may have been released and placed again: only what these commits reserved is released. Leases end after
 -- that: if a record cannot be read, nothing has changed.
-local over = {unpack(expired, 1, ended)}
 local released = release_pods(uids, concat(seqs), nil, false, nil, over)
-for i = 1, ended do
-  leases.finish(expired[i])
+for i = 1, #over do
+  leases.finish(over[i])
 end
 if #released > 0 then
   call('HSET', META, 'leases_ended', string.format('%d', last_seq + 1))

@@ -4,9 +4,15 @@
 -- Registers rules: from now on every placement that concerns them is recorded. Takes a seq in the feed, so
 -- that a worker can have seen it. Returns nothing.
 
+-- A damaged record counts as none.
+local function is_registered(key, rule)
+  local record = call('HGET', RULES, key)
+  return record and #record == 8 + #rule and record:sub(9) == rule and unpack_values('<I8', record) <= last_seq
+end
+
 local rules, seq, new = args.rules, last_seq + 1, false
 for i = 1, #rules, 2 do
-  if args.again or call('HEXISTS', RULES, rules[i]) == 0 then
+  if args.again or not is_registered(rules[i], rules[i + 1]) then
     call('HSET', RULES, rules[i], pack_values('<I8', seq) .. rules[i + 1])
     new = true
   end

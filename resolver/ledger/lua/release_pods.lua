@@ -133,8 +133,10 @@ local function release_pods(uids, seqs, as_of, unconfirmed, rewritten, over)
     end
   end
   for i = 1, any_prepared and over and #over or 0 do
-    local pods = call('HGET', PREPARED, over[i])
-    prepared_pods[over[i]] = pods and (tonumber(pods) or 1) or nil
+    if call('HEXISTS', PREPARED, over[i]) == 1 then
+      call('HSET', PREPARED, over[i], 1)  -- whatever it counted
+      prepared_pods[over[i]] = 1
+    end
   end
   if #released == 0 and not next(prepared_pods) then
     return released

@@ -8,10 +8,21 @@ local left_groups, left = {}, {}  -- likewise
 local refusing, refusing_nodes = {}, {}
 
 local function refuse_from(node)
-  if accounts[node] and not refusing[node] then
+  if not refusing[node] and (accounts[node] or call('HEXISTS', SPECS, node) == 1) then
     refusing[node] = true
     refusing_nodes[#refusing_nodes + 1] = node
   end
+end
+
+-- The account of a refusing node, for the worker. One that is damaged or lost is blank, as in a snapshot
+-- (resolver/ledger/stored.py): then the worker avoids the node until a repair.
+local function shown_account(node, now)
+  local account = accounts[node]
+  if not account then
+    account = read_account(rep('\0', HEAD_BYTES) .. spread(node), 0)
+    account[1], account[3] = now, FLAG_QUARANTINED
+  end
+  return account
 end
 
 -- The pod joins its group, and holds the group's ports.
