@@ -126,6 +126,29 @@ COMMANDS = {
     "completion": ("completion", "Print a shell's completion script."),
 }
 
+# How help arranges the commands of COMMANDS: each stands in one of these, in their order there.
+PANELS = {
+    "Begin here": ("demo", "up", "submit", "get", "explain", "status", "dashboard", "down"),
+    "Pods and jobs": ("describe", "events", "wait", "delete", "retry", "ungate", "trace"),
+    "Workers, nodes and policy": (
+        "top",
+        "worker",
+        "apply",
+        "nodes",
+        "cordon",
+        "uncordon",
+        "drain",
+        "policy",
+        "steer",
+        "fragmentation",
+        "rebalance",
+        "logs",
+    ),
+    "What is promised": ("audit", "ledger", "history"),
+    "Your own schedulers, measured and compared": ("plugin", "bench", "replay", "simulate"),
+    "Access": ("login", "context", "certs", "token", "redis", "completion"),
+}
+
 # Command or group of commands -> examples: in its help, and in docs/reference/cli.md. A test parses each.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("hoss demo", "hoss demo --redis-url redis://127.0.0.1:6379/0 -o json"),
@@ -276,7 +299,11 @@ class CommandTable(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         # Name and summary are enough for help, completion and the correction of typing errors.
-        self.commands = {name: TyperCommand(name, help=summary) for name, (_, summary) in COMMANDS.items()}
+        self.commands = {
+            name: TyperCommand(name, help=COMMANDS[name][1], rich_help_panel=panel)
+            for panel, names in PANELS.items()
+            for name in names
+        }
         self._loaded: set[str] = set()
         _name_no_type_of_flags(self)
 

@@ -265,7 +265,7 @@ class DispatcherService(DispatcherServicer):
         view = self._view()
         absent = row is None or row == NONE_U32 or self._registry.pods.phase[row] == Phase.ABSENT
         if row is None or absent or not view.has_row(row):
-            raise NotFound(f"there is no {pod}")
+            raise NotFound(f"there is no {pod}; `hoss get pods -A` lists all")
         info = self._queries.pod(row, detail=True, steps=request.steps)
         if request.queue and (position := self._queries.queue_position(row)) is not None:
             info.queue.CopyFrom(position)

@@ -51,9 +51,10 @@ class ResourceSchema:
 
 
 def written_amount(resource: str, amount: int) -> str:
-    """An amount in schema units as text: cores for cpu, binary units for bytes, else the plain number."""
+    """An amount in schema units as text: cores for cpu, thousandths below one core, binary units for bytes,
+    else the plain number."""
     if resource == "cpu":
-        return f"{amount / 1000:g}" if amount % 1000 == 0 or amount > 10_000 else f"{amount}m"
+        return f"{amount / 1000:g}" if amount == 0 or abs(amount) >= 1000 else f"{amount}m"
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
         return _binary(amount)
     return str(amount)

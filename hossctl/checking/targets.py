@@ -78,10 +78,11 @@ def _found(target: str) -> tuple[str, Any]:
 
 
 def _only_one(module: ModuleType, where: str) -> tuple[str, Any]:
-    """The class of a module that is a plugin or an algorithm."""
+    """The class of a module that is a plugin or an algorithm. Other names of it, as of a variable that a loop
+    leaves, are not counted."""
     found = {
-        name: value
-        for name, value in vars(module).items()
+        value.__name__: value
+        for value in vars(module).values()
         if isinstance(value, type) and value.__module__ == module.__name__ and _kind(value) is not None
     }
     if len(found) != 1:

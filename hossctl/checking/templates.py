@@ -6,10 +6,20 @@ from hoss.errors import InvalidInput, quoted
 
 _PLUGIN = '''"""{title}: a plugin of HOSS. docs/plugins.md says what else a plugin may have."""
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from hoss.model.selectors import NodeSelectorTerm, Requirement
-from scheduler_worker.core.framework.extension_points import FilterPlugin, Reads, ScorePlugin
+from scheduler_worker.core.framework.extension_points import (
+    Demand,
+    FilterPlugin,
+    Mask,
+    NodeView,
+    Reads,
+    ScorePlugin,
+)
 
 
 class {title}(FilterPlugin, ScorePlugin):
@@ -19,18 +29,19 @@ class {title}(FilterPlugin, ScorePlugin):
     reason = "node(s) were not for {title}"  # shown for pods that fit nowhere
     filter_reads = Reads.SPECS  # and not what is requested: asked once for pods that differ only in amounts
 
-    def __init__(self, label="example.com/avoid"):  # arguments of the profile
+    def __init__(self, label: str = "example.com/avoid") -> None:  # arguments of the profile
         self._avoided = NodeSelectorTerm((Requirement(label, "Exists", ()),))
 
-    def filter(self, pod, nodes):
+    def filter(self, pod: Demand, nodes: NodeView) -> Mask:
         """Which of the nodes pass: (n,) of bool. None would mean all."""
         return ~nodes.matches(self._avoided)
 
-    def score(self, pod, nodes):
+    def score(self, pod: Demand, nodes: NodeView) -> NDArray[Any]:
         """Whole numbers from 0 to 100, one a node. None would mean no opinion."""
         cpu = nodes.allocatable[0]
         free = np.clip(cpu - nodes.requested[0], 0, None)
-        return np.floor(100.0 * free / np.maximum(cpu, 1))
+        shares: NDArray[np.int64] = 100 * free // np.maximum(cpu, 1)
+        return shares
 '''
 
 _PRE_BIND = '''"""{title}: a plugin of HOSS. docs/plugins.md says what else a plugin may have."""
@@ -38,7 +49,7 @@ _PRE_BIND = '''"""{title}: a plugin of HOSS. docs/plugins.md says what else a pl
 import numpy as np
 
 from hoss.wire.uids import uid_text
-from scheduler_worker.core.framework.extension_points import PreBindPlugin, Unready
+from scheduler_worker.core.framework.extension_points import PreBindPlugin, ReservedBatch, Unready
 
 
 class {title}(PreBindPlugin):
@@ -46,11 +57,11 @@ class {title}(PreBindPlugin):
 
     name = "{title}"
 
-    def __init__(self, places=1000):  # arguments of the profile
+    def __init__(self, places: int = 1000) -> None:  # arguments of the profile
         self._places = places
-        self._taken = set()
+        self._taken: set[str] = set()
 
-    def pre_bind(self, pods):
+    def pre_bind(self, pods: ReservedBatch) -> Unready:
         """Called in a thread of its own, and perhaps again for the same pod. None would mean that all are ready."""
         full = np.zeros(len(pods.uids), np.bool_)
         for i, uid in enumerate(pods.uids):
@@ -61,7 +72,7 @@ class {title}(PreBindPlugin):
                 self._taken.add(pod)
         return Unready("no place was free for {title}", full)
 
-    def unreserve(self, pods):
+    def unreserve(self, pods: ReservedBatch) -> None:
         """These pods are not bound after all, whether they were prepared or not."""
         self._taken.difference_update(uid_text(uid.tobytes()) for uid in pods.uids)
 '''
@@ -69,16 +80,17 @@ class {title}(PreBindPlugin):
 _ALGORITHM = '''"""{title}: an algorithm in HOSS's workers and studies. See docs/tutorials/algorithm.md."""
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hoss.sdk import NO_NODE
+from hoss.sdk import NO_NODE, NodeSnapshot, PlacementBatch
 
 
 class {title}:
     """Each pod goes to the node with the most free cpu."""
 
-    def place(self, batch, snapshot, budget):
+    def place(self, batch: PlacementBatch, snapshot: NodeSnapshot, budget: float) -> NDArray[np.int64]:
         """One node index a pod, or NO_NODE: (pods,)."""
-        nodes, free = np.full(batch.pods, NO_NODE), snapshot.free
+        nodes, free = np.full(batch.pods, NO_NODE, np.int64), snapshot.free
         for run in batch.runs:
             asked = run.request > 0
             for pod in range(run.first, run.first + run.count):
@@ -96,7 +108,7 @@ _SCHEDULER = (
         "a scheduler beside HOSS's workers. See docs/tutorials/scheduler.md",
     )
     .replace("import numpy", "import sys\n\nimport numpy")
-    .replace("import NO_NODE", "import NO_NODE, main")
+    .replace("PlacementBatch\n\n", "PlacementBatch, main\n\n")
     + """
 
 if __name__ == "__main__":

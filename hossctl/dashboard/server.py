@@ -210,7 +210,7 @@ class Dashboard:
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Errors as JSON with a sentence: 400 for invalid requests, 404 for unknown names, 503 for other
-        errors."""
+        errors. A browser that goes to an address of no page gets the document, which says so."""
         assert self._connections is not None  # noqa: S101 - it is of one of these
         try:
             with self._connections.request(request):
@@ -219,6 +219,8 @@ class Dashboard:
         except web.HTTPException as exc:
             if exc.status < 400:
                 raise
+            if exc.status == web.HTTPNotFound.status_code and _shows_page(request):
+                return web.FileResponse(STATIC / "index.html", status=exc.status)
             headers = {
                 name: exc.headers[name] for name in ("WWW-Authenticate", "Allow") if name in exc.headers
             }
@@ -387,6 +389,12 @@ class Dashboard:
                 text=shown.reason if isinstance(shown, Unavailable) else "this dashboard is starting"
             )
         return self._view_model
+
+
+def _shows_page(request: web.Request) -> bool:
+    """Whether a browser wants to show what is at this address: scripts and programs ask for JSON or anything."""
+    wanted = "text/html" in request.headers.get("Accept", "")
+    return wanted and not request.path.startswith(("/api/", "/static/"))
 
 
 async def _body(request: web.Request, field: str, kind: type[Any]) -> Any:

@@ -35,7 +35,7 @@ from hossctl.dashboard.snapshot import DashboardSnapshot, Point, Sample, Snapsho
 from hossctl.endpoints import Clients
 
 SAMPLE_SECONDS = 1.0
-PATIENCE_SECONDS = 1.5  # for the dispatcher; then viewers are told that it does not answer
+PATIENCE_SECONDS = 1.5  # for the dispatcher; then viewers are told that it takes long
 NODES_PATIENCE_SECONDS = 3.0  # for the node feed; then a snapshot has outdated nodes, and says so
 _RETRY_SECONDS = 0.5
 
@@ -44,6 +44,10 @@ MOST_TIMELINE_BARS = 4000  # of a reply
 _MOST_TIMELINE_SECONDS = 3600.0
 
 NO_DISPATCHER = "No dispatcher answers; one takes over, or starts again"
+# Which of these it is cannot be known yet.
+SLOW_DISPATCHER = (
+    f"The dispatcher has not answered for {PATIENCE_SECONDS:g} s: it is busy, or gone, or another takes over"
+)
 
 
 class ViewModel:
@@ -168,7 +172,7 @@ class ViewModel:
         try:
             done, _ = await asyncio.wait((asking,), timeout=PATIENCE_SECONDS)
             if not done:
-                broadcaster.show(Unavailable(NO_DISPATCHER))
+                broadcaster.show(Unavailable(SLOW_DISPATCHER))
             sample, summary = await asking
         except HossError as exc:
             broadcaster.show(Unavailable(f"{NO_DISPATCHER} ({exc})"))

@@ -103,7 +103,7 @@ async def until(
 async def _progress(clients: Clients, one: Awaited, condition: WaitCondition, namespace: str) -> Progress:
     found = await _found(clients, one, condition, namespace)
     if found is None and condition is not WaitCondition.DELETED:
-        raise NotFound("is not there", where=one.text)
+        raise NotFound(f"is not there; `hoss get {one.kind.value}` lists those that are", where=one.text)
     return found or Progress(1, 1)
 
 

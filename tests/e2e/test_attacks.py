@@ -328,7 +328,7 @@ async def test_a_tenant_sees_and_changes_its_own_pods_and_those_of_others_do_not
                 await red.stub.GetPod(dispatcher_pb2.GetPodRequest(namespace="blue", name=name, uid=uid))
             assert caught.value.code() is grpc.StatusCode.NOT_FOUND
             said = f"with UID {uid_text(uid)}" if uid else f"{name!r} in namespace 'blue'"
-            assert caught.value.details() == f"there is no pod {said}"
+            assert caught.value.details() == f"there is no pod {said}; `hoss get pods -A` lists all"
         request = {"namespace": "blue", "jobs": ["b"], "pods": ["b-0"], "uids": of_blue[0].uid}
         for call, message in (
             (red.stub.Delete, dispatcher_pb2.DeleteRequest(**request)),

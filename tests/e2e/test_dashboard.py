@@ -146,7 +146,7 @@ def test_a_load_a_workers_death_and_a_reconnect(page, cluster):
     cluster.kill("dispatcher")
     page.until(lambda: page.link() == "away", "the page to say that no dispatcher answers")
     assert page.text("#link") == "Reconnecting"
-    assert "No dispatcher answers" in page.text("#notice")
+    page.until(lambda: "No dispatcher answers" in page.text("#notice"), "the page to say so")
     assert page.text("#f-bound") == "4,000"  # what was known stays to be read
     cluster.start_dispatcher()
     page.until(lambda: page.link() == "live", "the connection to come back")
@@ -234,6 +234,28 @@ def test_lists_have_filters_in_the_address_and_lead_to_pages(page, shared):
     visit(page, shared, "tenants")
     page.until(lambda: "default" in page.text("#page tbody"), "the tenant")
     assert not page.errors()
+
+
+def test_an_address_of_nothing_is_told_with_a_way_back(page, shared):
+    visit(page, shared, "none/such")
+    page.until(lambda: "There is no such page" in page.text("#page"), "the page to say so")
+    assert accessibility.faults(page) == []
+    page.press("#page a[href='/']")
+    page.until(lambda: page.text("#nodes-count"), "the overview")
+    for kind, name in (("jobs", "default/none"), ("nodes", "none"), ("workers", "none")):
+        visit(page, shared, f"{kind}/{name}")
+        page.until(lambda kind=kind: f"there is no {kind[:-1]}" in page.text("#page"), "the page to say so")
+        assert page.text(f"#page a[href='/{kind}']") == f"All {kind}"
+
+
+def test_long_names_leave_room_for_what_else_is_in_a_list(page, shared):
+    name = f"{'a-name-that-goes-on-' * 5}0"
+    load(shared, name=name, replicas=2)
+    for path in ("jobs", f"pods?job={name}-0", f"jobs/default/{name}-0"):
+        visit(page, shared, path)
+        page.until(lambda: f"{name}-0" in page.text("#page"), "the long name")
+        hidden = "return [...document.querySelectorAll('.scroll')].map((e) => e.scrollWidth - e.clientWidth)"
+        assert max(page.script(hidden)) == 0, path
 
 
 def test_a_worker_has_a_page_with_its_history_as_a_picture_and_as_a_table(page, shared):

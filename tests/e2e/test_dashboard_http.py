@@ -237,6 +237,13 @@ async def test_what_is_asked_wrong_is_answered_with_a_sentence(http, path, statu
         assert error is None or (await response.json())["error"] == error
 
 
+async def test_a_browser_is_shown_a_page_where_there_is_none_and_a_program_an_error(http):
+    for path, shown in (("/nothing", "text/html"), ("/api/nothing", "application/json")):
+        async with http.get(path, headers={"Accept": "text/html,*/*;q=0.8"}) as response:
+            assert (response.status, response.content_type) == (404, shown)
+            assert response.headers["X-Frame-Options"] == "DENY"
+
+
 @pytest.mark.parametrize("path", ["/", "/static/main.js", "/api/stream", "/api/nodes/nowhere", "/api/access"])
 async def test_every_answer_forbids_scripts_of_others_and_frames(http, path):
     async with http.get(path) as response:

@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { Chart } from "./chart.js";
 import { make } from "./dom.js";
 import { clock, count, duration, percent, when } from "./format.js";
-import { labels, nodeStates, podColumns, share, state } from "./lists.js";
+import { labels, nodeStates, podColumns, share, state, waitingColumns } from "./lists.js";
 import { address } from "./router.js";
 import { heading, link, table } from "./table.js";
 
@@ -32,9 +32,15 @@ export class Detail {
     if (body !== this.body || !this.place.contains(body) || text === this.drawn) return;
     this.drawn = text;
     const kept = held(body);
-    body.replaceChildren(...(said.error ? [...(this.names.length ? [heading(this.names.join("/"))] : []), make("p", { class: "why" }, said.error)] : this.draw(said)));
+    body.replaceChildren(...(said.error ? this.drawError(said.error) : this.draw(said)));
     this.after?.(said);
     kept();
+  }
+
+  drawError(error) {
+    const why = make("p", { class: "why" }, error);
+    if (!this.names.length) return [why];
+    return [heading(this.names.join("/"), make("a", { href: `/${this.listed}` }, `All ${this.listed}`)), why];
   }
 }
 
@@ -53,6 +59,8 @@ function held(body) {
 }
 
 export class JobPage extends Detail {
+  listed = "jobs";
+
   async load(namespace, name) {
     const job = await ask(`/api${address(["jobs", namespace, name])}`);
     if (job.error) return job;
@@ -68,13 +76,13 @@ export class JobPage extends Detail {
       facts([
         ["Kind", job.kind],
         ["Bound", share(job.replicas ? job.bound / job.replicas : 0, `${count(job.bound)} of ${count(job.replicas)}`)],
-        ["Waiting", count(job.queued)],
+        ["Queued", count(job.queued)],
         ["Unschedulable", count(job.unschedulable)],
         ["Failed", count(job.failed)],
         ["Gang", job.minAvailable ? `${job.gang}, ${count(job.minAvailable)} at least` : "none"],
         ["Submitted", when(job.submitted)],
       ]),
-      ...(waiting.length ? [section("Why pods wait", table(without("Job"), waiting.slice(0, 5), "Pods that wait"))] : []),
+      ...(waiting.length ? [section("Why pods wait", table(waitingColumns, waiting.slice(0, 5), "Pods that wait"))] : []),
       section("What happened", list([
         ["Event", (step) => step.text],
         ["Pods", (step) => count(step.pods), "n"],
@@ -87,6 +95,8 @@ export class JobPage extends Detail {
 }
 
 export class NodePage extends Detail {
+  listed = "nodes";
+
   async load(name) {
     const node = await ask(`/api${address(["nodes", name])}`);
     if (node.error) return node;
@@ -109,6 +119,8 @@ export class NodePage extends Detail {
 }
 
 export class WorkerPage extends Detail {
+  listed = "workers";
+
   load(name) {
     return ask(`/api${address(["workers", name])}`);
   }
@@ -155,4 +167,16 @@ export class WorkerPage extends Detail {
     new Chart(this.rate, this.rateLegend, [{ name: "bound", of: (point) => point[1] }], { ...options, log: false, write: count, most: 3 }).show(points, at);
     new Chart(this.busy, this.busyLegend, [{ name: "busy", of: (point) => point[2] }, { name: "refused", of: (point) => point[3] }], { ...options, log: false, write: percent, most: 1 }).show(points, at);
   }
+}
+
+/** What an address is answered with that is of no page. */
+export class MissingPage {
+  open(place) {
+    place.replaceChildren(
+      heading("There is no such page"),
+      make("p", { class: "why" }, `Nothing is at ${location.pathname}. `, make("a", { href: "/" }, "Overview")),
+    );
+  }
+
+  refresh() {}
 }

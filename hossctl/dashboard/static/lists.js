@@ -39,8 +39,11 @@ export const podColumns = [
   ["Requests", (pod) => Object.entries(pod.requests).map(([name, value]) => `${name} ${value}`).join(", ") || "–"],
   ["Since", (pod) => when(pod.since)],
   ["Tried", (pod) => count(pod.attempts), "n"],
-  ["Reason", (pod) => make("span", { class: "reason", title: pod.reason }, pod.reason || "–")],
+  ["Reason", (pod) => (pod.reason ? make("span", { class: "reason", title: pod.reason }, pod.reason) : "–")],
 ];
+
+/** Of pods that wait: why comes first, because a phone shows no more. */
+export const waitingColumns = ["Pod", "Reason", "Requests", "Since", "Tried", "Worker"].map((name) => podColumns.find(([title]) => title === name));
 
 const podFields = [
   ["namespace", "Namespace"],
@@ -57,13 +60,13 @@ export const lists = (snapshot) => ({
     path: "/jobs",
     title: "Jobs",
     fields: [["namespace", "Namespace"], ["name", "Name begins with"]],
-    empty: "No job is like that.",
+    empty: "No job matches these filters.",
     none: "No jobs yet. hoss submit -f FILE submits some.",
     columns: [
       ["Job", (job) => link(`${job.namespace}/${job.name}`, "jobs", job.namespace, job.name)],
       ["Kind", (job) => job.kind],
       ["Bound", (job) => share(job.replicas ? job.bound / job.replicas : 0, `${count(job.bound)} of ${count(job.replicas)}`)],
-      ["Waiting", (job) => count(job.queued), "n"],
+      ["Queued", (job) => count(job.queued), "n"],
       ["Unschedulable", (job) => count(job.unschedulable), "n"],
       ["Failed", (job) => count(job.failed), "n"],
       ["Deleted", (job) => count(job.deleted), "n"],
@@ -71,7 +74,7 @@ export const lists = (snapshot) => ({
       ["Submitted", (job) => when(job.submitted)],
     ],
   }),
-  pods: new List({ path: "/pods", title: "Pods", fields: podFields, empty: "No pod is like that.", none: "No pods yet. hoss submit -f FILE submits some.", columns: podColumns }),
+  pods: new List({ path: "/pods", title: "Pods", fields: podFields, empty: "No pod matches these filters.", none: "No pods yet. hoss submit -f FILE submits some.", columns: podColumns }),
   nodes: new List({
     path: "/nodes",
     title: "Nodes",
@@ -81,7 +84,7 @@ export const lists = (snapshot) => ({
       ["state", "State", "choice", [...NODE_STATES, "open"]],
       ["sort", "First", "choice", ["full"]],
     ],
-    empty: "No node is like that.",
+    empty: "No node matches these filters.",
     none: "No nodes yet. hoss nodes add -f FILE adds some.",
     columns: [
       ["Node", (node) => link(node.name, "nodes", node.name)],
@@ -96,7 +99,7 @@ export const lists = (snapshot) => ({
     path: "/workers",
     title: "Workers",
     fields: [["name", "Name contains"], ["label", "Label"], ["state", "State", "choice", ["Joining", "Ready", "Cordoned", "Draining", "Lost", "Left"]]],
-    empty: "No worker is like that.",
+    empty: "No worker matches these filters.",
     none: "No worker has registered: pods wait. hoss worker add NAME adds one to a local platform.",
     load: (query) => ({ rows: (snapshot().workers ?? []).filter((worker) => matches(worker, query)), next: "" }),
     columns: [
@@ -121,7 +124,7 @@ export const lists = (snapshot) => ({
       ["Weight", (tenant) => `${tenant.weight}`, "n"],
       ["Bound", (tenant) => count(tenant.bound), "n"],
       ["With workers", (tenant) => count(tenant.scheduling), "n"],
-      ["Waiting", (tenant) => count(tenant.queued), "n"],
+      ["Queued", (tenant) => count(tenant.queued), "n"],
       ["Unschedulable", (tenant) => count(tenant.unschedulable), "n"],
     ],
   }),

@@ -4,7 +4,7 @@ import { ask, identify, loggedIn, logIn, logOut, unlocked, viewer } from "./api.
 import { Chart } from "./chart.js";
 import { announce, find, make, say } from "./dom.js";
 import { clock, count, duration, percent } from "./format.js";
-import { JobPage, NodePage, WorkerPage } from "./details.js";
+import { JobPage, MissingPage, NodePage, WorkerPage } from "./details.js";
 import { FragmentationPage } from "./fragmentation.js";
 import { HeatMap } from "./heatmap.js";
 import { lists } from "./lists.js";
@@ -161,6 +161,7 @@ const pages = {
   job: new JobPage(),
   node: new NodePage(),
   worker: new WorkerPage(),
+  missing: new MissingPage(),
 };
 const LISTED_BY = { job: "jobs", node: "nodes", worker: "workers" };
 let again = 0;
@@ -176,7 +177,8 @@ function move() {
   }
   find("overview").hidden = page !== "overview";
   find("page").hidden = page === "overview";
-  document.title = page === "overview" ? "HOSS" : `${names.join("/") || find("pages").querySelector("[aria-current]").textContent} · HOSS`;
+  const listed = find("pages").querySelector("[aria-current]")?.textContent ?? "No such page";
+  document.title = page === "overview" ? "HOSS" : `${names.join("/") || listed} · HOSS`;
   story.close();
   if (page === "overview") {
     find("page").replaceChildren();

@@ -16,13 +16,14 @@ const PAGES = [
   ["worker", /^\/workers\/([^/]+)$/],
 ];
 
-/** What the address names: `{page, names, query}`. */
+/** What the address names: `{page, names, query}`. An address of no page is the page "missing". */
 export function here() {
+  const query = new URLSearchParams(location.search);
   for (const [page, pattern] of PAGES) {
     const found = pattern.exec(location.pathname);
-    if (found) return { page, names: found.slice(1).map(decodeURIComponent), query: new URLSearchParams(location.search) };
+    if (found) return { page, names: found.slice(1).map(decodeURIComponent), query };
   }
-  return { page: "overview", names: [], query: new URLSearchParams() };
+  return { page: "missing", names: [], query };
 }
 
 /** An address, its parts quoted. Filters without a value are left out. */

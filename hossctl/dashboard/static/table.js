@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { announce, caption, make, say } from "./dom.js";
+import { count } from "./format.js";
 import { address, go, here } from "./router.js";
 
 /** A page's heading. */
@@ -23,7 +24,9 @@ export function table(columns, rows, label) {
   return make("div", { class: "scroll tall", tabIndex: 0, role: "group", "aria-label": `${label}: may be scrolled` }, shown);
 }
 
-export const link = (text, ...parts) => make("a", { href: address(parts) }, text);
+const LONGEST_LINE = 32; // characters of a name; longer ones are shown on several lines
+
+export const link = (text, ...parts) => make("a", { class: text.length > LONGEST_LINE ? "long" : "", href: address(parts) }, text);
 
 /** One list page. `fields`: `[name, title, kind, choices]` of its filters; `load(query)`: its rows, or from the API;
  * `empty`: said where no row passes the filters; `none`: where there are no filters and no rows. */
@@ -80,7 +83,7 @@ export class List {
       this.holder.replaceChildren(make("p", { class: "why" }, said.error));
       return this.pager.replaceChildren();
     }
-    say(this.count, said.total === undefined ? "" : `${said.total}`);
+    say(this.count, said.total === undefined ? "" : count(said.total));
     if (!this.announced) announce(`${said.total ?? said.rows.length} ${this.title.toLowerCase()}`);
     this.announced = true;
     const rows = said.rows.length ? table(this.columns, said.rows, this.title) : make("p", { class: "why" }, [...query.values()].some(Boolean) ? this.empty : this.none);

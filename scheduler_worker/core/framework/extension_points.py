@@ -31,6 +31,26 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.nodes import Mask, NodeIndexes, NodeSpecs
 
+# What a plugin needs: its bases, what it is given, and what it answers.
+__all__ = [
+    "Demand",
+    "FilterPlugin",
+    "FilterState",
+    "Mask",
+    "NodeView",
+    "Permission",
+    "PermitPlugin",
+    "PlacedBatch",
+    "PreBindPlugin",
+    "Reads",
+    "Refusals",
+    "Rejection",
+    "ReservedBatch",
+    "ScorePlugin",
+    "ScoreState",
+    "Unready",
+]
+
 Domains = NDArray[np.int32]  # (size,): number of each node's domain, -1 without one
 
 

@@ -9,7 +9,7 @@ import yaml
 from hoss import version
 from hoss.errors import LedgerUnavailable, TransportError
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.cli import COMMANDS, report
+from hossctl.cli import COMMANDS, PANELS, report
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n"
 JOB = """\
@@ -31,6 +31,14 @@ def test_every_command_explains_itself(hoss, command):
     result = hoss(command, "--help")
     assert result.exit_code == 0
     assert "Usage: hoss" in result.stdout
+
+
+def test_help_shows_every_command_once_beginning_with_those_that_one_begins_with(hoss):
+    assert sorted(name for names in PANELS.values() for name in names) == sorted(COMMANDS)
+    lines = hoss("--help").stdout.splitlines()
+    places = [next(i for i, line in enumerate(lines) if f" {panel} " in line) for panel in PANELS]
+    assert places == sorted(places)
+    assert "demo" in lines[places[0] + 1]
 
 
 def test_the_version_is_printed_and_nothing_is_done(hoss):
@@ -178,7 +186,7 @@ def test_nodes_show_what_is_used_of_what_they_have(hoss, a_node):
     assert hoss("get", "nodes").stdout.splitlines()[1].split() == [
         "n1",
         "Ready",
-        "1500m/4",
+        "1.5/4",
         "0/8Gi",
         "2/110",
         "0.5/2",

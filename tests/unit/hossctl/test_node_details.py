@@ -67,7 +67,7 @@ def test_people_see_how_noisy_neighbours_are_found(capsys):
     print_node({**NODE, **details})
     text = " ".join(capsys.readouterr().out.split())
     assert "limits of cpu are 126% of what is there" in text
-    assert "default/greedy 3900m of cpu beyond its request" in text
+    assert "default/greedy 3.9 of cpu beyond its request" in text
     assert "Measured usage is not known to HOSS" in text
     assert "and 1 more" in text
 

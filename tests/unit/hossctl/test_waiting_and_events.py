@@ -59,9 +59,9 @@ def test_when_the_time_is_over_it_says_what_is_missing(hoss, a_pod):
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [
-        (["job/nope"], 1, "job/nope: is not there"),
-        (["pod/nope"], 1, "pod/nope: is not there"),
-        (["--for=ready", "node/nope"], 1, "node/nope: is not there"),
+        (["job/nope"], 1, "job/nope: is not there; `hoss get jobs` lists those that are"),
+        (["pod/nope"], 1, "pod/nope: is not there; `hoss get pods` lists those that are"),
+        (["--for=ready", "node/nope"], 1, "node/nope: is not there; `hoss get nodes` lists those that are"),
         (["web"], 2, "'web' names no object; write KIND/NAME"),
         (["service/web"], 2, "'service' is not listed here"),
         (["--for=asleep", "pod/web"], 2, "'asleep' is no state; it is one of bound, deleted, failed, ready"),

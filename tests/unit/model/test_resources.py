@@ -8,7 +8,7 @@ from hoss.model.resources import written_amount
 @pytest.mark.parametrize(
     ("resource", "amount", "text"),
     [
-        ("cpu", 1500, "1500m"),
+        ("cpu", 1500, "1.5"),
         ("cpu", 2000, "2"),
         ("memory", 1536 * 2**20, "1.5Gi"),
         ("pods", 7, "7"),

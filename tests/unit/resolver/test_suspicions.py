@@ -84,7 +84,7 @@ def test_what_was_held_against_a_quiet_node_is_forgotten(decided):
     [
         ([1000, 2**30], [1000, 2**30], ""),
         ([1000, 0, 0], [1000], ""),
-        ([1500, 2**30], [1000, 2**30], "cpu 1500m, 500m more"),
+        ([1500, 2**30], [1000, 2**30], "cpu 1.5, 500m more"),
         ([1000, 2**36], [2000, 2**36 - 2**20], "cpu 1, 1 less; memory 64Gi, 1Mi more"),
         ([1000], [1000, 0, 3], "nvidia.com/gpu 0, 3 less"),
     ],

@@ -1,22 +1,30 @@
 """What viewers are told while the dispatcher does not answer, and once it does."""
 
+import asyncio
 import random
+
+import pytest
 
 from hoss.errors import TransportError
 from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.dashboard import view_model
 from hossctl.dashboard.broadcaster import Broadcaster, Unavailable
 from hossctl.dashboard.snapshot import PHASES, DashboardSnapshot
-from hossctl.dashboard.view_model import NO_DISPATCHER, ViewModel
+from hossctl.dashboard.view_model import NO_DISPATCHER, SLOW_DISPATCHER, ViewModel
 
 
 class Answers:
-    """A dispatcher's client, and a resolver's, as far as a sample asks. `down`: nothing answers."""
+    """A dispatcher's client, and a resolver's, as far as a sample asks. `down`: nothing answers. `ready`:
+    until it is set, the dispatcher works on its answer."""
 
     def __init__(self) -> None:
         self.down = False
+        self.ready = asyncio.Event()
+        self.ready.set()
         self.stub = self
 
     async def status(self) -> pb.DispatcherStatus:
+        await self.ready.wait()
         if self.down:
             raise TransportError("nobody there")
         phases = [pb.PhaseTimes(phase=phase, bounds_seconds=[1.0], counts=[0, 0]) for phase in PHASES]
@@ -70,6 +78,18 @@ async def test_viewers_are_told_that_no_dispatcher_answers_and_shown_what_is_new
         await model._look(board)
         assert isinstance(board.latest, DashboardSnapshot)
         assert board.latest.sections["queues"] == {"BOUND": 1}
+
+
+async def test_a_dispatcher_that_takes_long_is_not_called_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_model, "PATIENCE_SECONDS", 0)
+    answers, board = Answers(), Broadcaster()
+    answers.ready.clear()
+    with board.viewer():
+        looking = asyncio.ensure_future(_view_model(answers)._look(board))
+        assert await board.other_than(board.latest, 10) == Unavailable(SLOW_DISPATCHER)
+        answers.ready.set()
+        await looking
+        assert isinstance(board.latest, DashboardSnapshot)
 
 
 async def test_what_is_over_before_anybody_looks_is_told_to_nobody() -> None:
