@@ -212,7 +212,7 @@ class RebuildService:
                 for field, record in records.items()
             ]
             if "rules" in repair.forgotten:
-                await self._ledger.forgets_rules()
+                await self._ledger.raise_low_watermarks()
             if not repair.changes or await self._store.repair(
                 shard, state.snapshot.seq, repair, based_on=based_on
             ):

@@ -26,9 +26,8 @@ class SharedRules:
         read: Callable[..., Awaitable[tuple[Any, list[Any]]]],
     ) -> None:
         self.books: list[RuleBook] = []  # by shard, as last read
-        self._refused_below: set[bytes] = (
-            set()
-        )  # keys of damaged rules for which the low watermarks were raised
+        # Keys of damaged rules for which the low watermarks were raised.
+        self._refused_below: set[bytes] = set()
         self._run = run
         self._read = read
         self._keys: Sequence[Sequence[str]] = ()

@@ -207,8 +207,8 @@ class RedisLedger(LedgerReading):
             self._rules.distrust()
             raise
 
-    async def forgets_rules(self) -> None:
-        """Rules are about to be forgotten that pods may still bear: refuse whoever has not seen all until now."""
+    async def raise_low_watermarks(self) -> None:
+        """To now: rules are about to be forgotten that pods may still bear, so whoever has not seen all is refused."""
         await self._rules.raise_low_watermarks([await self.seq(shard) for shard in range(self.shards)])
 
     async def forget_rules(self, low_watermarks: Sequence[int]) -> int:
