@@ -38,13 +38,18 @@ def load_document(path: Path | None, kind: str, model: type[DocumentT]) -> Docum
 
 
 def read_text(path: Path) -> str:
-    """A document's text. Raises ConfigError that names the file."""
+    """A document's text. Raises ConfigError that names the file. Of one that is too large no more is read than
+    shows that it is."""
+    from hoss.manifests import guarded  # noqa: PLC0415 - not needed without a document
+
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(guarded.MAX_DOCUMENT_BYTES + 1)
+        return guarded.decoded(data, str(path), most_bytes=guarded.MAX_DOCUMENT_BYTES)
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror or exc}", where=str(path)) from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"is no UTF-8 text: {exc}", where=str(path)) from exc
+    except InvalidInput as exc:
+        raise ConfigError(exc.text, where=str(path)) from exc
 
 
 def parse_document(text: str, kind: str, model: type[DocumentT], *, where: str) -> DocumentT:

@@ -12,6 +12,7 @@ HossError
 ├── AccessDenied          the peer does not know the caller, or does not let it do this
 └── InvariantViolation    a broken invariant; carries the evidence"""
 
+import re
 from collections.abc import Sequence
 
 # What an error quotes of a value, and says in all, at most. An error is also a log line and a gRPC status,
@@ -19,6 +20,9 @@ from collections.abc import Sequence
 _MOST_QUOTED = 100
 _MOST_TEXT = 2000
 _MOST_WHERE = 300
+# What moves a terminal's cursor, changes its colours or the direction of its text, or begins a line: controls of
+# ASCII and of Latin-1, marks of direction, line separators. Lone surrogates cannot be written at all.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _LIKENESS = 0.7  # of difflib: a letter or two of a short word
 
 
@@ -32,6 +36,12 @@ def quoted(value: object) -> str:
         return clipped(repr(value), _MOST_QUOTED)
     except ValueError:  # Python writes no integer of more than 4,300 digits
         return f"a {type(value).__name__} with a number that is too long to show"
+
+
+def printable(text: str) -> str:
+    """The text as a terminal may show it: controls are written as in Python (`\\x1b`), but for tabs and the ends
+    of lines. Names and reasons come from peers, who could otherwise write over what a command has printed."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def clipped(text: str, most: int) -> str:

@@ -23,7 +23,15 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 import hoss
-from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, Overloaded, TransportError
+from hoss.errors import (
+    HossError,
+    InvalidInput,
+    LedgerUnavailable,
+    NotFound,
+    Overloaded,
+    TransportError,
+    printable,
+)
 from hoss.imports import without
 
 ResultT = TypeVar("ResultT")
@@ -500,12 +508,13 @@ def report(error: BaseException) -> None:
     if os.environ.get("HOSS_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, HossError):
-        typer.echo(f"error: {error}", err=True)
+        text = str(error)
     elif isinstance(error, OSError) and error.errno in _REMEDIES:
         place = f"{error.filename}: " if error.filename else ""
-        typer.echo(f"error: {place}{error.strerror}; {_REMEDIES[error.errno]}", err=True)
+        text = f"{place}{error.strerror}; {_REMEDIES[error.errno]}"
     elif isinstance(error, OSError) and str(error.strerror).startswith(_NO_TEMPORARY_FILES):
-        typer.echo(f"error: {error.strerror}: name a directory of yours with TMPDIR", err=True)
+        text = f"{error.strerror}: name a directory of yours with TMPDIR"
     else:
         fault = "this is a fault in hoss, run again with HOSS_DEBUG=1 for the place"
-        typer.echo(f"error: {type(error).__name__}: {error}; {fault}", err=True)
+        text = f"{type(error).__name__}: {error}; {fault}"
+    typer.echo(printable(f"error: {text}"), err=True)

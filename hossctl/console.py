@@ -1,6 +1,7 @@
 """What commands write: a document, a table or a summary on stdout, and messages for people on stderr.
 
-This module is the only one that prints tables and documents."""
+This module is the only one that prints tables and documents. What it writes for people has no control characters
+but its own; documents for programs are escaped on a terminal alone."""
 
 import contextlib
 import os
@@ -17,6 +18,7 @@ from typing import Any
 import orjson
 import typer
 
+from hoss.errors import printable
 from hossctl.cli import QUIET
 from hossctl.jsonpath import Template, written
 
@@ -56,13 +58,14 @@ class Column:
 def print_document(document: Document, output: Format, template: Template | None = None) -> None:
     """One document on stdout: as JSON, as YAML, or as a template filled in from it."""
     if template is not None:
-        sys.stdout.write(written(template, document).rstrip("\n") + "\n")
+        text = written(template, document).rstrip("\n") + "\n"
     elif output is Format.YAML:
         import yaml  # noqa: PLC0415 - only this format needs it
 
-        sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     else:
-        sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+        text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def print_rows(
@@ -78,9 +81,10 @@ def print_rows(
 def table_lines(
     rows: Sequence[Document], columns: Sequence[Column], *, wide: bool = False, headings: bool = True
 ) -> list[str]:
-    """A table as kubectl writes it: capital headings, columns set apart by spaces, no rules."""
+    """A table as kubectl writes it: capital headings, columns set apart by spaces, no rules. A row is one
+    line."""
     shown = [column for column in columns if wide or not column.wide]
-    cells = [[_cell(column.cell(row)) for column in shown] for row in rows]
+    cells = [[_cell(column.cell(row)).replace("\n", "\\n") for column in shown] for row in rows]
     if headings:
         cells.insert(0, [column.heading for column in shown])
     widths = [max((len(line[i]) for line in cells), default=0) for i in range(len(shown))]
@@ -93,17 +97,17 @@ def table_lines(
 def print_lines(lines: Iterable[str]) -> None:
     """Lines on stdout."""
     for line in lines:
-        sys.stdout.write(line + "\n")
+        sys.stdout.write(printable(line) + "\n")
 
 
 def print_summary(title: str, lines: Iterable[tuple[str, object]], *, to_stderr: bool = False) -> None:
     """A title, and below it names and values in two columns. Long values continue on the next line."""
-    cells = [(name, _cell(value)) for name, value in lines]
+    cells = [(printable(name), _cell(value)) for name, value in lines]
     name_width = max((len(name) for name, _ in cells), default=0)
     indent = " " * name_width + _SUMMARY_GAP
     width = max(_LEAST_VALUE_WIDTH, shutil.get_terminal_size().columns - len(indent))
     if title:
-        typer.secho(title, bold=True, err=to_stderr)
+        typer.secho(printable(title), bold=True, err=to_stderr)
     for name, text in cells:
         parts = [
             part
@@ -127,7 +131,7 @@ def counted(count: float, one: str) -> str:
 def say(text: str) -> None:
     """A line for people, on stderr; nothing with --quiet."""
     if not os.environ.get(QUIET):
-        typer.echo(text, err=True)
+        typer.echo(printable(text), err=True)
 
 
 @contextlib.contextmanager
@@ -171,7 +175,7 @@ def warn(text: str) -> None:
 
 def complain(text: str) -> None:
     """The failure of one of several things that a command was given, on stderr. The others were done."""
-    typer.echo(f"error: {text}", err=True)
+    typer.echo(printable(f"error: {text}"), err=True)
 
 
 def _cell(value: object) -> str:
@@ -179,4 +183,4 @@ def _cell(value: object) -> str:
         return "<none>"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+    return f"{value:,.1f}" if isinstance(value, float) else printable(str(value))

@@ -133,7 +133,7 @@ def of_state(state: "PlatformState") -> Endpoints:
 
 def read_addresses(text: str, option: str) -> list[str]:
     """The addresses of a flag. Raises InvalidInput."""
-    addresses = [part.strip() for part in text.split(",") if part.strip()]
+    addresses = [part.strip() for part in text.split(",") if part.strip()] or [text]
     for address in addresses:
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdigit() and 0 < int(port) < 65536):

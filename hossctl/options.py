@@ -3,6 +3,7 @@ their text is read, manifests of -f included.
 
 Help and Tab import this module, so it imports nothing that talks to a platform."""
 
+import contextlib
 import os
 import re
 import sys
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _TAB_SECONDS = 1.0  # the user who pressed Tab waits
 _MOST_COMPLETIONS = 200  # nobody reads more
+MAX_SIMULATED_NODES = 1_000_000  # they are made in memory before the first is registered
 _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 
@@ -242,12 +244,21 @@ def read_workers(count: int, named: list[str], *, where: str = "--worker") -> "t
 def read_input(name: str) -> "Manifest":
     """The manifest of a file, or of standard input for "-". Raises InvalidInput naming the file."""
     from hoss.manifests.documents import read_manifest  # noqa: PLC0415 - few commands
-    from hoss.manifests.guarded import MAX_MANIFEST_BYTES  # noqa: PLC0415 - likewise
+
+    where, data = read_manifest_bytes(name)
+    return read_manifest(data, where=where)
+
+
+def read_manifest_bytes(name: str) -> tuple[str, bytes]:
+    """What errors call a file, or standard input for "-", and its content. Raises InvalidInput naming the file."""
+    from hoss.manifests.guarded import MAX_MANIFEST_BYTES  # noqa: PLC0415 - few commands
 
     where = "stdin" if name == "-" else name
+    if not name:
+        raise InvalidInput("names no file", where="-f")
     try:
-        # One byte more than a manifest may have is enough to refuse it for its size.
-        data = sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1) if name == "-" else Path(name).read_bytes()
+        with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+            # One byte more than a manifest may have is enough to refuse it for its size.
+            return where, file.read(MAX_MANIFEST_BYTES + 1)
     except OSError as exc:
         raise InvalidInput(f"cannot be read: {exc.strerror}", where=where) from exc
-    return read_manifest(data, where=where)

@@ -47,7 +47,7 @@ def decoded(data: bytes | str, where: str, *, most_bytes: int = MAX_MANIFEST_BYT
         if most_bytes != MAX_MANIFEST_BYTES:
             what, remedy = "document", "Leave out what is not needed"
         raise InvalidInput(
-            f"has {len(data):,} bytes; a {what} has {most_bytes:,} at most. {remedy}", where=where
+            f"has more than {most_bytes:,} bytes, which is the most that a {what} has. {remedy}", where=where
         )
     if isinstance(data, str):
         return data.removeprefix("\ufeff")

@@ -1,6 +1,6 @@
 """delete, retry, ungate: pods and jobs, and cluster objects, by name or by manifests."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +23,6 @@ from hossctl.options import (
 
 if TYPE_CHECKING:
     from hoss.client.dispatcher import DispatcherClient
-    from hoss.manifests.documents import Manifest
     from hoss.model.cluster import ObjectKey
 
 
@@ -68,9 +67,7 @@ def delete(
         raise InvalidInput("is missing; give it, or KIND and NAME, and not both", where="-f")
     if kind and not names:
         raise InvalidInput(f"is missing; write hoss delete {kind} NAME", where="NAME")
-    named = (
-        _by_manifest([read_input(name) for name in file]) if file else _by_name(kind, names or [], namespace)
-    )
+    named = _by_manifest(file) if file else _by_name(kind, names or [], namespace)
 
     act = _would_delete if dry_run else _delete
     result = ask_dispatcher(Endpoints(dispatcher), lambda client: act(client, named))
@@ -95,11 +92,13 @@ def _by_name(kind: str, names: list[str], namespace: str) -> _Named:
     return _Named(jobs={namespace: names}) if which is Kind.JOBS else _Named(pods={namespace: names})
 
 
-def _by_manifest(manifests: "Iterable[Manifest]") -> _Named:
+def _by_manifest(files: Sequence[str]) -> _Named:
+    """What manifests name. Raises InvalidInput where that is nothing."""
     from hoss.model.cluster import key_of
 
-    named = _Named()
-    for manifest in manifests:
+    named, nodes = _Named(), 0
+    for manifest in map(read_input, files):
+        nodes += len(manifest.nodes)
         for workload in manifest.workloads:
             owned = workload.replicas > 1 or workload.template.owner_kind
             place = (named.jobs if owned else named.pods).setdefault(workload.template.spec.namespace, [])
@@ -107,6 +106,8 @@ def _by_manifest(manifests: "Iterable[Manifest]") -> _Named:
         named.objects += map(key_of, manifest.objects)
         for node in manifest.nodes:
             warn(f"node {node.name} stays; `hoss nodes remove {node.name}` removes it")
+    if not (named.pods or named.jobs or named.objects or nodes):
+        raise InvalidInput("there is nothing to delete in it", where=", ".join(files))
     return named
 
 

@@ -13,7 +13,7 @@ from hoss.errors import InvalidInput, NotFound, TransportError
 from hossctl.cli import EXIT_BAD_INPUT, run_async
 from hossctl.console import Document, Format, complain, print_document, print_lines, say
 from hossctl.endpoints import Endpoints, dispatcher_of
-from hossctl.options import Dispatcher, Namespace, Output, Resolver
+from hossctl.options import Dispatcher, Namespace, Output, Resolver, read_manifest_bytes
 
 if TYPE_CHECKING:
     from hoss.manifests.fields import Object
@@ -163,7 +163,8 @@ def _explained(
 def _objects(name: str) -> "Iterator[tuple[str, Object]]":
     from hoss.manifests.documents import read_objects
 
-    return read_objects(_read(name), where="stdin" if name == "-" else name)
+    where, data = read_manifest_bytes(name)
+    return read_objects(data, where=where)
 
 
 def _read(name: str) -> bytes:

@@ -107,11 +107,15 @@ def restore(
         epoch = (await client.status()).ledger_epoch  # the same one: the dispatcher must not rebuild it
         head = pb.LedgerHead(ledger_epoch=epoch, replaces="*", operator=True, only_empty=not force)
         try:
-            source = sys.stdin if file == _STANDARD else file.open(encoding="utf-8")
+            with sys.stdin if file == _STANDARD else file.open(encoding="utf-8") as source:
+                parts = list(parts_of(source, head, where=str(file)))
         except OSError as exc:
             raise InvalidInput(f"cannot be read: {exc.strerror}", where=str(file)) from exc
-        with source:
-            return await client.rebuild(list(parts_of(source, head, where=str(file))))
+        except UnicodeDecodeError as exc:
+            raise InvalidInput(
+                f"is no dump: {exc.object[exc.start]:#04x} is no UTF-8", where=str(file)
+            ) from exc
+        return await client.rebuild(parts)
 
     with announced("restoring the ledger"):
         reply = ask_resolver(Endpoints(resolver=resolver), rebuild)

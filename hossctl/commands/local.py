@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 import typer
 
 from hoss import contexts
-from hoss.errors import HossError, InvalidInput, LedgerUnavailable, TransportError
+from hoss.errors import HossError, InvalidInput, LedgerUnavailable, TransportError, printable
 from hossctl.cli import EXIT_FAILED, EXIT_INTERRUPTED, run_async
 from hossctl.console import Format, announced, counted, print_document, print_lines, print_summary, say, warn
 from hossctl.endpoints import Endpoints, clients_of, of_state
 from hossctl.options import (
+    MAX_SIMULATED_NODES,
     Dispatcher,
     Output,
     OutputOrTemplate,
@@ -72,7 +73,10 @@ def demo(
 def up(
     *,
     nodes: Annotated[
-        int | None, typer.Option(min=0, help="Simulated nodes; 1,000 when the ledger holds none.")
+        int | None,
+        typer.Option(
+            min=0, max=MAX_SIMULATED_NODES, help="Simulated nodes; 1,000 when the ledger holds none."
+        ),
     ] = None,
     nodes_file: Annotated[
         Path | None, typer.Option(help="Nodes from manifests, or from the openb trace (.csv).")
@@ -487,7 +491,7 @@ async def _live(endpoints: Endpoints, interval_seconds: float) -> None:
     shown = TopView.of(await fetch_status(endpoints)).lines()
     with Live(console=Console(highlight=False), auto_refresh=False, screen=True) as screen:
         while True:
-            screen.update(Text("\n".join(shown), no_wrap=True, overflow="ellipsis"), refresh=True)
+            screen.update(Text(printable("\n".join(shown)), no_wrap=True, overflow="ellipsis"), refresh=True)
             await asyncio.sleep(interval_seconds)
             try:
                 shown = TopView.of(await fetch_status(endpoints)).lines()

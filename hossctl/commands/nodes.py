@@ -10,7 +10,15 @@ from hossctl.cli import EXIT_FAILED, run_async
 from hossctl.console import Document, Format, complain, counted, print_document, say, warn
 from hossctl.endpoints import Endpoints, ask_resolver, dispatcher_of, resolver_of
 from hossctl.kinds import Kind, read_kind
-from hossctl.options import Dispatcher, Names, Output, Resolver, Seed, complete_kinds
+from hossctl.options import (
+    MAX_SIMULATED_NODES,
+    Dispatcher,
+    Names,
+    Output,
+    Resolver,
+    Seed,
+    complete_kinds,
+)
 
 if TYPE_CHECKING:
     from hoss.client.dispatcher import DispatcherClient
@@ -24,7 +32,9 @@ app.add_typer(group, name="nodes")
 @group.command()
 def add(
     *,
-    count: Annotated[int | None, typer.Option(min=1, help="That many simulated nodes.")] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, max=MAX_SIMULATED_NODES, help="That many simulated nodes.")
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Option(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hoss import contexts
-from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, TransportError
+from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, TransportError, printable
 from hossctl.cli import EXIT_INTERRUPTED, run_async
 from hossctl.console import Column, Document, Format, print_document, print_rows, say, warn
 from hossctl.endpoints import dispatcher_of, of_state
@@ -410,6 +410,6 @@ def _lines_of(stack: contextlib.ExitStack, path: Path) -> "Callable[[], list[str
 
 def _write(prefix: str, lines: Sequence[str]) -> None:
     for line in lines:
-        sys.stdout.write(f"{prefix}{line}\n")
+        sys.stdout.write(printable(f"{prefix}{line}\n"))
     if lines:
         sys.stdout.flush()

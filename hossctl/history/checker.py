@@ -49,6 +49,7 @@ def _takers(pods: PodChecker, end: EndChecker) -> dict[str, tuple[_Take, ...]]:
         **dict.fromkeys(("acknowledged", "refused", "unknown"), (pods.on_answer,)),
         "accepted": (pods.on_accepted,),
         "foreign": (pods.on_foreign,),
+        "moving": (pods.on_moving,),
         "watch": (pods.on_watch,),
         "told": (pods.on_told,),
         "unwatch": (pods.on_unwatch,),

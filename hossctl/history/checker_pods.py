@@ -81,6 +81,10 @@ class PodChecker:
         self._seen: dict[str, int] = {}  # UID -> line of the first sighting
         self._reported: set[str] = set()
         self._followed: set[str] = set()  # UIDs that were told from their first state on, without a gap
+        self._moving = False  # the history says that pods were moved
+        self._rebound: list[
+            tuple[str, int, int]
+        ] = []  # what was told of a pod on two nodes, and the two lines
         self._bindings: list[tuple[str, bool]] = []  # UIDs that were told bound, or bound no more, in order
 
     # -- clients
@@ -141,6 +145,11 @@ class PodChecker:
             self.foreign.difference_update(event["uids"])
         else:
             self.foreign.update(event["uids"])
+
+    def on_moving(self, event: Event, line: int) -> None:
+        """Pods are being moved, or were."""
+        del event, line
+        self._moving = True
 
     def _sent(self, event: Event, line: int) -> _Request:
         request = self._requests.setdefault(event["request"], _Request(event["event"]))
@@ -216,7 +225,7 @@ class PodChecker:
             self.ledger.moves[uid, node] -= 1  # one step of the ledger, so nothing is between
         elif before is not None and rebound and before.line > missed:
             text = f"{by} was told that {name} is bound to {before.node}, then to {node}, and nothing between"
-            self._findings.violated(Promise.ONE_NODE, text, before.line, line)
+            self._rebound.append((text, before.line, line))
         facts = self.facts.get(uid)
         if facts and facts.gang and self.ledger.sees_reservations:
             self._findings.judged(Promise.GANGS)
@@ -310,9 +319,16 @@ class PodChecker:
         return list(dict.fromkeys((*self._submissions, *self._listed)))
 
     def finish(self) -> None:
-        """Judge what was refused, when no answer can come any more."""
+        """Judge what was refused, when no answer can come any more, and the pods that were told on two nodes: the
+        history may say only afterwards that pods are being moved, and without reservations not which."""
         if not self.ledger.sees_reservations:
             self._note_whole_gangs()
+        if self._moving and not self.ledger.sees_reservations:
+            why = "pods were moved, and the history does not say which"
+            self._findings.unjudged(Promise.ONE_NODE, why, len(self._rebound))
+            self._rebound.clear()
+        for text, before, line in self._rebound:
+            self._findings.violated(Promise.ONE_NODE, text, before, line)
         for uid in self._submissions:
             if self.fate(uid) is Fate.NEVER:
                 self._findings.judged(Promise.REFUSED)

@@ -92,6 +92,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "unknown": {"request": str, "text?": str},
     "accepted": {"pods": _POD_SETS},
     "foreign": {"uids": [str], "gone?": bool},
+    "moving": {},
     # Watchers.
     "watch": {"revision?": _Count},
     "told": {"pods": _ROWS, "revision?": _Count, "listing?": bool},

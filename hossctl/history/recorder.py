@@ -78,6 +78,7 @@ class Recorder:
         self._unknown: set[str] = set()  # pods that were told and not described yet
         self._described: set[str] = set()
         self._moves = 0
+        self._moving = False
         self._moved_at = time.monotonic()
         self._away: set[str] = set()  # what does not answer at present
 
@@ -124,6 +125,7 @@ class Recorder:
                     await self._describe()
                 for worker in await self._dispatcher.list_workers():
                     self._ledger.note_epoch(worker.name, worker.epoch)
+                await self._note_moves()
             await asyncio.sleep(min(1.0, self._every_seconds))
 
     @contextlib.asynccontextmanager
@@ -175,6 +177,16 @@ class Recorder:
             elif row["uid"] not in self._described:
                 self._unknown.add(row["uid"])
 
+    async def _note_moves(self) -> None:
+        """Say once that the dispatcher moves pods, or has done so: watchers are told of their new nodes with
+        nothing between, and the feed does not name them."""
+        if self._moving:
+            return
+        status = await self._dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))
+        if status.state:
+            self._moving = True
+            self._history.append("moving", by=_DISPATCHER)
+
     async def _describe(self) -> None:
         """Write what the dispatcher lists and the history does not describe yet."""
         jobs = {(job.namespace, job.name): job for job in await self._dispatcher.list_jobs()}
@@ -207,6 +219,7 @@ class Recorder:
                 still = time.monotonic() - self._moved_at >= self._still_seconds
                 if still or late:
                     await self._describe()
+                    await self._note_moves()
                     moves = self._moves
                     states = await self._final_states()
                     await asyncio.sleep(_FEED_SECONDS)  # for what watchers are about to be told

@@ -13,7 +13,8 @@ from e2e.loads import all_bound, prepare, submit
 from fork_server import FORK_SERVER
 from waiting import COMMAND_SECONDS, DEADLINE_SECONDS, until
 
-from hossctl.endpoints import clients_of
+from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.endpoints import Clients, clients_of
 from hossctl.history.checker_judgement import Promise
 
 # What a recorder from outside can judge, see docs/reliability.md.
@@ -105,3 +106,44 @@ def environment(cluster: Cluster) -> dict[str, str]:
     """Of commands for the platform."""
     endpoints = cluster.endpoints
     return {**os.environ, "HOSS_DISPATCHER": endpoints.dispatcher, "HOSS_RESOLVER": endpoints.resolver}
+
+
+async def test_the_history_of_a_platform_whose_pods_are_moved_is_clean(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "cluster", shards=2, workers=["w1"])
+    history = tmp_path / "history.jsonl"
+    try:
+        async with clients_of(cluster.endpoints) as clients:
+            await prepare(clients, workers=1, nodes=6)
+            await submit(clients, jobs=1, replicas=12)
+            await until(lambda: all_bound(clients, 12))
+            recorder = FORK_SERVER.start(
+                "hossctl", ["history", "record", "--out", str(history)], env=environment(cluster)
+            )
+            await until(
+                lambda: history.exists() and '"listing"' in history.read_text(), "the recorder to watch"
+            )
+            placed = {f"{pod.namespace}/{pod.name}": pod.node async for pod in clients.dispatcher.list_pods()}
+            nodes = [node.spec.name for node in await clients.resolver.list_nodes()]
+            request = pb.RebalanceRequest(
+                action=pb.REBALANCE_START,
+                moves=[
+                    pb.RebalanceMove(pod=pod, source=node, target=nodes[(nodes.index(node) + 1) % len(nodes)])
+                    for pod, node in placed.items()
+                ],
+                seen={digest.shard: digest.seq for digest in (await clients.resolver.audit()).digests},
+                moves_per_second=50,
+            )
+            await clients.dispatcher.rebalance(request)
+            await until(lambda: "moving" in history.read_text(), "the recorder to hear of the moves")
+            await until(lambda: _moved(clients, 12), "all pods to be moved")
+            recorder.send_signal(signal.SIGINT)
+            assert recorder.wait(COMMAND_SECONDS) == 0
+    finally:
+        cluster.stop()
+    checked = FORK_SERVER.run("hossctl", ["history", "check", str(history)])
+    assert checked.returncode == 0, checked.stdout
+    assert "not judged: one-node, 12 times: pods were moved" in checked.stdout
+
+
+async def _moved(clients: Clients, pods: int) -> bool:
+    return (await clients.dispatcher.rebalance(pb.RebalanceRequest())).moved == pods

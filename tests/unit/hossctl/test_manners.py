@@ -7,9 +7,20 @@ import sys
 
 import pytest
 
-from hoss.errors import TransportError
+from hoss.errors import InvalidInput, TransportError, printable
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.console import Column, print_rows
+from hossctl.cli import report
+from hossctl.console import (
+    Column,
+    Format,
+    complain,
+    print_document,
+    print_lines,
+    print_rows,
+    print_summary,
+    say,
+)
+from hossctl.jsonpath import read_template
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n"
 
@@ -186,3 +197,95 @@ def test_an_interrupted_run_of_moves_says_that_they_go_on(hoss, tmp_path, monkey
     result = hoss("rebalance", "run", "--plan", str(tmp_path / "plan.json"))
     assert result.exit_code == 130
     assert "interrupted: the moves that the dispatcher has go on" in result.stderr
+
+
+ESCAPES = "n\x1b[2J\x07\x9b31m\u202e\udcff"
+SHOWN = "n\\x1b[2J\\x07\\x9b31m\\u202e\\udcff"
+
+
+def test_what_strangers_call_themselves_moves_no_terminal(hoss, a_node, a_pod, capsys):
+    some = {"cpu": 1}
+    hoss.resolver.nodes = [
+        a_node("good", some, some),
+        a_node(f"{ESCAPES[:-1]}\nnode-00000   Ready", some, some),
+    ]
+    hoss.dispatcher.pods = [a_pod("p", pb.UNSCHEDULABLE, reason=ESCAPES[:-1])]
+    for command in (
+        ("get", "nodes"),
+        ("get", "nodes", "-o", "wide"),
+        ("get", "pods", "-o", "wide"),
+    ):
+        result = hoss(*command)
+        assert SHOWN[:-6] in result.stdout, command
+        assert printable(result.output) == result.output, command
+    assert len(hoss("get", "nodes").stdout.splitlines()) == 3
+    print_summary(ESCAPES, [(ESCAPES, f"one\n{ESCAPES}")])
+    print_lines([ESCAPES])
+    say(ESCAPES)
+    complain(ESCAPES)
+    report(InvalidInput(ESCAPES, where=ESCAPES))
+    report(RuntimeError(ESCAPES))
+    written = capsys.readouterr()
+    assert written.out.count(SHOWN) == 4
+    assert written.err.count(SHOWN) == 5
+    assert printable(written.out + written.err) == written.out + written.err
+
+
+def test_programs_get_names_as_they_are_and_terminals_do_not(hoss, a_node, monkeypatch, capsys):
+    hoss.resolver.nodes = [a_node("a\x1b[2Jb", {"cpu": 1}, {"cpu": 0})]
+    assert hoss("get", "nodes", "-o", "jsonpath={.items[*].name}").stdout == "a\x1b[2Jb\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_document({"name": "\x9b31m"}, Format.JSON)
+    print_document({"name": "\x1b[2J"}, Format.JSON, read_template("{.name}"))
+    shown = capsys.readouterr().out
+    assert printable(shown) == shown
+    assert "\\x1b[2J" in shown
+
+
+def test_a_list_of_addresses_without_one_is_refused(hoss):
+    refused = hoss("get", "pods", "--dispatcher", ",,")
+    assert (refused.exit_code, refused.stderr) == (
+        2,
+        "error: --dispatcher: ',,' is no address; give host:port, as in 127.0.0.1:7100\n",
+    )
+
+
+def test_a_manifest_that_names_nothing_to_delete_is_refused(hoss):
+    refused = hoss("delete", "-f", "-", stdin="apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n")
+    assert (refused.exit_code, refused.stderr) == (2, "error: -: there is nothing to delete in it\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "most"),
+    [
+        (("submit", "-f"), "33,554,432 bytes"),
+        (("delete", "-f"), "33,554,432 bytes"),
+        (("explain", "-f"), "33,554,432 bytes"),
+        (("policy", "set", "-f"), "1,048,576 bytes"),
+    ],
+)
+def test_of_a_file_that_is_too_large_no_more_is_read_than_shows_that_it_is(hoss, tmp_path, command, most):
+    file = tmp_path / "endless"
+    with file.open("wb") as endless:
+        endless.truncate(2**42)  # more than this machine can hold; it takes no room on the disk
+    refused = hoss(*command, str(file))
+    assert refused.exit_code == 2
+    assert f"{file}: has more than {most}" in refused.stderr
+
+
+def test_a_file_without_a_name_is_refused(hoss):
+    refused = hoss("submit", "-f", "")
+    assert (refused.exit_code, refused.stderr) == (2, "error: -f: names no file\n")
+
+
+def test_more_simulated_nodes_than_there_may_be_are_refused_before_they_are_made(hoss):
+    refused = hoss("nodes", "add", "--count", "1000000000")
+    assert refused.exit_code == 2
+    assert "--count" in refused.stderr
+
+
+def test_a_dump_that_is_no_text_is_refused(hoss, tmp_path):
+    file = tmp_path / "dump"
+    file.write_bytes(b"\x80")
+    refused = hoss("ledger", "restore", str(file))
+    assert (refused.exit_code, refused.stderr) == (2, f"error: {file}: is no dump: 0x80 is no UTF-8\n")

@@ -10,7 +10,7 @@ from histories import SmallPlatform
 
 from hossctl.history.checker import check
 from hossctl.history.checker_judgement import Judgement, Promise
-from hossctl.history.events import Event, History
+from hossctl.history.events import ACCOUNTS, Event, History
 
 _Steps = Callable[[SmallPlatform], None]
 
@@ -627,3 +627,21 @@ def test_a_watcher_is_told_of_another_node_without_a_state_between_only_after_a_
         return [each.promise.value for each in check(platform.end()).violations]
 
     assert tell_twice() == [Promise.ONE_NODE.value]
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_a_history_without_reservations_that_says_that_pods_are_moved_is_no_witness_of_two_nodes(
+    moving: bool,
+) -> None:
+    """It says so when the recorder has asked, which may be after watchers were told."""
+    history = History(lambda: 1.0, source="test", sees=[ACCOUNTS])
+    for node in ("n0", "n1"):
+        row = {"uid": "r-0", "state": "Bound", "node": node}
+        history.append("told", by="watcher", pods=[row])
+    if moving:
+        history.append("moving", by="dispatcher")
+    judgement = check(history.events)
+    assert len(judgement.violations) == (not moving)
+    row = next(row for row in judgement.as_json()["promises"] if row["promise"] == Promise.ONE_NODE.value)
+    why = {"pods were moved, and the history does not say which": 1}
+    assert row["notJudged"] == (why if moving else {})
