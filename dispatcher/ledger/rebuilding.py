@@ -12,9 +12,9 @@ watches have not shown yet. So the dispatcher catches up with the API server fir
 (docs/adr/0099-catching-up-before-a-rebuild.md)."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
 from typing import Protocol
 
 import numpy as np
@@ -94,6 +94,9 @@ class RebuildableLedger(Protocol):
     async def rebuild(self, parts: Iterable[pb.LedgerPart]) -> pb.RebuildReply:
         """Replace the ledger."""
 
+    async def rebuild_waits(self, waits_for: str) -> None:
+        """Tell one resolver, each in its turn, that the ledger will be rebuilt, and what that waits for."""
+
 
 class LedgerRebuilder:
     """Checks the ledger every second. `run` must be running while requests to the ledger wait."""
@@ -121,7 +124,7 @@ class LedgerRebuilder:
         self._catch_up = catch_up
         self._behind = False  # what Redis has kept may lack pods that others have bound
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def during_recovery(self) -> AsyncIterator[None]:
         """While the body recovers the dispatcher's state, a lost ledger is rebuilt from what Redis has kept;
         afterwards from the recovered state."""
@@ -181,19 +184,27 @@ class LedgerRebuilder:
         does not answer, nothing can be bound anyway, so nothing is lost by waiting for it."""
         if self._catch_up is None:
             return
+        async with background(self._tell_resolvers()):
+            while True:
+                try:
+                    await self._catch_up()
+                except HossError as exc:  # noqa: PERF203 - the loop is the retry
+                    if "api_server" not in self._runtime.problems:
+                        logger().warning("rebuild_waits_for_api_server", error=str(exc))
+                    self._runtime.problems["api_server"] = (
+                        f"the ledger is rebuilt once the API server has said which pods are bound: {exc}"
+                    )
+                    await asyncio.sleep(_RETRY_SECONDS)
+                else:
+                    self._runtime.problems.pop("api_server", None)
+                    return
+
+    async def _tell_resolvers(self) -> None:
+        """Until cancelled. A resolver that hears of no dispatcher advises people to do without one."""
         while True:
-            try:
-                await self._catch_up()
-            except HossError as exc:  # noqa: PERF203 - the loop is the retry
-                if "api_server" not in self._runtime.problems:
-                    logger().warning("rebuild_waits_for_api_server", error=str(exc))
-                self._runtime.problems["api_server"] = (
-                    f"the ledger is rebuilt once the API server has said which pods are bound: {exc}"
-                )
-                await asyncio.sleep(_RETRY_SECONDS)
-            else:
-                self._runtime.problems.pop("api_server", None)
-                return
+            with contextlib.suppress(HossError):
+                await self._ledger.rebuild_waits("the API server to say which pods are bound")
+            await asyncio.sleep(_CHECK_SECONDS)
 
     async def _rebuild(self, status: LedgerStatus) -> None:
         epoch = f"{self._rng.getrandbits(64):016x}"

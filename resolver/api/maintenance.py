@@ -41,6 +41,8 @@ class Availability:
         self._recover = recover
         self._rebuild_wait_seconds = rebuild_wait_seconds
         self._lost_at: float | None = None
+        self._rebuild_waits_for = ""  # as a dispatcher has said
+        self._told_at = float("-inf")
         self.problem = ""
         self.facts: dict[str, str] = {}
         self.tables: dict[str, int] = {}  # entries of the ledger by key, at most ten seconds ago
@@ -50,6 +52,10 @@ class Availability:
     def recovering(self) -> bool:
         """Whether the ledger waits to be rebuilt."""
         return self._lost_at is not None
+
+    def rebuild_waits(self, waits_for: str) -> None:
+        """A dispatcher will rebuild the ledger and says what it waits for. It does so again and again."""
+        self._rebuild_waits_for, self._told_at = waits_for, self._clock()
 
     async def run(self) -> None:
         """Check until cancelled. Calls `on_change` whenever the ledger goes or comes back."""
@@ -96,8 +102,10 @@ class Availability:
         now = self._clock()
         if self._lost_at is None:
             self._lost_at = now
-        waited = now - self._lost_at
-        if waited > self._rebuild_wait_seconds:
+        waited = now - max(self._lost_at, self._told_at)
+        if self._told_at >= self._lost_at and waited <= self._rebuild_wait_seconds:
+            problem += f"; a dispatcher rebuilds it, and waits for {self._rebuild_waits_for}"
+        elif waited > self._rebuild_wait_seconds:
             problem += (
                 f"; no dispatcher has rebuilt it for {waited:.0f} s: start one, or `hoss ledger "
                 "bootstrap` goes on with what Redis has kept"

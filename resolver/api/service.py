@@ -16,7 +16,7 @@ from hoss.caller_limits import RateLimits
 from hoss.client.errors import refuse
 from hoss.errors import InvalidInput, LedgerUnavailable, Overloaded, quoted
 from hoss.interceptor import caller_of
-from hoss.security.identity import caller
+from hoss.security.identity import CallerKind, caller
 from hoss.telemetry.context import now_ns
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverServicer
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from resolver.tracing import ResolverTraces
 
 _FEED_BUFFER = 8
+
+_MOST_REASON_CHARACTERS = 200  # that a caller may have us repeat
 
 _GRANTS_BURST = 25.0  # seconds' worth
 _GRANTS_NAMES = 20  # whose rate one caller has
@@ -343,6 +345,9 @@ class ResolverService(ResolverServicer):
             raise LedgerUnavailable(self._availability.problem)
 
     async def GetStatus(self, request: pb.ResolverStatusRequest, context: Any) -> pb.ResolverStatus:
+        sender = caller()
+        if request.rebuild_waits_for and (sender is None or sender.kind is CallerKind.DISPATCHER):
+            self._availability.rebuild_waits(request.rebuild_waits_for[:_MOST_REASON_CHARACTERS])
         status = pb.ResolverStatus(
             version=version(),
             ledger_epoch=self._ledger.epoch,

@@ -36,3 +36,9 @@ def test_numbered_uids_are_distinct_and_continue_each_other(prefix, first, count
     whole = columns.numbered_uids(prefix, first, count + 5)
     assert np.array_equal(whole[count:], columns.numbered_uids(prefix, first + count, 5))
     assert len(np.unique(whole, axis=0)) == count + 5
+
+
+@given(st.binary(max_size=80), st.integers(1, 3))
+def test_uids_as_bytes_are_those_of_the_rows(data, every):
+    found = columns.decode_uids(data[: len(data) // 16 * 16])[::every]
+    assert columns.uid_list(found) == [row.tobytes() for row in found]

@@ -4,7 +4,7 @@ another takes over.
 HOSS starts with two dispatchers and no worker, as the guard alone does, on a stand-in for an API server that
 serves lists in pages and watches in which nothing happens. So the cluster costs this machine next to nothing
 beside HOSS itself; a real API server takes 2 ms of CPU to create a pod. Every pod is on a node and has the
-fields that a real one has, 4 KB as JSON. Then the active dispatcher is killed (-9), and the standby lists
+fields that a real one has, 3 KB as JSON. Then the active dispatcher is killed (-9), and the standby lists
 everything.
 
 The JSON document:
@@ -24,7 +24,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -189,7 +189,7 @@ class _Cluster:
         if request.path == _NODES:
             items = [_node(number) for number in range(begin, end)]
         else:
-            items = [_pod(f"p{number}", f"n{number % nodes}") for number in range(begin, end)]
+            items = [_pod(number, nodes) for number in range(begin, end)]
         more = b'"continue":"%d",' % end if end < of_kind else b""
         body = b'{"metadata":{%s"resourceVersion":"1"},"items":[%s]}' % (more, b",".join(items))
         return web.Response(body=body, content_type="application/json")
@@ -252,9 +252,11 @@ def _node(number: int) -> bytes:
     return orjson.dumps({"metadata": metadata, "spec": {}, "status": status})
 
 
-def _pod(name: str, node: str) -> bytes:
-    """With the fields that the API server, a ReplicaSet and a kubelet give a pod."""
-    app = f"app-{int(_uid(name)[:4], 16) % 500}"
+def _pod_form() -> bytes:
+    """A pod with the fields that the API server, a ReplicaSet and a kubelet give one, to be filled in for
+    each: to make every pod from objects would cost more than the dispatcher's part, on a core that a real
+    API server leaves to it."""
+    name, node, app = "%(name)s", "%(node)s", "%(app)s"
     mounted = [{"name": "kube-api-access", "mountPath": "/var/run/secrets", "readOnly": True}]
     container = {
         "name": "main",
@@ -279,7 +281,13 @@ def _pod(name: str, node: str) -> bytes:
         }
         for what in ("not-ready", "unreachable")
     ]
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": app, "uid": _uid(app), "controller": True}
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": app,
+        "uid": "%(app_uid)s",
+        "controller": True,
+    }
     conditions = [
         {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": _AT}
         for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
@@ -289,7 +297,7 @@ def _pod(name: str, node: str) -> bytes:
         "metadata": {
             "name": name,
             "namespace": "default",
-            "uid": _uid(name),
+            "uid": "%(uid)s",
             "resourceVersion": "1",
             "creationTimestamp": _AT,
             "labels": {"app": app, "pod-template-hash": "5d4f8c7b9"},
@@ -317,3 +325,23 @@ def _pod(name: str, node: str) -> bytes:
         },
     }
     return orjson.dumps(pod)
+
+
+_POD_FORM = _pod_form()
+
+
+def _pod(number: int, nodes: int) -> bytes:
+    uid = _uid(f"p{number}")
+    app = f"app-{int(uid[:4], 16) % 500}".encode()
+    return _POD_FORM % {
+        b"name": b"p%d" % number,
+        b"node": b"n%d" % (number % nodes),
+        b"uid": uid.encode(),
+        b"app": app,
+        b"app_uid": _owner_uid(app),
+    }
+
+
+@cache
+def _owner_uid(app: bytes) -> bytes:
+    return _uid(app.decode()).encode()

@@ -19,7 +19,7 @@ from dispatcher.core.pods.templates import TemplateKind
 from dispatcher.core.slices import Steps
 from hoss.errors import InvalidInput
 from hoss.model.quantity import whole_number
-from hoss.wire.columns import NONE_U32, Uids
+from hoss.wire.columns import NONE_U32, Uids, uid_list
 from hoss.wire.uids import UID_PREFIX_BYTES, uid_text
 
 REQUEST_KEY_BYTES = 12
@@ -192,6 +192,7 @@ class Directory:
         self._ordinals: dict[tuple[str, str], set[int]] = {}  # listed pods named like pods of a job
         self._prefixes: dict[bytes, PodSet] = {}
         self._given_uids: dict[bytes, int] = {}  # UID -> row
+        self._given_sets = 0  # whose pods have UIDs that were given
 
     def has_prefix(self, uid_prefix: bytes) -> bool:
         """Whether there is a set whose pods' UIDs begin so."""
@@ -236,6 +237,7 @@ class Directory:
         pod_set.index = self._next_index
         self._next_index += 1
         self.sets[pod_set.index] = pod_set
+        self._given_sets += pod_set.given_uids
         self._prefixes[pod_set.uid_prefix] = pod_set
         submission.sets.append(pod_set)
         pod_set.live = pod_set.held = pod_set.count
@@ -255,12 +257,13 @@ class Directory:
             if ordinal is not None:
                 self._ordinals.setdefault((key[0], stem), set()).add(ordinal)
         if pod_set.given_uids:
-            self._given_uids.update(zip(map(bytes, uids), range(first, first + len(uids)), strict=True))
+            self._given_uids.update(zip(uid_list(uids), range(first, first + len(uids)), strict=True))
 
     def remove(self, pod_set: PodSet) -> None:
         """Remove a set; those of a list are removed already, by `remove_listed`. A job's name is free
         again."""
         del self.sets[pod_set.index], self._prefixes[pod_set.uid_prefix]
+        self._given_sets -= pod_set.given_uids
         self.release_job(pod_set)
 
     def remove_listed(self, pod_set: PodSet, rows: Rows, namespaces: list[str]) -> None:
@@ -270,7 +273,7 @@ class Directory:
         for row, namespace in zip(rows.tolist(), namespaces, strict=True):
             self.release_name(row, (namespace, pod_set.pod_name(row)))
         if pod_set.given_uids:
-            for row, uid in zip(rows.tolist(), map(bytes, self._pods.uid[rows]), strict=True):
+            for row, uid in zip(rows.tolist(), uid_list(self._pods.uid[rows]), strict=True):
                 self._release_uid(row, uid)
 
     def release_job(self, pod_set: PodSet) -> None:
@@ -281,12 +284,12 @@ class Directory:
 
     def release_given_uids(self, rows: Rows) -> None:
         """Let others have the UIDs of these deleted pods of lists. `find_by_uid` undoes it."""
-        for row, uid in zip(rows.tolist(), map(bytes, self._pods.uid[rows]), strict=True):
+        for row, uid in zip(rows.tolist(), uid_list(self._pods.uid[rows]), strict=True):
             self._release_uid(row, uid)
 
     def find_by_uid(self, rows: Rows) -> None:
         """Find these deleted pods of lists by their given UIDs again, where nobody else has them."""
-        for row, uid in zip(rows.tolist(), map(bytes, self._pods.uid[rows]), strict=True):
+        for row, uid in zip(rows.tolist(), uid_list(self._pods.uid[rows]), strict=True):
             self._given_uids.setdefault(uid, row)
 
     def _release_uid(self, row: int, uid: bytes) -> None:
@@ -325,8 +328,17 @@ class Directory:
     def rows_of_uids(self, uids: Uids) -> Rows:
         """The rows of pods by UID, (n,); NONE_U32 for unknown UIDs."""
         rows = np.full(len(uids), NONE_U32, np.uint32)
-        if not len(uids):
-            return rows
+        if self._given_uids:
+            row_of = self._given_uids.get
+            rows[:] = [row_of(uid, NONE_U32) for uid in uid_list(uids)]
+        unknown = np.flatnonzero(rows == NONE_U32)
+        if len(unknown) and len(self.sets) > self._given_sets:
+            rows[unknown] = self._rows_of_numbered_uids(uids[unknown])
+        return rows
+
+    def _rows_of_numbered_uids(self, uids: Uids) -> Rows:
+        """As `rows_of_uids`, of the pods whose UIDs are made of their set's prefix and a number."""
+        rows = np.full(len(uids), NONE_U32, np.uint32)
         prefixes = np.ascontiguousarray(uids[:, :UID_PREFIX_BYTES]).view(f"V{UID_PREFIX_BYTES}").ravel()
         ordinals = np.ascontiguousarray(uids[:, UID_PREFIX_BYTES:]).view(">u4").ravel().astype(np.uint32)
         distinct, which = np.unique(prefixes, return_inverse=True)
@@ -336,9 +348,6 @@ class Directory:
                 mine = np.flatnonzero((which == number) & (ordinals < pod_set.count))
                 at = pod_set.first + ordinals[mine]
                 rows[mine] = np.where(self._pods.pod_set[at] == pod_set.index, at, NONE_U32)
-        if self._given_uids:
-            for i in np.flatnonzero(rows == NONE_U32).tolist():
-                rows[i] = self._given_uids.get(uids[i].tobytes(), NONE_U32)
         return rows
 
     def _check_listed(self, order: Order, pods: NewPods, new_jobs: dict[tuple[str, str], int]) -> Steps[None]:
@@ -361,12 +370,12 @@ class Directory:
             self._check_uids(pods.uids)
 
     def _check_uids(self, uids: Uids) -> None:
-        distinct, counts = np.unique(uids, axis=0, return_counts=True)
-        taken = distinct[(counts > 1) | (self.rows_of_uids(distinct) != NONE_U32)]
-        if len(taken):
-            raise AlreadyExists(
-                f"UID {uid_text(taken[0].tobytes())} belongs to another pod", where="pods.uids"
-            )
+        rows = self.rows_of_uids(uids).tolist()
+        seen: set[bytes] = set()
+        for uid, row in zip(uid_list(uids), rows, strict=True):
+            if row != NONE_U32 or uid in seen:
+                raise AlreadyExists(f"UID {uid_text(uid)} belongs to another pod", where="pods.uids")
+            seen.add(uid)
 
 
 def _split(name: str) -> tuple[str, int | None]:

@@ -2,10 +2,13 @@
 
 import asyncio
 import random
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from waiting import until
 
+from dispatcher.api.intake import read_template
 from dispatcher.config import ClusterSection
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Machine, Settings
@@ -92,6 +95,35 @@ async def test_after_catching_up_every_pod_on_a_node_is_known_also_while_others_
     assert nodes_of(informers, 1, 2, 3, 4, 5) == [1, 0, 0, None, None]
     pods = informers._registry.pods
     assert int((pods.phase[: pods.size] == Phase.BOUND).sum()) == 3  # nobody has two rows
+
+
+async def test_pods_of_a_full_cluster_are_accepted_a_few_at_a_time_and_equal_ones_are_read_once(
+    informers, monkeypatch
+):
+    """A step of the event loop is short whatever is listed, also if no two pods are alike."""
+    read, size_in_turns = [], []
+    pods = informers._registry.pods
+
+    def reading(template):
+        read.append(template)
+        return read_template(template)
+
+    async def no_nodes():
+        return []
+
+    async def count():
+        while True:
+            size_in_turns.append(pods.size)
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr("dispatcher.kubernetes.informers.read_template", reading)
+    informers._resolver = SimpleNamespace(list_nodes=no_nodes)
+    informers._on_pods([pod(number) for number in range(1000)])
+    async with background(count()):
+        accepted = await informers.begin()
+    assert sum(part.submission.live for part in accepted) == 1000
+    assert max(np.diff([*size_in_turns, pods.size])) <= 250
+    assert len(read) == 1
 
 
 async def test_after_catching_up_pods_are_known_that_came_before_their_node_was(informers):

@@ -2,7 +2,9 @@
 
 import asyncio
 import socket
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import structlog
 from waiting import until
@@ -11,6 +13,7 @@ from dispatcher.core import messages as m
 from dispatcher.core.pods.table import Phase
 from dispatcher.kubernetes.binder import PodBinder
 from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.ports import PodLocations
 from dispatcher.runtime import Runtime
 from hoss.client.resolver import ResolverClient
 from hoss.model.cluster import StorageUpdate
@@ -18,6 +21,7 @@ from hoss.model.devices import ClaimUse, PodClaims
 from hoss.model.pod import PodSpec
 from hoss.model.volumes import ClaimMount, PersistentVolumeClaim, PodVolumes
 from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import NONE_U32
 
 
 class ValidLease:
@@ -156,10 +160,10 @@ class WaitingForDevices:
     async def released_by(self, instruction):
         self.released += instruction.rows.tolist()
 
-    async def run(self, *, given_up=""):
-        """Until the pod is bound, or its reservation released. `given_up`: it is an earlier term's, and why
-        it is not to be bound."""
-        runtime = Runtime(self.bench.machine, None, None)
+    async def run(self, *, given_up="", ledger=None):
+        """Until the pod is bound, or its reservation released or lost. `given_up`: it is an earlier term's,
+        and why it is not to be bound."""
+        runtime = Runtime(self.bench.machine, ledger, None)
         runtime.set_executor(m.Release, self.released_by)
         binder = binder_of(
             runtime,
@@ -173,7 +177,11 @@ class WaitingForDevices:
         else:
             binder.add(self.rows, self.pods.uid[self.rows])
         running = asyncio.ensure_future(binder.run())
-        await until(lambda: self.bound or self.released, lambda: f"an end of {self.resolver.asked}")
+        counters = self.bench.machine.counters
+        await until(
+            lambda: self.bound or self.released or counters["reservations_lost"],
+            lambda: f"an end of {self.resolver.asked}",
+        )
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
@@ -208,6 +216,23 @@ async def test_a_pod_keeps_its_devices_while_it_may_be_bound_already(bench, monk
     await pod.run()
     assert pod.resolver.asked == [BIND, BIND, BIND]
     assert (pod.bound, pod.released) == (pod.rows.tolist(), [])
+
+
+@pytest.mark.parametrize(("found", "asked"), [(NONE_U32, [BIND, BIND]), (1, [BIND, BIND, BIND])])
+async def test_a_pod_without_its_reservation_is_looked_up_and_queued_or_asked_for_again(
+    bench, monkeypatch, found, asked
+):
+    """Nothing is taken back for it: what was chosen for its devices was forgotten with the reservation."""
+
+    async def lookup(_uids):
+        none = np.zeros(1, np.bool_)
+        return PodLocations(np.array([found], np.uint32), {}, none, none)
+
+    pod = WaitingForDevices(bench, monkeypatch, pb.BIND_WAITS, pb.BIND_UNRESERVED, pb.BIND_DONE)
+    await pod.run(ledger=SimpleNamespace(lookup=lookup))
+    assert (pod.resolver.asked, pod.released) == (asked, [])
+    assert pod.bound == (pod.rows.tolist() if found == 1 else [])
+    assert bench.machine.counters["reservations_lost"] == (found != 1)
 
 
 @pytest.mark.parametrize(("claims", "asked"), [(("gpu",), [UNDO]), ((), [])])

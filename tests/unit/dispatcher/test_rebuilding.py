@@ -26,6 +26,11 @@ class LostLedger:
         self.stands = LedgerStatus("recovering-1", shards=1, recovering=True)
         self.rebuilt_with: list[int] = []
         self.as_kept = 0
+        self.told: list[str] = []
+
+    async def rebuild_waits(self, waits_for):
+        self.told.append(waits_for)
+        raise TransportError("this resolver does not answer either")
 
     async def status(self):
         return self.stands
@@ -98,6 +103,7 @@ async def test_a_lost_ledger_is_rebuilt_only_once_the_api_server_has_said_which_
     await made.check()
     assert (cluster.asked, ledger.rebuilt_with, ledger.as_kept) == (4, [1], 0)
     assert "nobody listens" in cluster.problems[-1]
+    assert ledger.told == ["the API server to say which pods are bound"]  # and again every second
     assert term.problems == {}
     assert term.lost == 1  # workers are disconnected once, not with every attempt
 

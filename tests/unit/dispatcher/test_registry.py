@@ -273,3 +273,33 @@ def test_a_list_is_forgotten_in_parts_and_the_names_that_are_left_stay_right(reg
     assert [registry.set_of(row).pod_name(row) for row in (0, 999)] == ["pod-0", "pod-999"]
     assert registry.directory.row_of_name("default", "pod-999") == 999
     assert registry.directory.row_of_name("default", "pod-1000") is None
+
+
+def test_pods_are_found_by_numbered_and_given_uids_also_once_only_one_kind_is_left(registry):
+    given = numbered_uids(bytes(range(12)), 0, 3)
+    listed = registry.accept(order("listed", names=["x", "y", "z"], uids=given), 0)
+    assert registry.directory.rows_of_uids(given[::-1]).tolist() == [2, 1, 0]
+    job = registry.accept(order("job", jobs=[("a", 4)]), 0)
+    numbered = numbered_uids(job.sets[0].uid_prefix, 2, 3)
+    both = np.concatenate([numbered, given])
+    assert registry.directory.rows_of_uids(both).tolist() == [5, 6, NONE_U32, 0, 1, 2]
+    registry.abandon(listed)
+    assert registry.directory.rows_of_uids(both).tolist() == [5, 6, *[NONE_U32] * 4]
+    registry.accept(order("again", names=["x", "y", "z"], uids=given), 0)
+    registry.abandon(job)
+    assert registry.directory.rows_of_uids(both).tolist()[:3] == [NONE_U32] * 3
+
+
+@pytest.mark.parametrize("twice", ["in the list", "in an earlier list", "in a job"])
+def test_a_uid_that_is_given_twice_is_refused(registry, twice):
+    job = registry.accept(order("job", jobs=[("a", 4)]), 0)
+    registry.accept(order("earlier", names=["x"], uids=numbered_uids(bytes(range(12)), 0, 1)), 0)
+    uids = numbered_uids(bytes(range(12)), 1, 2).copy()
+    before = {
+        "in the list": uids[0],
+        "in an earlier list": numbered_uids(bytes(range(12)), 0, 1)[0],
+        "in a job": numbered_uids(job.sets[0].uid_prefix, 3, 1)[0],
+    }
+    uids[1] = before[twice]
+    with pytest.raises(AlreadyExists, match="belongs to another pod"):
+        registry.accept(order("new", names=["y", "z"], uids=uids), 0)

@@ -47,6 +47,29 @@ async def test_a_lost_ledger_is_told_with_what_to_do_once_nobody_comes_and_is_ba
     running.cancel()
 
 
+async def test_while_a_dispatcher_says_that_it_waits_nobody_is_advised_to_do_without_it() -> None:
+    ledger, now = Lost(1, lambda: 0), [0.0]
+
+    async def on_change(_serving: bool) -> None:
+        pass
+
+    async def recover() -> None:
+        raise LedgerLostError("Redis is empty")
+
+    availability = Availability(ledger, on_change, recover, rebuild_wait_seconds=30.0, clock=lambda: now[0])
+    availability.rebuild_waits("an earlier loss")
+    now[0] = 1.0
+    assert await availability._check() == "Redis is empty"
+    for now[0] in (2.0, 32.0, 62.0):
+        availability.rebuild_waits("the API server")
+        assert await availability._check() == (
+            "Redis is empty; a dispatcher rebuilds it, and waits for the API server"
+        )
+    now[0] = 92.5
+    assert "no dispatcher has rebuilt it for 30 s" in await availability._check()
+    assert "`hoss ledger bootstrap`" in await availability._check()
+
+
 async def test_reservations_that_were_set_aside_are_told_once(make_node, make_proposal) -> None:
     ledger, now = MemoryLedger(1, lambda: 0), [0.0]
     await ledger.upsert_nodes(0, [make_node("a")])
