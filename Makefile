@@ -117,7 +117,7 @@ generate: $(VENV)/.dev  ## hoss/v1 from proto/
 check-generated: generate
 	@git diff --exit-code --stat -- hoss/v1 || { echo "hoss/v1 is not what proto/ says: commit what 'make generate' made"; exit 1; }
 
-docs: $(VENV)/.dev  ## docs/reference from the code
+docs: $(VENV)/.dev  ## docs/reference, and the schema of the chart's values, from the code
 	$(BIN)/python -m tools.reference
 
 check-docs: $(VENV)/.dev

@@ -288,7 +288,12 @@ class EventRecorder:
 
 
 def _condition(pod: WaitingPod, now: str) -> Object:
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": pod.message}
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": pod.condition_reason,
+        "message": pod.message,
+    }
     if pod.first:
         condition["lastTransitionTime"] = now
     return {"metadata": {"uid": uid_text(pod.uid)}, "status": {"conditions": [condition]}}

@@ -1,12 +1,12 @@
-"""Writes docs/reference; with --check it reports pages that differ from the code. Needs the development extra
-(protoc)."""
+"""Writes docs/reference and the schema of the chart's values; with --check it reports what differs from the code.
+Needs the development extra (protoc)."""
 
 import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.reference import cli, configuration, protocol
+from tools.reference import chart, cli, configuration, protocol
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "docs" / "reference"
@@ -16,6 +16,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration.page,
     "grpc.md": lambda: protocol.page(ROOT / "proto"),
 }
+SCHEMA = ROOT / "deploy" / "helm" / "hoss" / "values.schema.json"
 
 
 def stale(directory: Path = DIRECTORY) -> list[str]:
@@ -32,11 +33,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a page is stale")
     if parser.parse_args(arguments).check:
         old = stale()
+        if chart.schema(SCHEMA) != SCHEMA.read_text("utf-8"):
+            old.append(SCHEMA.name)
         if old:
-            sys.stderr.write(
-                f"docs/reference is not what the code says: {', '.join(old)}; commit what `make docs` makes\n"
-            )
+            sys.stderr.write(f"not what the code says: {', '.join(old)}; commit what `make docs` makes\n")
         return 1 if old else 0
+    SCHEMA.write_text(chart.schema(SCHEMA), "utf-8")
     DIRECTORY.mkdir(exist_ok=True)
     for name, make in PAGES.items():
         (DIRECTORY / name).write_text(make(), "utf-8")

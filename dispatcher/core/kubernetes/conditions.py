@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 REPEAT_SECONDS = 15.0
 
+# How kube-scheduler begins to say that a plugin failed (scheduler_worker.core.framework.extension_points).
+_FAILED = "running "
+
 _SPARE_ENTRIES = 64  # outdated ones that are not worth a pass over the heap
 
 
@@ -26,6 +29,12 @@ class WaitingPod(NamedTuple):
     message: str
     refused_by: tuple[str, ...] = ()
     first: bool = True
+
+    @property
+    def condition_reason(self) -> str:
+        """Of its condition, as kube-scheduler writes it. Autoscalers add nodes for pods that are
+        Unschedulable; where a plugin fails, such as by an expression of a claim, no node helps."""
+        return "SchedulerError" if self.message.startswith(_FAILED) else "Unschedulable"
 
 
 class _Reported(NamedTuple):

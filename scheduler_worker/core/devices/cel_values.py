@@ -121,6 +121,26 @@ def kind_of(value: Value) -> str:
     return kind
 
 
+# What cel-go says of a value that cannot become a bool of Go. Most types have words of their own.
+_NO_BOOL = {
+    "int": "unsupported type conversion from 'int' to bool",
+    "uint": "unsupported type conversion from 'uint' to bool",
+    "string": "unsupported native conversion from string to 'bool'",
+    "bytes": "type conversion error from Bytes to 'bool'",
+    "double": "type conversion error from Double to 'bool'",
+    "google.protobuf.Duration": "type conversion error from 'Duration' to 'bool'",
+    "google.protobuf.Timestamp": "type conversion error from 'Timestamp' to 'bool'",
+    "kubernetes.Semver": "type conversion error from 'Semver' to 'bool'",
+}
+
+
+def no_truth(value: Value) -> str:
+    """Why a value that is not true or false selects nothing, in kube-scheduler's words."""
+    kind = kind_of(value)
+    words = _NO_BOOL.get(kind, f"type conversion error from {kind} to 'bool'")
+    return f"CEL result of type {kind} could not be converted to bool: {words}"
+
+
 class TypeName(str):
     """A type as a value of CEL."""
 

@@ -11,7 +11,7 @@ from hoss.model.devices import AttributeValue, Device, DeviceId, NodeReach, Reso
 from hoss.model.selectors import NodeSelector
 from scheduler_worker.core.devices.cel import CelExpression
 from scheduler_worker.core.devices.cel_syntax import CelSyntaxError
-from scheduler_worker.core.devices.cel_values import CelError, parse_version
+from scheduler_worker.core.devices.cel_values import CelError, no_truth, parse_version
 
 PoolId = tuple[str, str]  # driver, pool
 
@@ -53,9 +53,7 @@ class SelectorTable:
             selected = expression.evaluate({"device": device.variables})
         except CelError as exc:
             return f"CEL runtime error: {exc}"
-        return (
-            selected if isinstance(selected, bool) else "CEL runtime error: the result is not true or false"
-        )
+        return selected if isinstance(selected, bool) else f"CEL runtime error: {no_truth(selected)}"
 
 
 class _Domains(dict[str, dict[str, object]]):

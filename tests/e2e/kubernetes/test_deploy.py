@@ -485,8 +485,8 @@ def test_the_pools_that_the_page_describes_have_profiles_of_kube_schedulers_own_
         ("redis.url=redis://elsewhere:6379/0", {"hoss-dispatcher", "hoss-resolver"}),
         ("worker.config.alternates=3", {"hoss-worker"}),
         ("authentication.rules[0].role=view", {"hoss-dispatcher", "hoss-resolver"}),
-        ("kubeSchedulerConfig=other,worker.schedulerName=a", {"hoss-worker"}),
-        ("policy=other", set()),  # it is read again while they run
+        ("kubeSchedulerConfig=profiles: [{schedulerName: a}],worker.schedulerName=a", {"hoss-worker"}),
+        ("policy=kind: SchedulingPolicy", set()),  # it is read again while they run
     ],
 )
 def test_a_release_restarts_what_reads_a_changed_configuration_when_it_starts(
@@ -509,6 +509,10 @@ def test_a_release_restarts_what_reads_a_changed_configuration_when_it_starts(
     [
         ('[{"name":"a","replicas":1},{"name":"a","replicas":2}]', "two of them have the name a"),
         ('[{"name":"a","autoscaling":{"minReplicas":1,"maxReplicas":2}}]', "set metrics.enabled"),
+        (
+            '[{"name":"a","autoscaling":{"minReplicas":5,"maxReplicas":2}}]',
+            "autoscaling of hoss-worker-a: maxReplicas is 2, less than minReplicas, 5",
+        ),
         ('[{"name":"a","replicas":1,"schedulerName":"b"}]', "set kubeSchedulerConfig"),
         ('[{"name":"a","replicas":1,"schedulerName":"b","profile":"c"}]', "give one of the two"),
         ('[{"name":"Not_a_name","replicas":1}]', "values don't meet"),
@@ -517,8 +521,63 @@ def test_a_release_restarts_what_reads_a_changed_configuration_when_it_starts(
     ],
 )
 def test_the_chart_refuses_pools_that_cannot_be(pools: str, problem: str) -> None:
+    metrics = ("--set", "metrics.enabled=true") if "maxReplicas is" in problem else ()
     with pytest.raises(AssertionError, match=problem):
-        renderers.templated("--set-json", f"pools={pools}")
+        renderers.templated("--set-json", f"pools={pools}", *metrics)
+
+
+def test_the_chart_refuses_a_profile_that_the_file_does_not_have() -> None:
+    file = "kubeSchedulerConfig=profiles: [{schedulerName: a}, {schedulerName: b}]".replace(",", r"\,")
+    with pytest.raises(
+        AssertionError, match="hoss-worker: kubeSchedulerConfig has no profile c, it has: a, b"
+    ):
+        renderers.templated("--set", file, "--set", "worker.schedulerName=c")
+    with pytest.raises(AssertionError, match="no profile c, it has: default-scheduler"):
+        renderers.templated("--set", "kubeSchedulerConfig=profiles:", "--set", "worker.schedulerName=c")
+    renderers.templated("--set", file, "--set", "worker.schedulerName=b")
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (
+            'dispatcher.kubernetes={"schedulerNames":["x"]}',
+            "at '/dispatcher/kubernetes': additional properties",
+        ),
+        ('dispatcher.kubernetes={"scheduler_names":"x"}', "at '/dispatcher/kubernetes/scheduler_names': got"),
+        ('dispatcher.kubernetes={"lease":"a/b"}', "additional properties 'lease' not allowed"),
+        ('worker.config={"alternates":40}', "at '/worker/config/alternates': maximum: got 40, want 15"),
+        ('worker.config={"name":"one-for-all"}', "additional properties 'name' not allowed"),
+        ('worker.labels={"a":"b c"}', "at '/worker/labels/a': 'b c' does not match pattern"),
+        ('worker.labels={"a b":"c"}', "at '/worker/labels': additional properties 'a b' not allowed"),
+        ('worker.resources={"requests":{"cpu":"lots"}}', "at '/worker/resources/requests/cpu'"),
+        ('pools=[{"name":"a","autoscaling":{}}]', "at '/pools/0/autoscaling': missing property"),
+        (
+            'authentication={"rules":[{"role":"king"}]}',
+            "at '/authentication/rules/0/role': value must be one of",
+        ),
+        ('extraEnv=[{"name":"A","value":1}]', "at '/extraEnv/0/value': got number, want string"),
+        ('tolerations=[{"keyy":"a"}]', "at '/tolerations/0': additional properties 'keyy' not allowed"),
+        ('imagePullSecrets=[{"secret":"a"}]', "at '/imagePullSecrets/0': missing property 'name'"),
+        ('redis.storage="4GB"', "at '/redis/storage': '4GB' does not match pattern"),
+        ('dashboard.ingress.host="hoss example"', "at '/dashboard/ingress/host'"),
+        ('policy="no: policy"', "policy: is no document of kind SchedulingPolicy"),
+    ],
+)
+def test_the_chart_refuses_a_wrong_value_at_its_place(value: str, problem: str) -> None:
+    """What a service would refuse at its start, or the API server in the midst of an installation."""
+    with pytest.raises(AssertionError, match=re.escape(problem)):
+        renderers.templated("--set-json", value)
+
+
+def test_redis_of_the_chart_has_its_storage_class_and_the_priority_of_all_others() -> None:
+    objects = objects_of(
+        renderers.templated("--set", "redis.storageClassName=fast,priorityClassName=system-cluster-critical")
+    )
+    spec = objects["StatefulSet", "hoss-redis"]["spec"]
+    assert spec["volumeClaimTemplates"][0]["spec"]["storageClassName"] == "fast"
+    priorities = {name: template["spec"].get("priorityClassName") for name, template, _ in workloads(objects)}
+    assert set(priorities.values()) == {"system-cluster-critical"}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,12 @@ def test_the_condition_of_a_waiting_pod_is_due_at_once_and_once(conditions):
     assert not messages(conditions, 200.0)
 
 
+def test_a_pod_that_a_plugin_cannot_judge_is_not_called_unschedulable_so_that_no_autoscaler_adds_nodes():
+    assert waiting().condition_reason == "Unschedulable"
+    failed = 'running "DynamicResources" filter plugin: claim default/a: selector #0: CEL runtime error: x'
+    assert waiting(failed).condition_reason == "SchedulerError"
+
+
 def test_another_reason_is_due_a_while_later_and_only_the_latest(conditions):
     conditions.update(waiting("a"), 100.0)
     messages(conditions, 100.0)

@@ -13,7 +13,7 @@ from hossctl.local.pools import PlatformDocument
 from resolver.config import ResolverConfig
 from scheduler_worker.config import WorkerConfig
 from tools.reference import __main__ as reference
-from tools.reference import cli, configuration, protocol
+from tools.reference import chart, cli, configuration, protocol
 from tools.reference.names import ANNOTATIONS, VARIABLES
 
 PACKAGES = ("hoss", "hossctl", "dispatcher", "scheduler_worker", "resolver")
@@ -32,6 +32,16 @@ def test_a_page_that_was_edited_or_is_missing_is_found(tmp_path: Path) -> None:
     (tmp_path / "cli.md").write_text(cli.page().replace("--nodes", "--node"))
     (tmp_path / "grpc.md").unlink()
     assert reference.stale(tmp_path) == ["cli.md", "grpc.md"]
+
+
+def test_the_schema_of_the_charts_values_is_what_the_code_says() -> None:
+    assert reference.SCHEMA.read_text() == chart.schema(reference.SCHEMA), "run `make docs`"
+
+
+def test_a_changed_field_of_a_document_is_found_in_the_schema_of_the_charts_values(tmp_path: Path) -> None:
+    edited = tmp_path / "values.schema.json"
+    edited.write_text(reference.SCHEMA.read_text().replace('"lease_seconds"', '"lease_minutes"'))
+    assert chart.schema(edited) == reference.SCHEMA.read_text()
 
 
 def test_every_command_is_there_with_its_examples() -> None:

@@ -213,6 +213,28 @@ def test_broken_expressions_are_told_with_the_claim_and_its_selector():
     )
 
 
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("dyn(3)", "type int could not be converted to bool: unsupported type conversion from 'int' to bool"),
+        (
+            "dyn('x')",
+            "type string could not be converted to bool: unsupported native conversion from string to 'bool'",
+        ),
+        (
+            "dyn(semver('1.0.0'))",
+            "type kubernetes.Semver could not be converted to bool: type conversion error from 'Semver' to 'bool'",
+        ),
+    ],
+)
+def test_an_expression_that_is_not_true_or_false_is_told_in_kube_schedulers_words(expression, why):
+    broken = claim("a", exactly(selectors=(expression,)))
+    assert explained(GPU, SLICE, broken)["message"] == (
+        'running "DynamicResources" filter plugin: claim default/a: selector #0: CEL runtime error: '
+        f"CEL result of {why}"
+    )
+
+
 def test_a_claim_of_another_pod_or_one_that_goes_away_is_told_before_nodes_are_looked_at():
     strange = replace(claim("a"), controller_uid="other")
     pod = PodSpec(claims=PodClaims("pod", "uid", (ClaimUse("a", from_template=True),)))
