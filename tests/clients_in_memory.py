@@ -10,7 +10,7 @@ from typing import Any
 
 from hoss.errors import InvalidInput, NotFound
 from hoss.manifests.selectors import parse_label_selector
-from hoss.model.cluster import key_of
+from hoss.model.cluster import StorageUpdate, key_of
 from hoss.v1 import dispatcher_pb2, resolver_pb2
 
 
@@ -53,6 +53,9 @@ class DispatcherInMemory:
         return [
             o for k, o in sorted(self.objects.items()) if kind in ("", k.kind) and k.namespace in in_place
         ]
+
+    async def list_storage(self):
+        return StorageUpdate(complete=True)
 
     async def list_budgets(self, namespace=""):
         status = dispatcher_pb2.BudgetStatus(

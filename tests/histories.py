@@ -10,6 +10,7 @@ from hossctl.history.events import Event, History
 
 _SHARDS = 2
 _PODS = 10  # of each node
+MOVER = "hoss-rebalance"  # the name under which moves are made
 
 
 @dataclass
@@ -148,7 +149,7 @@ class SmallPlatform:
     def reserve_target(self, uid: str, node: str) -> None:
         """Where the pod is to be moved, beside what it holds."""
         row = {**self._row_at(uid, node), "uid": f"target-of-{uid}", "target_of": uid}
-        self._change("ledger", self.nodes[node].shard, epoch=self.epochs["w1"], reserved=[row])
+        self._change("ledger", self.nodes[node].shard, epoch=self._movers_epoch(), reserved=[row])
 
     def take_target(self, uid: str, node: str, *, released: bool = True) -> None:
         """The pod is there from now on. `released`: with what it held, if that is on the same shard."""
@@ -157,13 +158,20 @@ class SmallPlatform:
         pod.node = node
         self._change("ledger", shard, moved=[f"target-of-{uid}"], **here)
 
-    def move_at_once(self, uid: str, node: str) -> None:
+    def move_at_once(self, uid: str, node: str, *, worker: str = MOVER, gives_up: bool = True) -> None:
         """The pod gives up what it holds and gets this, confirmed, in one step of their shard."""
         pod, shard = self.pods[uid], self.nodes[node].shard
         pod.node = node
         row = self._row_at(uid, node)
-        self._change("ledger", shard, epoch=self.epochs["w1"], released=[uid], reserved=[row])
+        epoch = self._movers_epoch() if worker == MOVER else self.epochs[worker]
+        released = {"released": [uid]} if gives_up else {}
+        self._change("ledger", shard, epoch=epoch, reserved=[row], **released)
         self.history.append("ledger", by="ledger", shard=shard, seq=self.seqs[shard], confirmed=[uid])
+
+    def _movers_epoch(self) -> int:
+        if MOVER not in self.epochs:
+            self.grant(MOVER)
+        return self.epochs[MOVER]
 
     def release_on(self, shard: int, uid: str) -> None:
         """What is left there of a pod."""

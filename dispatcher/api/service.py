@@ -44,7 +44,9 @@ from hoss.security.identity import caller, callers_tenant
 from hoss.telemetry.context import context_of
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherServicer
+from hoss.v1.objects_pb2 import StorageChanges
 from hoss.wire.columns import NONE_U32, decode_uids
+from hoss.wire.convert_storage import storage_changes_to_proto
 from hoss.wire.uids import UID_BYTES, uid_text
 
 # Messages of one stream that are checked but not durable yet. Beyond them gRPC's flow control slows the
@@ -174,6 +176,13 @@ class DispatcherService(DispatcherServicer):
 
     async def ListObjects(self, request: pb.ListObjectsRequest, context: Context) -> pb.ListObjectsReply:
         return await _answer(in_turns(self._objects.listed(request)), context)
+
+    async def ListStorage(
+        self, request: pb.ListStorageRequest, context: Context
+    ) -> AsyncIterator[StorageChanges]:
+        for part in storage_changes_to_proto(self._runtime.machine.storage.everything):
+            yield part
+            await asyncio.sleep(0)  # others get their turn
 
     async def ListWorkers(self, request: pb.ListWorkersRequest, context: Context) -> pb.ListWorkersReply:
         return await _answer(in_turns(self._queries.workers(request)), context)

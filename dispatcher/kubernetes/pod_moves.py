@@ -19,8 +19,10 @@ from dispatcher.core.kubernetes.successors import (
     AwaitedSuccessors,
     PodController,
     pods_selected,
+    unmounted_volume,
     unmovable,
     unmovable_kind,
+    unsettled_claim,
     wanted_pods,
 )
 from dispatcher.core.moves import (
@@ -39,6 +41,7 @@ from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, LedgerUnavailable, Overloaded, TransportError
 from hoss.kube.api import KubeApi, Object, Refused
 from hoss.kube.paths import object_path, pod_path
+from hoss.model.reserved_names import taken_by_volumes
 from hoss.tasks import background
 from hoss.telemetry import logger
 from hoss.v1 import resolver_pb2
@@ -172,7 +175,8 @@ class PodMoves:
             run.waits(move, "")
             return
         if stands is None:  # a pod that has not ended yet still holds what its new place would be
-            stands = await self._runtime.until_answered(lambda: self.steps.reserve(run, [move]))
+            names = [self._taken(pod.seen, move)]
+            stands = await self._runtime.until_answered(lambda: self.steps.reserve(run, [move], names))
             if not stands.moves:
                 run.refused(move, f"{_LOST} ({move.text}): its successor is placed as any pod")
                 return
@@ -214,13 +218,17 @@ class PodMoves:
     def unmovable(self, row: int) -> str:
         """Why no pod like the one in this row is evicted for a move; empty: it may be."""
         registry = self._runtime.machine.registry
-        kind = registry.templates.kind(int(registry.pods.template[row]))
-        return unmovable_kind(
+        template = int(registry.pods.template[row])
+        kind = registry.templates.kind(template)
+        spec = registry.templates.pod_spec(int(registry.templates.class_id[template]))
+        why = unmovable_kind(
+            spec,
             ours=self._reader.is_ours(kind.scheduler_name),
             owner=kind.owner_kind,
             movable=kind.movable,
             gang=bool(registry.pods.gang[row]),
         )
+        return why or unsettled_claim(spec, self._runtime.machine.storage)
 
     async def end(self, _run: MoveRun) -> None:
         """Return once the moves that a former term began have ended."""
@@ -243,7 +251,8 @@ class PodMoves:
                 pods[move.uid] = found
         if not judged:
             return
-        reserved = await self.steps.reserve(run, judged)
+        names = [self._taken(pods[move.uid].seen, move) for move in judged]
+        reserved = await self.steps.reserve(run, judged, names)
         moves = [
             _PodMove(run, reserved.of([position]), pods[move.uid])
             for position, move in enumerate(reserved.moves)
@@ -286,13 +295,32 @@ class PodMoves:
                     why = "the pod is gone"
                 else:
                     pod = self._evictable(found)
-                    why = unmovable(pod.seen)
+                    why = unmovable(pod.seen) or self._without_volumes(pod.seen, move)
             except (Refused, InvalidInput) as exc:
                 why = str(exc)
         if why:
             run.refused(move, why)
             return None
         return pod
+
+    def _without_volumes(self, pod: SeenPod, move: PlannedMove) -> str:
+        """Why a successor would not have the pod's volumes on the target; empty: it would. They may have
+        changed since the plan, which the ledger does not see."""
+        machine = self._runtime.machine
+        spec, node = pod.template.spec, machine.nodes.get(move.target)
+        if node is None:
+            return ""  # the ledger refuses it
+        return unsettled_claim(spec, machine.storage) or unmounted_volume(
+            spec, node.name, node.labels, machine.storage
+        )
+
+    def _taken(self, pod: SeenPod, move: PlannedMove) -> Sequence[str]:
+        """The names that a successor takes on the target."""
+        spec = pod.template.spec
+        if spec.volumes is None:
+            return ()
+        node, storage = self._nodes.name(move.target), self._runtime.machine.storage
+        return sorted(set(taken_by_volumes(spec.namespace, spec.volumes, node, storage)))
 
     def _evictable(self, pod: Object) -> _Evictable:
         """Raises InvalidInput."""

@@ -19,11 +19,11 @@ MOVER = "hoss-rebalance"  # the name under which moves are made (GrantEpoch)
 
 _RESERVED = (pb.COMMITTED, pb.DUPLICATE)
 _REFUSALS: dict[int, str] = {
-    0: "the pod holds no reservation that could be moved",
+    0: "the pod holds no reservation that could be moved, or devices of its node",
     pb.CONFLICT_RESOURCE: "there is no room for it on the node any more",
     pb.CONFLICT_PORT: "another pod holds its port on the node",
     pb.CONFLICT_DEVICE: "the node has no cards for it any more",
-    pb.CONFLICT_TOPOLOGY: "pods that its rules concern have come since the plan was made",
+    pb.CONFLICT_TOPOLOGY: "pods that its rules or volumes concern have come since the plan was made",
     pb.CONFLICT_VERSION: "the node has changed since the plan was made",
     pb.NODE_GONE: "the node is gone",
     pb.NODE_UNSCHEDULABLE: "the node takes no pods",
@@ -96,10 +96,15 @@ class MoveSteps:
         moved = [move for move, result in zip(step, reply.results, strict=False) if result == pb.MOVED]
         return moved, self._reserved(run, step, reply)
 
-    async def reserve(self, run: MoveRun, step: Sequence[PlannedMove]) -> ReservedTargets:
-        """Reserve targets. Moves that the ledger refuses are refused. Raises what the ledger raises."""
+    async def reserve(
+        self, run: MoveRun, step: Sequence[PlannedMove], names: Sequence[Sequence[str]]
+    ) -> ReservedTargets:
+        """Reserve targets, with the names of what each pod takes there. Moves that the ledger refuses are
+        refused. Raises what the ledger raises."""
         request = self._request(pb.MOVE_RESERVE, step)
         request.seen = encode(run.seen, U64)
+        if any(names):
+            request.reserved_names.extend(pb.ReservedNames(names=taken) for taken in names)
         return self._reserved(run, step, await self._runtime.ledger.move(request))
 
     def _reserved(self, run: MoveRun, step: Sequence[PlannedMove], reply: pb.MoveReply) -> ReservedTargets:

@@ -33,7 +33,7 @@ from hoss.wire.uids import random_uid_text, uid_from_text
 # The model is imported by what converts it alone: a command that lists pods would wait for it as long as for
 # everything else together.
 if TYPE_CHECKING:
-    from hoss.model.cluster import ClusterObject, ObjectKey, PodDisruptionBudget
+    from hoss.model.cluster import ClusterObject, ObjectKey, PodDisruptionBudget, StorageUpdate
     from hoss.model.pod import GangSpec, PodTemplate, Workload
     from hoss.v1.dispatcher_pb2_grpc import DispatcherAsyncStub
 
@@ -282,6 +282,21 @@ class DispatcherClient:
         request = pb.ListObjectsRequest(kind=kind, namespace=namespace, limit=PAGE_ENTRIES)
         replies = self._pages(self.stub.ListObjects, request)
         return [object_from_proto(message) async for page in replies for message in page.objects]
+
+    async def list_storage(self) -> "StorageUpdate":
+        """All storage and device objects of the cluster; none of a platform without a Kubernetes cluster, or
+        of a dispatcher of an earlier release."""
+        from hoss.model.cluster import StorageUpdate  # noqa: PLC0415 - as said above
+        from hoss.wire.convert_storage import storage_changes_from_proto  # noqa: PLC0415 - as said above
+
+        call = self.stub.ListStorage(pb.ListStorageRequest(), timeout=CALL_SECONDS, metadata=self.metadata)
+        try:
+            parts = [storage_changes_from_proto(message) async for message in call]
+        except grpc.aio.AioRpcError as exc:
+            if exc.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise translate(exc, self._peer) from exc
+            parts = []
+        return StorageUpdate(tuple(item for part in parts for item in part.objects), complete=True)
 
     async def list_budgets(self, namespace: str = "") -> "list[tuple[PodDisruptionBudget, pb.BudgetStatus]]":
         """Disruption budgets of a namespace (empty: of all) by name, with their present status."""

@@ -5,7 +5,7 @@ of nodes with one value of a label, the topology key. A pod group holds the prop
 other pods' rules and to the ledger's accounts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
@@ -229,6 +229,14 @@ class PodGroup:
     @cached_property
     def labels_by_key(self) -> Mapping[str, str]:
         return dict(self.labels)
+
+    @property
+    def undecided(self) -> "PodGroup":
+        """The group of the same pods before they were placed, and got volumes and devices."""
+        if not self.held_claims and (self.volumes is None or not self.volumes.to_be_bound):
+            return self
+        volumes = None if self.volumes is None else self.volumes.undecided
+        return replace(self, volumes=volumes, held_claims=())
 
 
 def group_of(spec: PodSpec, *, deleting: bool = False) -> PodGroup:

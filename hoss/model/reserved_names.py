@@ -3,8 +3,11 @@
 A proposal carries the names of what its pod takes. The ledger refuses it if a pod that its author did not
 know has taken an equal name since. So everybody who reserves has to form a name in the same way."""
 
+from collections.abc import Iterator
+
 from hoss.model.devices import DeviceId
-from hoss.model.volumes import InlineDisk
+from hoss.model.volume_topology import attached_volumes
+from hoss.model.volumes import READ_WRITE_ONCE_POD, InlineDisk, PodVolumes, VolumeView
 
 
 def claim_for_one_pod(namespace: str, claim: str) -> str:
@@ -45,3 +48,18 @@ def device(identity: DeviceId) -> str:
 def counters(driver: str, pool: str, counter_set: str) -> str:
     """Amounts that devices of a pool share."""
     return f"counters/{driver}/{pool}/{counter_set}"
+
+
+def taken_by_volumes(namespace: str, volumes: PodVolumes, node: str, storage: VolumeView) -> Iterator[str]:
+    """What a pod whose claims are bound takes by its volumes on the node; some names perhaps twice."""
+    for mount in volumes.claims:
+        claim = storage.claim(namespace, mount.claim)
+        if claim is not None and READ_WRITE_ONCE_POD in claim.access_modes:
+            yield claim_for_one_pod(namespace, mount.claim)
+    for disk in (disk for disk in volumes.disks if disk.exclusive):
+        yield disk_on_node(node, disk)
+    known = storage.csi_node(node)
+    limited = {} if known is None else dict(known.limits)
+    for volume in attached_volumes(namespace, volumes, storage):
+        if volume.driver in limited:
+            yield attachments(node, volume.driver)

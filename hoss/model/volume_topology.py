@@ -9,7 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
-from hoss.model.volumes import CsiNode, CsiVolume, InlineDisk, PersistentVolume, PodVolumes
+from hoss.model.volumes import (
+    OUT_OF_ZONE,
+    VOLUME_UNREACHABLE,
+    CsiNode,
+    CsiVolume,
+    InlineDisk,
+    PersistentVolume,
+    PodVolumes,
+    VolumeView,
+)
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 OLD_ZONE, OLD_REGION = "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"
@@ -71,6 +80,17 @@ def driver_of(provisioner: str) -> str:
     """The driver that makes volumes for a storage class."""
     plugin = _BY_NAME.get(provisioner)
     return provisioner if plugin is None else plugin.driver
+
+
+def attached_volumes(namespace: str, volumes: PodVolumes, storage: VolumeView) -> Iterable[CsiVolume]:
+    """What a pod with these volumes has attached to its node: the volumes of bound claims, and those that the
+    pod names itself. Pods that mount equal ones share an attachment."""
+    yield from inline_volumes(volumes)
+    for mount in volumes.claims:
+        claim = storage.claim(namespace, mount.claim)
+        volume = None if claim is None or not claim.bound else storage.volume(claim.volume_name)
+        if volume is not None and volume.csi is not None:
+            yield volume.csi
 
 
 def inline_volumes(volumes: PodVolumes) -> Iterable[CsiVolume]:
@@ -175,3 +195,14 @@ def _with_keys(terms: Iterable[NodeSelectorTerm], names: dict[str, str]) -> Node
             for term in terms
         )
     )
+
+
+def why_not_reached(
+    volume: PersistentVolume, node: str, node_labels: Mapping[str, str], csi_node: CsiNode | None
+) -> str:
+    """Why the node cannot mount this volume, in kube-scheduler's words; empty: it can. `csi_node`: the
+    node's, None where it is not known."""
+    affinity = affinity_on(volume, csi_node)
+    if affinity is not None and not affinity.matches(node_labels, node):
+        return VOLUME_UNREACHABLE
+    return "" if in_zones(volume, node_labels) else OUT_OF_ZONE

@@ -4,11 +4,13 @@ A *claim* is a PersistentVolumeClaim. Only properties that kube-scheduler's volu
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from hoss.model.resources import Pairs
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm
 
 READ_WRITE_ONCE_POD = "ReadWriteOncePod"
+READ_WRITE_MANY, READ_ONLY_MANY = "ReadWriteMany", "ReadOnlyMany"  # several nodes at a time
 FILESYSTEM = "Filesystem"  # the volume mode where none is given
 
 # kube-scheduler's words
@@ -92,6 +94,12 @@ class PodVolumes:
     def to_be_bound(self) -> tuple[ClaimMount, ...]:
         """The claims that got their volumes with the pod's placement."""
         return tuple(mount for mount in self.claims if mount.to_be_bound)
+
+    @property
+    def undecided(self) -> "PodVolumes":
+        """The same before it was decided which volumes the claims get."""
+        claims = tuple(replace(mount, volume="", provisioned=False) for mount in self.claims)
+        return replace(self, claims=claims) if self.to_be_bound else self
 
     def choosing(self, chosen: Mapping[str, str | None]) -> "PodVolumes":
         """The same with the volume that each of these claims gets; None: one is provisioned."""
@@ -261,3 +269,16 @@ StorageObject = (
     | CsiStorageCapacity
     | VolumeAttachment
 )
+
+
+class VolumeView(Protocol):
+    """Claims, volumes and drivers of the cluster, by name."""
+
+    def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
+        """None: there is none of the name."""
+
+    def volume(self, name: str) -> PersistentVolume | None:
+        """None: there is none of the name."""
+
+    def csi_node(self, name: str) -> CsiNode | None:
+        """The drivers of the node of the name. None: they are not known."""

@@ -66,6 +66,7 @@ RIGHTS: Mapping[str, Right] = {
     "/hoss.v1.Dispatcher/ApplyObjects": _client(Role.OPERATE),
     "/hoss.v1.Dispatcher/DeleteObjects": _client(Role.OPERATE),
     "/hoss.v1.Dispatcher/ListObjects": _client(Role.VIEW),
+    "/hoss.v1.Dispatcher/ListStorage": _client(Role.VIEW),
     "/hoss.v1.Dispatcher/ListWorkers": _client(Role.VIEW),
     "/hoss.v1.Dispatcher/GetWorkTimeline": _client(Role.VIEW),
     "/hoss.v1.Dispatcher/SetWorkerState": _client(Role.OPERATE),

@@ -542,6 +542,10 @@ class ListObjectsReply(_message.Message):
     budgets: _containers.RepeatedCompositeFieldContainer[BudgetStatus]
     def __init__(self, objects: _Optional[_Iterable[_Union[_objects_pb2.ClusterObject, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., budgets: _Optional[_Iterable[_Union[BudgetStatus, _Mapping]]] = ...) -> None: ...
 
+class ListStorageRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class BudgetStatus(_message.Message):
     __slots__ = ("expected_pods", "current_healthy", "desired_healthy", "disruptions_allowed")
     EXPECTED_PODS_FIELD_NUMBER: _ClassVar[int]

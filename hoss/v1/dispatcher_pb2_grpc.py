@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from hoss.v1 import dispatcher_pb2 as hoss_dot_v1_dot_dispatcher__pb2
+from hoss.v1 import objects_pb2 as hoss_dot_v1_dot_objects__pb2
 
 GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
@@ -111,6 +112,11 @@ class DispatcherStub(object):
                 '/hoss.v1.Dispatcher/ListObjects',
                 request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.FromString,
+                _registered_method=True)
+        self.ListStorage = channel.unary_stream(
+                '/hoss.v1.Dispatcher/ListStorage',
+                request_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListStorageRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_objects__pb2.StorageChanges.FromString,
                 _registered_method=True)
         self.GetWorkTimeline = channel.unary_unary(
                 '/hoss.v1.Dispatcher/GetWorkTimeline',
@@ -290,6 +296,13 @@ class DispatcherServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListStorage(self, request, context):
+        """The storage and device objects of the Kubernetes cluster, as workers get them; without one there are none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetWorkTimeline(self, request, context):
         """When workers had which batches, as far as that is kept.
         """
@@ -454,6 +467,11 @@ def add_DispatcherServicer_to_server(servicer, server):
                     servicer.ListObjects,
                     request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.FromString,
                     response_serializer=hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.SerializeToString,
+            ),
+            'ListStorage': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListStorage,
+                    request_deserializer=hoss_dot_v1_dot_dispatcher__pb2.ListStorageRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_objects__pb2.StorageChanges.SerializeToString,
             ),
             'GetWorkTimeline': grpc.unary_unary_rpc_method_handler(
                     servicer.GetWorkTimeline,
@@ -902,6 +920,33 @@ class Dispatcher(object):
             '/hoss.v1.Dispatcher/ListObjects',
             hoss_dot_v1_dot_dispatcher__pb2.ListObjectsRequest.SerializeToString,
             hoss_dot_v1_dot_dispatcher__pb2.ListObjectsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStorage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hoss.v1.Dispatcher/ListStorage',
+            hoss_dot_v1_dot_dispatcher__pb2.ListStorageRequest.SerializeToString,
+            hoss_dot_v1_dot_objects__pb2.StorageChanges.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,6 +6,7 @@ The dispatcher's API for clients."""
 from collections import abc as _abc
 from grpc import aio as _aio
 from hoss.v1 import dispatcher_pb2 as _dispatcher_pb2
+from hoss.v1 import objects_pb2 as _objects_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -81,6 +82,8 @@ class DispatcherStub:
     """Deletes objects from the journal. Pods are tried again if rules no longer concern them."""
     ListObjects: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListObjectsRequest, _dispatcher_pb2.ListObjectsReply]
     """The objects that were applied, or that the cluster has."""
+    ListStorage: _grpc.UnaryStreamMultiCallable[_dispatcher_pb2.ListStorageRequest, _objects_pb2.StorageChanges]
+    """The storage and device objects of the Kubernetes cluster, as workers get them; without one there are none."""
     GetWorkTimeline: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.WorkTimelineRequest, _dispatcher_pb2.WorkTimeline]
     """When workers had which batches, as far as that is kept."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]
@@ -172,6 +175,8 @@ class DispatcherAsyncStub(DispatcherStub):
     """Deletes objects from the journal. Pods are tried again if rules no longer concern them."""
     ListObjects: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListObjectsRequest, _dispatcher_pb2.ListObjectsReply]  # type: ignore[assignment]
     """The objects that were applied, or that the cluster has."""
+    ListStorage: _aio.UnaryStreamMultiCallable[_dispatcher_pb2.ListStorageRequest, _objects_pb2.StorageChanges]  # type: ignore[assignment]
+    """The storage and device objects of the Kubernetes cluster, as workers get them; without one there are none."""
     GetWorkTimeline: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.WorkTimelineRequest, _dispatcher_pb2.WorkTimeline]  # type: ignore[assignment]
     """When workers had which batches, as far as that is kept."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_dispatcher_pb2.ListWorkersRequest, _dispatcher_pb2.ListWorkersReply]  # type: ignore[assignment]
@@ -344,6 +349,14 @@ class DispatcherServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_dispatcher_pb2.ListObjectsReply, _abc.Awaitable[_dispatcher_pb2.ListObjectsReply]]:
         """The objects that were applied, or that the cluster has."""
+
+    @_abc_1.abstractmethod
+    def ListStorage(
+        self,
+        request: _dispatcher_pb2.ListStorageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_objects_pb2.StorageChanges], _abc.AsyncIterator[_objects_pb2.StorageChanges]]:
+        """The storage and device objects of the Kubernetes cluster, as workers get them; without one there are none."""
 
     @_abc_1.abstractmethod
     def GetWorkTimeline(

@@ -535,7 +535,7 @@ class ReleaseReply(_message.Message):
     def __init__(self, released: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ...) -> None: ...
 
 class MoveRequest(_message.Message):
-    __slots__ = ("step", "worker", "epoch", "term", "journal_write", "ledger_epoch", "uids", "nodes", "seen", "seqs", "sources", "source_seqs", "successors", "at_once")
+    __slots__ = ("step", "worker", "epoch", "term", "journal_write", "ledger_epoch", "uids", "nodes", "seen", "seqs", "sources", "source_seqs", "successors", "at_once", "reserved_names")
     STEP_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -550,6 +550,7 @@ class MoveRequest(_message.Message):
     SOURCE_SEQS_FIELD_NUMBER: _ClassVar[int]
     SUCCESSORS_FIELD_NUMBER: _ClassVar[int]
     AT_ONCE_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_NAMES_FIELD_NUMBER: _ClassVar[int]
     step: MoveStep
     worker: str
     epoch: int
@@ -564,7 +565,14 @@ class MoveRequest(_message.Message):
     source_seqs: bytes
     successors: bytes
     at_once: bool
-    def __init__(self, step: _Optional[_Union[MoveStep, str]] = ..., worker: _Optional[str] = ..., epoch: _Optional[int] = ..., term: _Optional[int] = ..., journal_write: _Optional[int] = ..., ledger_epoch: _Optional[str] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seen: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., sources: _Optional[bytes] = ..., source_seqs: _Optional[bytes] = ..., successors: _Optional[bytes] = ..., at_once: bool = ...) -> None: ...
+    reserved_names: _containers.RepeatedCompositeFieldContainer[ReservedNames]
+    def __init__(self, step: _Optional[_Union[MoveStep, str]] = ..., worker: _Optional[str] = ..., epoch: _Optional[int] = ..., term: _Optional[int] = ..., journal_write: _Optional[int] = ..., ledger_epoch: _Optional[str] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seen: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., sources: _Optional[bytes] = ..., source_seqs: _Optional[bytes] = ..., successors: _Optional[bytes] = ..., at_once: bool = ..., reserved_names: _Optional[_Iterable[_Union[ReservedNames, _Mapping]]] = ...) -> None: ...
+
+class ReservedNames(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MoveReply(_message.Message):
     __slots__ = ("verdicts", "seqs", "sources", "source_seqs", "results")

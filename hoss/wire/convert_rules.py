@@ -211,6 +211,17 @@ def definition_taking(definition: bytes, names: Sequence[str]) -> bytes:
     return definition + PodGroupMessage(reserved_names=names).SerializeToString()
 
 
+def definition_moved(definition: bytes, names: Sequence[str]) -> bytes:
+    """The definition of the group of a pod that is moved: the names of what it takes there, in place of what
+    it took where it is. Empty where it has no group and takes nothing."""
+    message = parsed(PodGroupMessage, definition, name="groups") if definition else PodGroupMessage()
+    if list(message.reserved_names) == list(names):
+        return definition
+    del message.reserved_names[:]
+    message.reserved_names.extend(names)
+    return message.SerializeToString(deterministic=True)
+
+
 def unreviewed_definition(definition: bytes) -> bytes:
     """The definition of a group of pods that were found on their nodes, bound by nobody knows whom."""
     return definition + PodGroupMessage(unreviewed=True).SerializeToString()

@@ -361,7 +361,6 @@ def _read_waiting(file: Path) -> "list[WaitingPods]":
     from hoss.manifests.documents import read_objects
     from hoss.model.cluster import Cluster
     from hossctl.explain.offline import pending_pods
-    from hossctl.rebalance.gathering import unknown_of
     from scheduler_worker.core.rebalance.plan_state import WaitingPods
 
     try:
@@ -371,4 +370,4 @@ def _read_waiting(file: Path) -> "list[WaitingPods]":
     pending = pending_pods(read_objects(written, where=str(file)), Cluster())
     if not pending:
         raise InvalidInput("holds no Pod and nothing that makes pods", where=str(file))
-    return [WaitingPods(pod.title, pod.spec, pod.pods, unknown=unknown_of(pod.spec)) for pod in pending]
+    return [WaitingPods(pod.title, pod.spec, pod.pods) for pod in pending]

@@ -34,7 +34,7 @@ from scheduler_worker.core.classes import DemandTable, compile_demand
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun
 from scheduler_worker.core.offline.scheduler import examine, explain_placement
 from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE, PRESETS
-from scheduler_worker.messages import feed_update
+from scheduler_worker.messages import device_update, feed_update
 
 _CARD_BITS = np.arange(CARD_SLOTS)
 
@@ -110,13 +110,17 @@ class LiveSnapshot:
 async def take_snapshot(clients: Clients) -> LiveSnapshot:
     """A snapshot of the platform. Raises TransportError or LedgerUnavailable."""
     objects = await clients.dispatcher.list_objects()
+    storage = await clients.dispatcher.list_storage()
     cache = NodeInfoCache()
     async for message in clients.resolver.feed_as_of_now("hoss explain"):
         cache.apply_feed(feed_update(message))
     cache.pod_index.set_namespaces(
         {item.name: item.all_labels for item in objects if isinstance(item, Namespace)}
     )
+    cache.storage.apply(storage)
+    cache.devices.apply(device_update(storage), time.time())
     demands = DemandTable(cache.schema, cache.catalogue.images, cache.pod_index)
+    demands.set_device_resources(frozenset(cache.devices.extended_resources))
     demands.set_services(item for item in objects if isinstance(item, Service))
     return LiveSnapshot(cache, demands)
 

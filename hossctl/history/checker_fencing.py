@@ -8,6 +8,7 @@ from hossctl.history.checker_judgement import Findings, Promise
 from hossctl.history.events import Event
 
 _EVERY_SHARD = -1
+_MOVER = "hoss-rebalance"  # under this name the dispatcher makes moves
 
 
 class FencingChecker:
@@ -19,6 +20,8 @@ class FencingChecker:
         # (shard, worker or "" where only the epoch is known, epoch, line, whether it is a grant)
         self._marks: list[tuple[int, str, int, int, bool]] = []
         self._terms: dict[int, tuple[int, int]] = {}  # shard -> highest term, its line
+        # (worker or "", epoch, line, whether the mover must not have done it, what it is then)
+        self._reserved: list[tuple[str, int, int, bool, str]] = []
 
     def on_change(self, event: Event, line: int) -> None:
         """A change of a shard, made with an epoch or a term."""
@@ -33,6 +36,12 @@ class FencingChecker:
                 text = f"shard {shard} was changed in term {term} after term {highest} had begun"
                 self._findings.violated(Promise.FENCING, text, granted, line)
             self._terms[shard] = max(here, (term, line))
+
+    def on_reserved(self, event: Event, line: int, *, moves: bool, text: str) -> None:
+        """A pod was reserved in a way that is a violation (`text`) where the mover did it, or with `moves`
+        False, where anybody else did."""
+        if epoch := event.get("epoch", 0):
+            self._reserved.append((event.get("worker", ""), epoch, line, moves, text))
 
     def on_grant(self, event: Event, line: int) -> None:
         """An epoch or a term was granted, or an epoch is fenced."""
@@ -50,6 +59,12 @@ class FencingChecker:
 
     def finish(self) -> None:
         """Judge every change that was made with an epoch."""
+        for name, epoch, line, moves, text in self._reserved:
+            worker = name or self._owners.get(epoch, "")
+            if worker:
+                self._findings.judged(Promise.ONE_NODE)
+                if (worker == _MOVER) is moves:
+                    self._findings.violated(Promise.ONE_NODE, f"{text} ({worker})", line)
         highest: dict[tuple[int, str], tuple[int, int]] = {}
         for shard, name, epoch, line, grant in self._marks:
             worker = name or self._owners.get(epoch, "")

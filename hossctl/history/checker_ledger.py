@@ -116,14 +116,14 @@ class LedgerChecker:
         self._judge_shares(given, added, line)
         for pod in added:
             self._reserve(pod, unchecked=event.get("unchecked", False))
-            self._see_move(left.get(pod.uid), pod)
+            self._see_move(left.get(pod.uid), pod, event, line)
         if added and event.get("unchecked"):
             why = "reserved unchecked: the pods were on their nodes already"
             self._findings.unjudged(Promise.NO_OVERCOMMIT, why, len(added))
         elif added:
             self._judge_room(added, line, given)
         for uid in event.get("moved", ()):
-            self._take_target(uid, shard, line)
+            self._take_target(uid, shard, left, line)
         for name, before, after in (
             ("committed", (_PREPARED,), _ASSUMED),
             ("confirmed", (_ASSUMED, _CONFIRMED), _CONFIRMED),
@@ -236,9 +236,9 @@ class LedgerChecker:
         pod.evicted = line if after == _TERMINATING else 0
         self._count_gang(pod)
 
-    def _take_target(self, uid: str, shard: int, line: int) -> None:
+    def _take_target(self, uid: str, shard: int, left: Mapping[str, HeldPod | None], line: int) -> None:
         """A target becomes its pod's reservation. What the pod held on this shard was released in the same
-        line; what it held on another shard when the target was reserved counts no more."""
+        line (`left`); what it held on another shard when the target was reserved counts no more."""
         target = self.held[uid].get(shard)
         self._findings.judged(Promise.STATES)
         if target is None or not target.target_of or target.state != _ASSUMED:
@@ -249,6 +249,7 @@ class LedgerChecker:
             return
         self._forget(uid, shard)
         pod = target.target_of
+        self._judge_source(target, left.get(pod), line)
         self._findings.judged(Promise.ONE_NODE)
         for other in self.live(pod):
             if other.shard != shard and (other.left or any(other is source for source in target.sources)):
@@ -272,13 +273,37 @@ class LedgerChecker:
         self._hold(target)
         self.moves[pod, target.node] += 1
 
-    def _see_move(self, left: HeldPod | None, pod: HeldPod) -> None:
-        """`left`: what the pod gave up in the same change. On another node, that is a move in one step,
-        unless the pod was evicted: what terminates is not moved."""
-        if left is None or left.node == pod.node or _PREPARED in (left.state, pod.state):
+    def _judge_source(self, target: HeldPod, left: HeldPod | None, line: int) -> None:
+        """A pod that had its source on the target's shard gives that up in the line that moves it. One that
+        lost it before is not moved, nor is one that terminates. Another shard's sources the step cannot
+        see."""
+        sources = [source for source in target.sources if source.shard == target.shard]
+        if not sources or target.brought_back:
             return
-        if left.state != _TERMINATING:
+        [source] = sources
+        self._findings.judged(Promise.STATES)
+        name = f"{self._name(target.target_of)} is moved to {target.node}"
+        if left is None or left.node != source.node:
+            text = f"{name} and does not give up its source on {source.node}"
+        elif left.state == _TERMINATING:
+            text = f"{name} while it is terminating on {left.node}"
+        else:
+            return
+        self._findings.violated(Promise.STATES, text, target.line, line)
+
+    def _see_move(self, left: HeldPod | None, pod: HeldPod, event: Event, line: int) -> None:
+        """`left`: what the pod gave up in the same change. On another node, that is a move in one step,
+        unless the pod was evicted: what terminates is not moved. Nobody but the mover makes one, and it
+        reserves nothing but targets for pods that give nothing up."""
+        if pod.target_of or event.get("unchecked") or _PREPARED in (pod.state, left and left.state):
+            return
+        if left is None:
+            text = f"{self._name(pod.uid)} is moved to {pod.node} and gives nothing up for it"
+            self._fencing.on_reserved(event, line, moves=True, text=text)
+        elif left.node != pod.node and left.state != _TERMINATING:
             self.moves[pod.uid, pod.node] += 1
+            text = f"{self._name(pod.uid)} is taken from {left.node} to {pod.node} by who makes no moves"
+            self._fencing.on_reserved(event, line, moves=False, text=text)
 
     def _release(self, uid: str, shard: int, line: int) -> None:
         if shard in self.held[uid]:

@@ -5,7 +5,8 @@ are and whether they may be moved; the reservations tell where they are and whic
 changed between these three readings is left where it is."""
 
 import asyncio
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -13,14 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.cluster import PodDisruptionBudget
-from hoss.model.pod import Movable, PodSpec, PodTemplate, group_of
+from hoss.model.pod import Movable, PodGroup, PodSpec, PodTemplate, group_of
+from hoss.model.volumes import READ_ONLY_MANY, READ_WRITE_MANY
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1 import resolver_pb2
 from hoss.wire.columns import I64, U16, U32, decode, decode_uids
 from hoss.wire.convert import template_from_proto
 from hossctl.endpoints import Clients
 from hossctl.explain.live import LiveSnapshot, take_snapshot
+from scheduler_worker.core.cache.storage import StorageCatalogue
 from scheduler_worker.core.classes import compile_demand
+from scheduler_worker.core.pod_index.index import PodIndex
 from scheduler_worker.core.rebalance.plan_state import PlacedPods, WaitingPods
 
 _PODS_A_PAGE = 10_000
@@ -36,7 +40,8 @@ class Fixed(IntEnum):
     GANG = 3
     DAEMON = 4
     RESIZED = 5
-    TIED = 6
+    SHARED = 6
+    DEVICES = 7
 
 
 REASONS = (
@@ -46,9 +51,9 @@ REASONS = (
     "it belongs to a gang",
     "it belongs to its node (DaemonSet)",
     "its requests have changed since it was placed",
-    "it uses volumes or claimed devices, and a plan does not know on which nodes these are",
+    "another pod uses its volume, which one node at a time can attach",
+    "it holds devices of resource claims, which are its node's",
 )
-_UNKNOWN = "it uses volumes or claims devices, and a plan does not know on which nodes these are"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,6 @@ async def gather(clients: Clients) -> Gathered:
                 template.spec,
                 pods,
                 together=min(minimum[name], pods),
-                unknown=unknown_of(template.spec),
             )
             for (name, template), pods in waiting.items()
         ),
@@ -144,7 +148,10 @@ def placed_pods(
     `budgets` come with how many of their pods may be disrupted."""
     cache, schema = snapshot.cache, snapshot.cache.schema
     present = cache.present
-    numbers: dict[PodSpec, int] = {}
+    numbers: dict[tuple[PodSpec, PodGroup], int] = {}
+    as_placed = _AsPlaced(cache.pod_index)
+    bound = list(bound)
+    shared = _shared_claims(bound, cache.storage)
     workloads: dict[str, int] = {}
     kept: list[KnownPod] = []
     classes, nodes, fixed, of_workload = [], [], [], []
@@ -155,31 +162,35 @@ def placed_pods(
         if not 0 <= node < cache.size or not present[node]:
             continue
         spec = pod.template.spec
-        number = numbers.get(spec)
+        group = as_placed.group_of(spec, node)
+        number = numbers.get((spec, group))
         if number is None:
-            number = numbers[spec] = len(numbers)
+            number = numbers[spec, group] = len(numbers)
             requests.append(compile_demand(spec, schema).request)
         kept.append(pod)
         classes.append(number)
         nodes.append(node)
         changed = not np.array_equal(held.requests[pod.uid], requests[number][: len(held.requests[pod.uid])])
-        fixed.append(_reason(pod, reasons) if not changed else Fixed.RESIZED)
+        hindrance = Fixed.RESIZED if changed else _tie(spec, group, shared)
+        fixed.append(hindrance or _reason(pod, reasons))
         of_workload.append(workloads.setdefault(pod.workload, len(workloads)))
     of_class, at = np.array(classes, np.intp), np.array(nodes, np.intp)
-    counted = _counted(snapshot, tuple(numbers), of_class, at)
+    specs, groups = [spec for spec, _ in numbers], [group for _, group in numbers]
+    counted = _counted(snapshot, groups, of_class, at)
     rows = np.flatnonzero(counted)
     limits = list(budgets)
-    covered = np.array([[budget.covers(spec) for budget, _ in limits] for spec in numbers], np.bool_)
+    covered = np.array([[budget.covers(spec) for budget, _ in limits] for spec in specs], np.bool_)
     return PlacedPods(
         names=[kept[row].name for row in rows.tolist()],
-        specs=tuple(numbers),
+        specs=specs,
+        groups=groups,
         classes=of_class[rows],
         nodes=at[rows],
         card_masks=np.array([held.card_masks[kept[row].uid] for row in rows.tolist()], np.uint16),
         workloads=np.array(of_workload, np.intp)[rows],
         fixed=np.array(fixed, np.intp)[rows],
         reasons=tuple(reasons),
-        covered=covered.reshape(len(numbers), len(limits)),
+        covered=covered.reshape(len(specs), len(limits)),
         allowed=np.array([allowed for _, allowed in limits], np.int64),
     )
 
@@ -193,21 +204,57 @@ def _reason(pod: KnownPod, reasons: dict[str, None]) -> int:
     return list(reasons).index(pod.unmovable)
 
 
-def is_tied(spec: PodSpec) -> bool:
-    """Whether the pod can be on some nodes only, and what says on which is told to workers alone."""
-    return spec.volumes is not None or spec.claims is not None
+class _AsPlaced:
+    """Which groups pods are counted as: those of their specs, or with the volumes and devices that they got
+    where they are."""
+
+    def __init__(self, index: PodIndex) -> None:
+        self._index = index
+        self._decided: dict[PodGroup, list[PodGroup]] = {}  # by what they were before they were placed
+        self._found: Counter[tuple[PodGroup, int]] = Counter()
+        for group in index.groups:
+            if (before := group.undecided) != group:
+                self._decided.setdefault(before, []).append(group)
+
+    def group_of(self, spec: PodSpec, node: int) -> PodGroup:
+        """The group of one more pod with this spec on the node."""
+        plain = group_of(spec)
+        for group in self._decided.get(plain, ()):
+            there = int(self._index.counts(group, np.array((node,)))[0])
+            if self._found[group, node] < there:
+                self._found[group, node] += 1
+                return group
+        return plain
 
 
-def unknown_of(spec: PodSpec) -> str:
-    """See WaitingPods."""
-    return _UNKNOWN if is_tied(spec) else ""
+def _shared_claims(pods: Iterable[KnownPod], storage: StorageCatalogue) -> set[tuple[str, str]]:
+    """Claims whose volume several of these pods use, and one node at a time attaches."""
+    users: Counter[tuple[str, str]] = Counter()
+    for pod in pods:
+        users.update(_claims(pod.template.spec))
+    return {
+        key
+        for key, pods_of_it in users.items()
+        if pods_of_it > 1
+        and (claim := storage.claims.get(key)) is not None
+        and not {READ_WRITE_MANY, READ_ONLY_MANY}.intersection(claim.access_modes)
+    }
+
+
+def _claims(spec: PodSpec) -> set[tuple[str, str]]:
+    return {(spec.namespace, mount.claim) for mount in spec.volumes.claims} if spec.volumes else set()
+
+
+def _tie(spec: PodSpec, group: PodGroup, shared: set[tuple[str, str]]) -> Fixed:
+    """Why its volumes or devices keep the pod on its node."""
+    if group.held_claims or spec.claims is not None:
+        return Fixed.DEVICES
+    return Fixed.SHARED if shared and not shared.isdisjoint(_claims(spec)) else Fixed.NOT
 
 
 def why_fixed(pod: KnownPod) -> Fixed:
     """Why the pod must stay on its node, by what its owner said and by what makes such pods."""
     template = pod.template
-    if is_tied(template.spec):
-        return Fixed.TIED
     if template.owner_kind == "DaemonSet" or template.spec.node_name:
         return Fixed.DAEMON
     if template.movable is Movable.NO:
@@ -220,11 +267,10 @@ def why_fixed(pod: KnownPod) -> Fixed:
 
 
 def _counted(
-    snapshot: LiveSnapshot, specs: tuple[PodSpec, ...], classes: NDArray[np.intp], nodes: NDArray[np.intp]
+    snapshot: LiveSnapshot, groups: Sequence[PodGroup], classes: NDArray[np.intp], nodes: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
     """Which of the pods the snapshot counts on their nodes: what was placed or left meanwhile is told by it
     or by the dispatcher alone."""
-    groups = [group_of(spec) for spec in specs]
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     of_pods = np.array([numbers[group] for group in groups], np.intp)[classes] if len(classes) else classes
     found = np.zeros(len(nodes), np.bool_)

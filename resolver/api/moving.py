@@ -1,6 +1,6 @@
 """The Move call: the steps of moves (resolver/core/moves.py), for pods and targets on any shards."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from hoss.errors import InvalidInput, LedgerUnavailable
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import U32, U64, Uids, decode, decode_uids, encode
+from hoss.wire.convert_rules import definition_moved, group_defined
 from resolver.core.moves import MoveResult, Moves, target_proposal, target_uids
 from resolver.core.values import MAX_BATCH_PODS, Decision, Proposal, Reservations, Verdict, Writer
 from resolver.ledger.port import Ledger
@@ -36,7 +37,12 @@ class Moving:
         writer = Writer(request.term, request.worker, request.epoch, request.journal_write)
         if request.step == pb.MOVE_RESERVE:
             seen = decode(request.seen, U64, name="seen", rows=self._ledger.shards)
-            return await self._reserve(uids, nodes, writer, tuple(seen.tolist()), at_once=request.at_once)
+            names = [tuple(taken.names) for taken in request.reserved_names] or [()] * len(uids)
+            if len(names) != len(uids):
+                raise InvalidInput(f"{len(names)} where there are {len(uids)} pods", where="reserved_names")
+            return await self._reserve(
+                uids, nodes, names, writer, tuple(seen.tolist()), at_once=request.at_once
+            )
         seqs = decode(request.seqs, U64, name="seqs", rows=len(uids))
         if request.step == pb.MOVE_UNDO:
             await self._undo(uids, nodes, seqs, writer)
@@ -53,7 +59,14 @@ class Moving:
         return await self._confirm(Moves(uids, nodes, seqs, sources, source_seqs, successors), writer)
 
     async def _reserve(
-        self, uids: Uids, nodes: NDArray[np.uint32], writer: Writer, seen: tuple[int, ...], *, at_once: bool
+        self,
+        uids: Uids,
+        nodes: NDArray[np.uint32],
+        names: Sequence[tuple[str, ...]],
+        writer: Writer,
+        seen: tuple[int, ...],
+        *,
+        at_once: bool,
     ) -> pb.MoveReply:
         verdicts, seqs = np.zeros(len(uids), np.uint8), np.zeros(len(uids), np.uint64)
         sources, source_seqs = np.zeros(len(uids), np.uint32), np.zeros(len(uids), np.uint64)
@@ -61,7 +74,12 @@ class Moving:
         held, definitions, rows = await self._held(uids)
         at = held.records["node"]
         alone = np.bincount(rows, minlength=len(uids))[rows] == 1
-        may = (nodes[rows] != at) & alone
+        definitions = [
+            definition_moved(text, names[row]) for text, row in zip(definitions, rows.tolist(), strict=True)
+        ]
+        # Devices that a pod has been given are its node's, and a successor's claims may be others.
+        tied = [bool(text) and bool(group_defined(text).held_claims) for text in definitions]
+        may = (nodes[rows] != at) & alone & ~np.array(tied, np.bool_)
         sources[rows], source_seqs[rows] = at, held.records["seq"]
         if at_once:
             results[rows[alone & (nodes[rows] == at)]] = MoveResult.MOVED  # by an earlier call

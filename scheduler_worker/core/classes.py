@@ -122,9 +122,8 @@ class PodClass:
 
     def undecided(self) -> "PodClass":
         """The class of the same pod before it is placed."""
-        if self.group.volumes == self.spec.volumes and not self.group.held_claims:
-            return self
-        return replace(self, group=replace(self.group, volumes=self.spec.volumes, held_claims=()))
+        group = self.group.undecided
+        return self if group is self.group else replace(self, group=group)
 
 
 @dataclass(slots=True)

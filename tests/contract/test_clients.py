@@ -14,7 +14,7 @@ from hoss.client.access import ClientAccess
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.client.resolver import ResolverClient
 from hoss.errors import InvalidInput, NotFound
-from hoss.model.cluster import Namespace, ObjectKey, PodDisruptionBudget, Service, Threshold
+from hoss.model.cluster import Namespace, ObjectKey, PodDisruptionBudget, Service, StorageUpdate, Threshold
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.model.selectors import LabelSelector
@@ -146,6 +146,10 @@ async def test_objects_are_created_configured_or_left_as_they_are_and_listed_by_
     keys = [ObjectKey("Service", "shop", "web"), ObjectKey("Service", "shop", "nobody")]
     assert await clients.dispatcher.delete_objects(keys) == keys[1:]
     assert await listed("Service", "shop") == []
+
+
+async def test_a_platform_without_a_cluster_has_no_storage_objects(clients):
+    assert await clients.dispatcher.list_storage() == StorageUpdate(complete=True)
 
 
 async def test_what_steers_nothing_is_refused_with_the_words_that_do(clients):

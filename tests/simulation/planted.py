@@ -1,7 +1,7 @@
 """Faults that are put into the product on purpose, to see that simulations find them.
 
 As a program it runs seeds, or a written plan with other seeds, with one of them, until a promise is broken:
-`PYTHONPATH=.:tests python -m simulation.planted NAME [PLAN | kubernetes] SEED...`. Exit code 1: one was
+`PYTHONPATH=.:tests python -m simulation.planted NAME [PLAN | kubernetes | moves] SEED...`. Exit code 1: one was
 broken.
 
 A fault is a few edits of the product's own text: of a part of a ledger script, or of a function. An edit
@@ -25,11 +25,11 @@ from types import ModuleType
 from resolver.ledger import scripts
 from tools.simulation.cluster_plan import draw_kubernetes
 from tools.simulation.loop import discarding
-from tools.simulation.plan import Plan, draw
+from tools.simulation.plan import Plan, draw, draw_moves
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import run
 
-KUBERNETES = "kubernetes"
+KUBERNETES, MOVES = "kubernetes", "moves"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PlantedFault:
     text: str
     edits: tuple[ScriptEdit | CodeEdit, ...]
     seeds: tuple[int, ...] = ()
-    in_kubernetes: bool = False  # the seeds are those of plans in Kubernetes mode
+    plans: str = ""  # of which the seeds are: KUBERNETES, MOVES, or the usual ones
 
 
 @contextmanager
@@ -282,7 +282,43 @@ FAULTS = {
             ),
         ),
         seeds=(0,),
-        in_kubernetes=True,
+        plans=KUBERNETES,
+    ),
+    "moved and both places kept": PlantedFault(
+        "a move in one step leaves the room of the source taken",
+        (
+            ScriptEdit(
+                "move",
+                "      leave(uids[position], record)\n      if any_evictions",
+                "      if any_evictions",
+            ),
+        ),
+        seeds=(0,),
+        plans=MOVES,
+    ),
+    "source given up without a target": PlantedFault(
+        "the step that ends a move releases the source and the target",
+        (
+            ScriptEdit(
+                "confirm_moves",
+                "  write_fields(RESERVATIONS, changes)\n  for from = 1, #former, STEP do\n",
+                "  for from = 1, #former, STEP do\n",
+            ),
+        ),
+        seeds=(0,),
+        plans=MOVES,
+    ),
+    "move of a pod that holds something else": PlantedFault(
+        "a move in one step does not look whether the pod holds what the mover has read",
+        (
+            ScriptEdit(
+                "move",
+                "record:sub(9, 16) ~= args.source_seqs:sub(at, at + 7) or terminating.is(record)",
+                "false",
+            ),
+        ),
+        seeds=(0,),
+        plans=MOVES,
     ),
 }
 
@@ -350,8 +386,8 @@ def main() -> int:
     """Run it as a program."""
     name, *what = sys.argv[1:]
     drawn, seeds = draw, what
-    if what[0] == KUBERNETES:
-        drawn, seeds = draw_kubernetes, what[1:]
+    if what[0] in (KUBERNETES, MOVES):
+        drawn, seeds = {KUBERNETES: draw_kubernetes, MOVES: draw_moves}[what[0]], what[1:]
     elif not what[0].isdigit():
         drawn, seeds = partial(_again, Plan.from_json(json.loads(Path(what[0]).read_text()))), what[1:]
     fault = {**FAULTS, **UNDONE}[name]

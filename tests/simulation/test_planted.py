@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from simulation.planted import FAULTS, KUBERNETES, UNDONE, planted
+from simulation.planted import FAULTS, UNDONE, planted
 from simulation.seeded import run_seeded
 
 from resolver.ledger import scripts
@@ -16,7 +16,7 @@ QUICK = ("retry that forgets", "victim evicted twice")
 
 
 def plans_of(fault):
-    return [KUBERNETES] if FAULTS[fault].in_kubernetes else []
+    return [plans] if (plans := FAULTS[fault].plans) else []
 
 
 def is_all_that_is_found(fault, *what):

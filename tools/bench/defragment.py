@@ -227,7 +227,7 @@ def _fitted(decayed: Decayed, share: float) -> Result:
     plan = fit_pending(state, waiting)
     seconds, moves = time.process_time() - started, len(plan.moves)
     while state.placed:  # fragments are those that are there before the large pods come
-        state.displace(*state.placed.pop())
+        state.displace(state.placed.pop())
     after = _measure(decayed, state)._replace(large_bound=len(plan.placements))
     state.undo_to(0)
     return Result(FIT, moves, 0, after, seconds)
@@ -266,13 +266,13 @@ def _large(decayed: Decayed, state: PlanState) -> int:
     """How many of the large pods are bound, one after the other. The state is as it was then."""
     bound = []
     for spec in decayed.large:
-        pod, group = state.examine(spec)
+        pod, pod_class = state.examine(spec)
         there = np.flatnonzero(state.accepting(pod))
         if len(there):
             node = state.tightest(pod.demand, there)
-            bound.append((pod, group, node, state.place(pod, group, node)))
+            bound.append(state.place(pod, pod_class, node))
     for placed in reversed(bound):
-        state.displace(*placed)
+        state.displace(placed)
     return len(bound)
 
 

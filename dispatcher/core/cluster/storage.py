@@ -13,14 +13,20 @@ from dispatcher.core.queue.queues import Queues
 from dispatcher.core.workers.membership import Membership
 from hoss.model.cluster import ObjectKey, StorageUpdate, storage_key_of
 from hoss.model.devices import DEVICE_KINDS, DeviceManifest
-from hoss.model.volumes import CsiStorageCapacity, PersistentVolumeClaim, StorageObject
+from hoss.model.volumes import (
+    CsiNode,
+    CsiStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageObject,
+)
 
 # An object of these kinds that goes may help a waiting pod. Others only ever help when they come or change.
 _HELPS_BY_GOING = ("VolumeAttachment", *DEVICE_KINDS)
 
 
 class StorageObjects:
-    """All storage objects by key."""
+    """All storage objects by key; a VolumeView."""
 
     def __init__(self) -> None:
         self._objects: dict[ObjectKey, StorageObject | DeviceManifest] = {}
@@ -36,6 +42,16 @@ class StorageObjects:
         """The claim of this name."""
         found = self._objects.get(ObjectKey("PersistentVolumeClaim", namespace, name))
         return found if isinstance(found, PersistentVolumeClaim) else None
+
+    def volume(self, name: str) -> PersistentVolume | None:
+        """The volume of this name."""
+        found = self._objects.get(ObjectKey("PersistentVolume", "", name))
+        return found if isinstance(found, PersistentVolume) else None
+
+    def csi_node(self, name: str) -> CsiNode | None:
+        """The drivers of the node of this name."""
+        found = self._objects.get(ObjectKey("CSINode", "", name))
+        return found if isinstance(found, CsiNode) else None
 
     def resource_claims(self, namespace: str, mentioning: bytes) -> list[DeviceManifest]:
         """The resource claims of a namespace whose manifests have this text."""

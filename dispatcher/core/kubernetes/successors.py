@@ -6,13 +6,15 @@ same. Names tell nothing. Of several pods whose successors are awaited, the one 
 first."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dispatcher.core.kubernetes.pod_objects import SeenPod, controller_of
 from hoss.kube.paths import object_path
-from hoss.model.pod import Movable
+from hoss.model.pod import Movable, PodSpec
+from hoss.model.volume_topology import why_not_reached
+from hoss.model.volumes import VolumeView
 
 _JOB_ENDS = ("Complete", "Failed")
 _UNMOVABLE_OWNERS = ("DaemonSet", "Node")  # their pods belong to one node
@@ -90,30 +92,48 @@ def pods_selected(controller: dict[str, Any]) -> str:
 def unmovable(pod: SeenPod) -> str:
     """Why this pod must not be evicted for a move: nobody would get its new place. Empty: it may be."""
     why = unmovable_kind(
+        pod.template.spec,
         ours=pod.ours,
         owner="" if pod.owner is None else pod.owner.kind,
         movable=pod.template.movable,
         gang=pod.gang is not None,
     )
-    volumes, claims = pod.template.spec.volumes, pod.template.spec.claims
-    if not why and claims is not None:
-        why = "it uses devices of its node"
-    if not why and volumes is not None and any(mount.owner is not None for mount in volumes.claims):
-        why = "it has volumes of its own, which its successor would not have"
     return why or ("it has ended, or is leaving" if pod.ended or pod.leaving else "")
 
 
-def unmovable_kind(*, ours: bool, owner: str, movable: Movable, gang: bool) -> str:
+def unmovable_kind(spec: PodSpec, *, ours: bool, owner: str, movable: Movable, gang: bool) -> str:
     """The same by what a pod is. `owner`: the kind of its controller, empty without one; `gang`: whether it
     is one of a gang. Plans of moves are told this (PodInfo.unmovable)."""
+    mounts = () if spec.volumes is None else spec.volumes.claims
     hindrances = {
         "another scheduler places it, and would place its successor": not ours,
         "it has no controller that would make it anew": not owner,
         f"it belongs to its node, as pods of a {owner} do": owner in _UNMOVABLE_OWNERS,
         "its annotation hoss.dev/movable says false": movable is Movable.NO,
         "it is one of a gang, which has to be whole": gang,
+        "it claims devices, which its node has": spec.claims is not None,
+        "it has volumes of its own, which its successor would not have": any(m.owner for m in mounts),
     }
     return next((why for why, hinders in hindrances.items() if hinders), "")
+
+
+def unsettled_claim(spec: PodSpec, storage: VolumeView) -> str:
+    """Which claim of the pod has no volume yet that a successor could go to; empty: each has one."""
+    for mount in () if spec.volumes is None else spec.volumes.claims:
+        claim = storage.claim(spec.namespace, mount.claim)
+        if claim is None or not claim.bound:
+            return f"its claim {mount.claim} {'does not exist' if claim is None else 'is not bound yet'}"
+    return ""
+
+
+def unmounted_volume(spec: PodSpec, node: str, labels: Mapping[str, str], storage: VolumeView) -> str:
+    """Which volume of the pod this node, with these labels, cannot mount; empty: it can mount all."""
+    for mount in () if spec.volumes is None else spec.volumes.claims:
+        claim = storage.claim(spec.namespace, mount.claim)
+        volume = None if claim is None else storage.volume(claim.volume_name)
+        if volume is not None and (why := why_not_reached(volume, node, labels, storage.csi_node(node))):
+            return f"the volume {volume.name} cannot be mounted on {node}: {why}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,10 +10,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from dispatcher.core.cluster.storage import StorageObjects
-from hoss.model.cluster import ObjectKey
 from hoss.model.pod import PodSpec
 from hoss.model.volume_topology import affinity_on
-from hoss.model.volumes import CsiNode, PersistentVolume, PersistentVolumeClaim
+from hoss.model.volumes import PersistentVolumeClaim
 
 _PLUGIN = 'running PreBind plugin "VolumeBinding": binding volumes'
 _TIMED_OUT = "context deadline exceeded"
@@ -152,11 +151,10 @@ class VolumeWaits:
         return ""
 
     def _unreachable(self, claim: PersistentVolumeClaim, pod: PlacedPod) -> str:
-        volume = self._storage.get(ObjectKey("PersistentVolume", "", claim.volume_name))
-        if not isinstance(volume, PersistentVolume):
+        volume = self._storage.volume(claim.volume_name)
+        if volume is None:
             return ""
-        csi_node = self._storage.get(ObjectKey("CSINode", "", pod.node))
-        affinity = affinity_on(volume, csi_node if isinstance(csi_node, CsiNode) else None)
+        affinity = affinity_on(volume, self._storage.csi_node(pod.node))
         if affinity is None or affinity.matches(pod.node_labels, ""):
             return ""
         return (

@@ -23,7 +23,7 @@ from hoss.model.devices import (
     ResourceClaim,
 )
 from hoss.model.pod import PodGroup
-from hoss.model.volume_topology import affinity_on, in_zones, inline_volumes
+from hoss.model.volume_topology import attached_volumes, why_not_reached
 from hoss.model.volumes import (
     CLAIM_IN_USE,
     DISK_IN_USE,
@@ -31,12 +31,11 @@ from hoss.model.volumes import (
     OVER_ATTACH_LIMIT,
     READ_WRITE_ONCE_POD,
     VOLUME_UNREACHABLE,
-    CsiNode,
     CsiVolume,
-    PersistentVolume,
     PersistentVolumeClaim,
     PodVolumes,
     VolumeAttachment,
+    VolumeView,
 )
 from resolver.core.kubernetes.held_view import ClaimKey, HeldView
 from resolver.core.kubernetes.shared_devices import SharedDevices
@@ -44,17 +43,8 @@ from resolver.core.kubernetes.shared_devices import SharedDevices
 VOLUME_CONFLICT, DEVICE_CONFLICT = "conflict_volume", "conflict_device_claim"  # verdicts, in one word
 
 
-class StorageView(Protocol):
+class StorageView(VolumeView, Protocol):
     """Storage objects of the cluster."""
-
-    def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
-        """None: there is none of the name."""
-
-    def volume(self, name: str) -> PersistentVolume | None:
-        """None: there is none of the name."""
-
-    def csi_node(self, name: str) -> CsiNode | None:
-        """The drivers of the node of the name. None: they are not known."""
 
     def attachments(self, node: str) -> Iterable[VolumeAttachment]:
         """What is attached to the node of the name, will be or is being detached."""
@@ -162,11 +152,9 @@ def _claim_problem(
     for volume in map(storage.volume, volumes):
         if volume is None:
             continue
-        affinity = affinity_on(volume, storage.csi_node(node.name))
-        if affinity is not None and not affinity.matches(node.labels, node.name):
-            return VOLUME_UNREACHABLE
-        if claim.bound and not in_zones(volume, node.labels):
-            return OUT_OF_ZONE
+        reason = why_not_reached(volume, node.name, node.labels, storage.csi_node(node.name))
+        if reason and (claim.bound or reason != OUT_OF_ZONE):
+            return reason
     return ""
 
 
@@ -174,13 +162,13 @@ def _attachments_problem(
     namespace: str, volumes: PodVolumes, node: BindingNode, storage: StorageView, there: list[PodGroup]
 ) -> str:
     limits = _attach_limits(node, storage)
-    own = {volume for volume in _attached(namespace, volumes, storage) if volume.driver in limits}
+    own = {volume for volume in attached_volumes(namespace, volumes, storage) if volume.driver in limits}
     if not own:
         return ""
     attached = set(_left_attached(node, storage))
     for group in there:
         if group.volumes is not None:
-            attached.update(_attached(group.namespace, group.volumes, storage))
+            attached.update(attached_volumes(group.namespace, group.volumes, storage))
     for driver in {volume.driver for volume in own - attached}:
         if sum(volume.driver == driver for volume in own | attached) > limits[driver]:
             return OVER_ATTACH_LIMIT
@@ -191,17 +179,6 @@ def _attach_limits(node: BindingNode, storage: StorageView) -> Mapping[str, int]
     """How many volumes can be attached, by driver that has a limit on the node."""
     known = storage.csi_node(node.name)
     return {} if known is None else dict(known.limits)
-
-
-def _attached(namespace: str, volumes: PodVolumes, storage: StorageView) -> Iterator[CsiVolume]:
-    """The volumes of bound claims, and those that the pod names itself. Pods that mount equal ones share an
-    attachment."""
-    yield from inline_volumes(volumes)
-    for mount in volumes.claims:
-        claim = storage.claim(namespace, mount.claim)
-        volume = None if claim is None or not claim.bound else storage.volume(claim.volume_name)
-        if volume is not None and volume.csi is not None:
-            yield volume.csi
 
 
 def _left_attached(node: BindingNode, storage: StorageView) -> Iterator[CsiVolume]:
@@ -237,17 +214,8 @@ def _names(
     storage: StorageView,
     devices: SharedDevices,
 ) -> Iterator[str]:
-    volumes = wanted.volumes or PodVolumes()
-    for mount in volumes.claims:
-        claim = storage.claim(wanted.namespace, mount.claim)
-        if claim is not None and READ_WRITE_ONCE_POD in claim.access_modes:
-            yield reserved_names.claim_for_one_pod(wanted.namespace, mount.claim)
-    for disk in (disk for disk in volumes.disks if disk.exclusive):
-        yield reserved_names.disk_on_node(node.name, disk)
-    limits = _attach_limits(node, storage)
-    for volume in _attached(wanted.namespace, volumes, storage):
-        if volume.driver in limits:
-            yield reserved_names.attachments(node.name, volume.driver)
+    if wanted.volumes is not None:
+        yield from reserved_names.taken_by_volumes(wanted.namespace, wanted.volumes, node.name, storage)
     for given in allocated:
         yield reserved_names.resource_claim(given.namespace, given.name)
         for result in given.allocation.results:

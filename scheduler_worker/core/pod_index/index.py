@@ -123,6 +123,11 @@ class PodIndex:
         if not row.pods:
             self._drop_row(row)
 
+    @property
+    def groups(self) -> Iterable[PodGroup]:
+        """Those of all pods that are counted."""
+        return self._rows.keys()
+
     def counts(self, group: PodGroup, nodes: NodeIndexes) -> NDArray[np.int64]:
         """How many pods of the group are on each of `nodes`, all different: (n,)."""
         row = self._rows.get(group)

@@ -4,7 +4,6 @@ A plan contains only moves that its goal gains from: what does not work out is u
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from scheduler_worker.core.nodes import Mask, NodeIndexes
 from scheduler_worker.core.placement.diagnosis import ExaminedPod, diagnose, resolvable
 from scheduler_worker.core.preemption.search import PreemptionSearch, VictimCandidates
 from scheduler_worker.core.rebalance.plan_state import (
+    CountedPod,
     Impossible,
     Move,
     MovePlan,
@@ -46,20 +46,11 @@ def fit_pending(state: PlanState, waiting: Sequence[WaitingPods]) -> MovePlan:
     return plan
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    node: int
-    slots: tuple[int, ...]
-    after_moves: int
-
-
 def _fit(state: PlanState, number: int, entry: WaitingPods, plan: MovePlan) -> None:
-    if entry.unknown:
-        plan.impossible.append(Impossible(_pods_of(entry, entry.pods), entry.unknown))
-        return
     moves_before = len(state.moves)
-    pod, group = state.examine(entry.spec)
-    placed: list[_Placed] = []
+    pod, pod_class = state.examine(entry.spec)
+    placed: list[CountedPod] = []
+    after_moves: list[int] = []  # of each
     why = ""
     while len(placed) < entry.pods:
         pod.refresh()
@@ -72,19 +63,22 @@ def _fit(state: PlanState, number: int, entry: WaitingPods, plan: MovePlan) -> N
             node = _make_room(state, entry, pod)
         if node < 0:
             break
-        placed.append(_Placed(node, state.place(pod, group, node), len(state.moves)))
+        placed.append(state.place(pod, pod_class, node))
+        after_moves.append(len(state.moves))
     if len(placed) < min(entry.together, entry.pods):
         for last in reversed(placed):
-            state.displace(pod, group, last.node, last.slots)
+            state.displace(last)
         state.undo_to(moves_before)
         left = entry.pods
         found = f"{len(placed)} of the {entry.together} pods that it needs at once would fit; {why}"
         plan.impossible.append(Impossible(_pods_of(entry, left), found))
         return
-    state.placed += [(pod, group, at.node, at.slots) for at in placed]
+    state.placed += placed
     if entry.together > 1 and len(state.moves) > moves_before:
         state.credit_together(moves_before, float(len(placed)))
-    plan.placements += [WaitingPlacement(number, at.node, at.after_moves) for at in placed]
+    plan.placements += [
+        WaitingPlacement(number, at.node, moves) for at, moves in zip(placed, after_moves, strict=True)
+    ]
     if len(placed) < entry.pods:
         plan.impossible.append(Impossible(_pods_of(entry, entry.pods - len(placed)), why))
 

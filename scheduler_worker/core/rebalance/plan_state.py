@@ -43,6 +43,9 @@ class PlacedPods:
     # (k, b): the disruption budgets that pods of each spec are charged to
     covered: Mask
     allowed: NDArray[np.int64]  # (b,): how many more pods of each budget may be disrupted
+    # (k,): what the cluster counts them as, where that tells of more than their spec: the volumes and devices
+    # that they got where they are. Empty: nowhere. Two specs may be equal, with different groups.
+    groups: Sequence[PodGroup] = ()
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -50,14 +53,22 @@ class PlacedPods:
 
 @dataclass(frozen=True, slots=True)
 class WaitingPods:
-    """Equal pods that wait. With `together`, at least so many of them are placed, or none (a gang).
-    `unknown`: why the cluster's state does not tell where they fit; empty: it does."""
+    """Equal pods that wait. With `together`, at least so many of them are placed, or none (a gang)."""
 
     name: str
     spec: PodSpec
     pods: int
     together: int = 0
-    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedPod:
+    """A pod that waits, counted on a node."""
+
+    pod: ExaminedPod
+    group: PodGroup
+    node: int
+    slots: tuple[int, ...]  # the cards that it got
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +129,7 @@ class PlanState:
         self.limits = limits
         self.nodes = pods.nodes.copy()  # (m,): where each pod is now
         self.moves: list[Move] = []
-        # Pods that wait and belong to the plan: what `place` was called with, and the cards that they got.
-        self.placed: list[tuple[ExaminedPod, PodGroup, int, tuple[int, ...]]] = []
+        self.placed: list[CountedPod] = []  # pods that wait and belong to the plan
         self._demands = cluster.demands
         self._card_masks = pods.card_masks.copy()
         self._moved = np.zeros(len(pods), np.bool_)
@@ -128,7 +138,7 @@ class PlanState:
         # Compiled while every pod counts: a rule that one pod carries decides what others depend on.
         self._classes = [self._demands.compile(spec) for spec in pods.specs]
         self._sizes = self._shares()
-        self._groups = [group_of(spec) for spec in pods.specs]
+        self._groups = pods.groups or [group_of(spec) for spec in pods.specs]
         self._examined: dict[int, ExaminedPod] = {}
         self._rows_on: dict[int, set[int]] = {}
         for row, node in enumerate(self.nodes.tolist()):
@@ -182,11 +192,12 @@ class PlanState:
         pod.refresh()
         return pod
 
-    def examine(self, spec: PodSpec) -> tuple[ExaminedPod, PodGroup]:
-        """A pod that is not placed, up to date with the cache; and the group it will be counted as."""
-        pod = self._examine(self._demands.compile(spec))
+    def examine(self, spec: PodSpec) -> tuple[ExaminedPod, PodClass]:
+        """A pod that is not placed, up to date with the cache; and its class."""
+        pod_class = self._demands.compile(spec)
+        pod = self._examine(pod_class)
         pod.refresh()
-        return pod, group_of(spec)
+        return pod, pod_class
 
     def accepting(self, pod: ExaminedPod) -> Mask:
         """Which nodes accept the pod now: (size,)."""
@@ -281,8 +292,11 @@ class PlanState:
         """The cards that the pod holds."""
         return int(self._card_masks[row])
 
-    def place(self, pod: ExaminedPod, group: PodGroup, node: int) -> tuple[int, ...]:
-        """Count a pod that waits on the node. Returns the cards that it gets."""
+    def place(self, pod: ExaminedPod, pod_class: PodClass, node: int) -> CountedPod:
+        """Count a pod that waits, and that is up to date, on the node: with the cards, volumes and devices
+        that it gets there."""
+        reserved = pod.plugin_state.reserve(node)
+        group = pod_class.choosing(reserved.volumes, reserved.held).group
         devices = pod.demand.devices
         slots: tuple[int, ...] = ()
         if devices is not None:
@@ -290,14 +304,15 @@ class PlanState:
             self.cache.cards.used[node, list(slots)] += devices.milli
         self.cache.requested[:, node] += pod.demand.request
         self.cache.pod_index.add(group, np.array((node,)))
-        return slots
+        return CountedPod(pod, group, node, slots)
 
-    def displace(self, pod: ExaminedPod, group: PodGroup, node: int, slots: Sequence[int]) -> None:
+    def displace(self, counted: CountedPod) -> None:
         """Undo `place`."""
-        if pod.demand.devices is not None:
-            self.cache.cards.used[node, list(slots)] -= pod.demand.devices.milli
-        self.cache.requested[:, node] -= pod.demand.request
-        self.cache.pod_index.remove(group, np.array((node,)))
+        demand, node = counted.pod.demand, counted.node
+        if demand.devices is not None:
+            self.cache.cards.used[node, list(counted.slots)] -= demand.devices.milli
+        self.cache.requested[:, node] -= demand.request
+        self.cache.pod_index.remove(counted.group, np.array((node,)))
 
     def record(self, move: Move) -> None:
         """The move, which `take` and `put` have made, belongs to the plan."""
@@ -319,7 +334,7 @@ class PlanState:
     def undo_all(self) -> None:
         """Take back the whole plan: all moves, and the pods that wait."""
         while self.placed:
-            self.displace(*self.placed.pop())
+            self.displace(self.placed.pop())
         self.undo_to(0)
 
     def undo_to(self, moves: int) -> None:

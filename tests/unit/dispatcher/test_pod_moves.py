@@ -262,7 +262,7 @@ async def test_a_pod_that_has_not_ended_yet_gets_another_reservation_where_the_f
 @pytest.mark.parametrize(
     ("pods", "held", "why"),
     [
-        ((), (), "the pod holds no reservation that could be moved"),
+        ((), (), "the pod holds no reservation that could be moved, or devices of its node"),
         ((LEAVING,), (1,), "there is no room for it on the node any more"),
     ],
 )

@@ -2,8 +2,18 @@
 
 import pytest
 
+from dispatcher.core.cluster.storage import StorageObjects
 from dispatcher.core.kubernetes.pod_objects import PodReader
-from dispatcher.core.kubernetes.successors import AwaitedSuccessors, unmovable
+from dispatcher.core.kubernetes.successors import (
+    AwaitedSuccessors,
+    unmounted_volume,
+    unmovable,
+    unsettled_claim,
+)
+from hoss.model.cluster import StorageUpdate
+from hoss.model.pod import PodSpec
+from hoss.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from hoss.model.volumes import ClaimMount, PersistentVolume, PersistentVolumeClaim, PodVolumes
 
 READER = PodReader(["hoss"])
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}
@@ -82,7 +92,7 @@ def test_what_is_withdrawn_is_given_to_nobody_and_what_was_given_is_not_withdraw
         (seen(1, deletionTimestamp="2026-11-23T00:00:00Z"), "is leaving"),
         (
             seen(1, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}),
-            "uses devices",
+            "claims devices",
         ),
         (seen(1, spec={"volumes": [{"name": "v", "ephemeral": EPHEMERAL}]}), "volumes of its own"),
         (seen(1, spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]}), ""),
@@ -91,3 +101,46 @@ def test_what_is_withdrawn_is_given_to_nobody_and_what_was_given_is_not_withdraw
 def test_only_pods_that_somebody_makes_anew_are_evicted(pod, why):
     assert why in unmovable(pod)
     assert bool(unmovable(pod)) == bool(why)
+
+
+def volume_view(**claim):
+    storage = StorageObjects()
+    labels = (("topology.kubernetes.io/zone", "a"),)
+    here = NodeSelector((NodeSelectorTerm((Requirement("disk", "In", ("fast",)),)),))
+    volumes = (PersistentVolume("zonal", labels=labels), PersistentVolume("local", node_affinity=here))
+    bound = PersistentVolumeClaim("default", "data", **{"bind_completed": True, **claim})
+    storage.apply(StorageUpdate((*volumes, bound)))
+    return storage
+
+
+MOUNTING = PodSpec(volumes=PodVolumes((ClaimMount("data"),)))
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [
+        ({"volume_name": "local"}, ""),
+        ({"volume_name": "local", "bind_completed": False}, "its claim data is not bound yet"),
+        ({"name": "other", "volume_name": "local"}, "its claim data does not exist"),
+    ],
+)
+def test_a_pod_is_not_evicted_before_its_claims_have_volumes(claim, why):
+    named = {"name": "data", **claim}
+    storage = StorageObjects()
+    claims = PersistentVolumeClaim("default", **{"bind_completed": True, **named})
+    storage.apply(StorageUpdate((claims,)))
+    assert unsettled_claim(MOUNTING, storage) == why
+
+
+@pytest.mark.parametrize(
+    ("volume", "labels", "why"),
+    [
+        ("local", {"disk": "fast"}, ""),
+        ("local", {}, "node(s) didn't match PersistentVolume's node affinity"),
+        ("zonal", {"topology.kubernetes.io/zone": "a"}, ""),
+        ("zonal", {"topology.kubernetes.io/zone": "b"}, "node(s) had no available volume zone"),
+    ],
+)
+def test_a_volume_that_its_target_cannot_mount_is_named(volume, labels, why):
+    found = unmounted_volume(MOUNTING, "n1", labels, volume_view(volume_name=volume))
+    assert found == (why and f"the volume {volume} cannot be mounted on n1: {why}")

@@ -4,6 +4,7 @@ The platform is empty, so no move ever helps."""
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
+from hoss.model.cluster import StorageUpdate
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.rebalance.controlling import ControllerProcess
 from hossctl.rebalance.policy import RebalancePolicy
@@ -43,6 +44,9 @@ class Dispatcher:
 
     async def list_objects(self):
         return await an_empty_list()
+
+    async def list_storage(self):
+        return StorageUpdate(complete=True)
 
 
 class Bench:

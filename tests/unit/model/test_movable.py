@@ -1,5 +1,7 @@
 """The annotation that says whether a plan of moves may move a pod."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,10 +9,10 @@ from hoss.errors import InvalidInput
 from hoss.manifests.pod import MOVABLE_ANNOTATION
 from hoss.manifests.workloads import read_workload
 from hoss.model.cluster import BoundPod, Cluster
-from hoss.model.devices import PodClaims
+from hoss.model.devices import Allocation, HeldClaim
 from hoss.model.node import NodeSpec
-from hoss.model.pod import Movable, PodSpec, PodTemplate
-from hoss.model.volumes import ClaimMount, PodVolumes
+from hoss.model.pod import Movable, PodSpec, PodTemplate, group_of
+from hoss.model.volumes import ClaimMount, PersistentVolumeClaim, PodVolumes
 from hossctl.rebalance.gathering import Fixed, Held, KnownPod, placed_pods, why_fixed
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 
@@ -54,16 +56,16 @@ def test_pods_without_a_controller_gangs_and_daemons_stay(owner, gang, movable, 
     assert why_fixed(KnownPod(b"", "default/p", "default/j", template, gang)) is expected
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        PodSpec(volumes=PodVolumes((ClaimMount("data"),))),
-        PodSpec(claims=PodClaims("p", "u", (), ())),
-    ],
-)
-def test_pods_with_volumes_or_claimed_devices_stay_whatever_they_say(spec):
-    template = PodTemplate(spec, owner_kind="StatefulSet", movable=Movable.YES)
-    assert why_fixed(KnownPod(b"", "default/p", "default/j", template, gang=False)) is Fixed.TIED
+def placed(snapshot, known):
+    """What a plan makes of these pods, all on the first node; and why each stays."""
+    row = np.zeros(len(snapshot.cache.schema), np.int64)
+    row[snapshot.cache.schema.names.index("cpu")] = 100
+    row[snapshot.cache.schema.names.index("pods")] = 1
+    uids = [pod.uid for pod in known]
+    held = Held(dict.fromkeys(uids, 0), dict.fromkeys(uids, 0), dict.fromkeys(uids, row))
+    pods = placed_pods(snapshot, known, held, ())
+    reasons = [pods.reasons[number] for number in pods.fixed.tolist()]
+    return pods, dict(zip(pods.names, reasons, strict=True))
 
 
 def test_a_pod_that_the_dispatcher_would_not_move_stays_with_the_dispatcher_s_reason():
@@ -83,12 +85,66 @@ def test_a_pod_that_the_dispatcher_would_not_move_stays_with_the_dispatcher_s_re
         )
         for name in names
     ]  # fmt: skip
-    row = np.zeros(len(snapshot.cache.schema), np.int64)
-    row[snapshot.cache.schema.names.index("cpu")] = 100
-    row[snapshot.cache.schema.names.index("pods")] = 1
-    uids = [name.encode() for name in names]
-    held = Held(dict.fromkeys(uids, 0), dict.fromkeys(uids, 0), dict.fromkeys(uids, row))
-    pods = placed_pods(snapshot, known, held, ())
-    said = {name: pods.reasons[number] for name, number in zip(pods.names, pods.fixed.tolist(), strict=True)}
+    pods, said = placed(snapshot, known)
     assert said == {"free": "", "bare": "no controller would make it anew", **unmovable}
     assert len(set(pods.reasons)) == len(pods.reasons)
+
+
+AMOUNTS = (("cpu", 1000), ("memory", 1000), ("pods", 10))
+
+
+def mounting(claim, **mount):
+    return PodSpec(requests=(("cpu", 100),), volumes=PodVolumes((ClaimMount(claim, **mount),)))
+
+
+def cluster_of(pods, **objects):
+    """Pods (name, spec, and what the cluster counts them as) on one node; all of them have controllers."""
+    bound = [
+        BoundPod(name, "n0", counted, counted.requests, 0, 0, started_at=0.0) for name, _, counted in pods
+    ]
+    snapshot = ClusterSnapshot(Cluster([NodeSpec("n0", allocatable=AMOUNTS)], bound, **objects))
+    known = [
+        KnownPod(name.encode(), name, name, PodTemplate(of, owner_kind="StatefulSet"), gang=False)
+        for name, of, _ in pods
+    ]
+    return snapshot, known
+
+
+@pytest.mark.parametrize(
+    ("modes", "users", "stays"),
+    [
+        (("ReadWriteOnce",), 1, False),
+        (("ReadWriteOnce",), 2, True),
+        (("ReadWriteMany", "ReadWriteOnce"), 2, False),
+        (("ReadOnlyMany",), 2, False),
+    ],
+)
+def test_pods_that_share_a_volume_of_one_node_stay_together(modes, users, stays):
+    """Moved alone, one of them could not attach it."""
+    claim = PersistentVolumeClaim(
+        "default", "data", volume_name="pv", bind_completed=True, access_modes=modes
+    )
+    of = mounting("data")
+    _, said = placed(*cluster_of([(str(number), of, of) for number in range(users)], storage=(claim,)))
+    why = "another pod uses its volume, which one node at a time can attach" if stays else ""
+    assert said == {str(number): why for number in range(users)}
+
+
+def test_a_pod_is_counted_with_the_volume_that_it_got_where_it_is():
+    """Of two pods of one shape one chose the volume, and the other one found it chosen."""
+    of, chose = mounting("data"), mounting("data", volume="pv")
+    snapshot, known = cluster_of([("first", of, chose), ("second", of, of)])
+    pods, _ = placed(snapshot, known)
+    assert {pods.groups[number] for number in pods.classes.tolist()} == {group_of(of), group_of(chose)}
+    assert list(pods.specs) == [of, of]
+
+
+def test_a_pod_stays_that_holds_devices_for_its_extended_resources():
+    """Its spec claims none."""
+    of = PodSpec(requests=(("cpu", 100),))
+    snapshot, known = cluster_of([("gpu", of, of)])
+    held = replace(group_of(of), held_claims=(HeldClaim("default", "made-up", Allocation(())),))
+    snapshot.cache.pod_index.remove(group_of(of), np.array((0,)))
+    snapshot.cache.pod_index.add(held, np.array((0,)))
+    _, said = placed(snapshot, known)
+    assert said == {"gpu": "it holds devices of resource claims, which are its node's"}

@@ -2,12 +2,17 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from hoss.errors import InvalidInput
+from hoss.model.devices import Allocation, HeldClaim
+from hoss.model.pod import PodGroup
+from hoss.model.volumes import ClaimMount, PodVolumes
 from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.convert_rules import definition_of, definition_taking, group_defined
 from resolver.api.moving import Moving
 from resolver.core.values import Verdict
 from resolver.ledger.memory import MemoryLedger
@@ -33,22 +38,26 @@ def ledger(make_node, make_proposal):
     return ledger
 
 
-@pytest.fixture
-def call(ledger):
+def ask(ledger, step, uids, nodes, **columns):
+    """The answer to one call of the mover."""
+
     async def decide(shard, proposal):
         [decision] = await ledger.commit(shard, [proposal])
         return decision
 
-    def called(step, uids, nodes, **columns):
-        request = pb.MoveRequest(step=step, worker="mover", epoch=ledger.mover, term=1)
-        request.uids, request.nodes = uids.tobytes(), np.array(nodes, "<u4").tobytes()
-        if step == pb.MOVE_RESERVE:
-            request.seen = np.array([arbiter.seq for arbiter in ledger.arbiters], "<u8").tobytes()
-        for name, column in columns.items():
-            setattr(request, name, column)
-        return asyncio.run(Moving(ledger, decide).serve(request))
+    request = pb.MoveRequest(step=step, worker="mover", epoch=ledger.mover, term=1)
+    request.uids, request.nodes = uids.tobytes(), np.array(nodes, "<u4").tobytes()
+    if step == pb.MOVE_RESERVE:
+        request.seen = np.array([arbiter.seq for arbiter in ledger.arbiters], "<u8").tobytes()
+    request.reserved_names.extend(columns.pop("reserved_names", ()))
+    for name, column in columns.items():
+        setattr(request, name, column)
+    return asyncio.run(Moving(ledger, decide).serve(request))
 
-    return called
+
+@pytest.fixture
+def call(ledger):
+    return partial(ask, ledger)
 
 
 def carried(reply):
@@ -158,3 +167,76 @@ def test_a_request_that_names_a_pod_twice_or_no_step_is_refused(call, make_propo
         call(pb.MOVE_CONFIRM, uids, [2, 3], **one)
     with pytest.raises(InvalidInput, match="no step"):
         call(pb.MOVE_STEP_UNSPECIFIED, make_proposal([1], [[0]]).uids, [2], seqs=bytes(8))
+
+
+@pytest.fixture
+def one_shard(make_node):
+    """Three nodes on the only shard."""
+    ledger = MemoryLedger(1, lambda: 0)
+
+    async def fill():
+        await ledger.upsert_nodes(0, [make_node(name, cpu=1000) for name in "abc"])
+        await ledger.grant("w1")
+        ledger.mover = await ledger.grant("mover")
+
+    asyncio.run(fill())
+    return ledger
+
+
+def grouped(ledger, make_proposal, pod, node, group, *, names=()):
+    """A pod of this group, which a worker has placed."""
+    taken = group_of(definition_taking(definition_of(group), names) if names else definition_of(group))
+
+    async def commit():
+        [decision] = await ledger.commit(0, [make_proposal([pod], [[node]], groups=[taken])])
+        assert list(decision.verdicts) == [Verdict.COMMITTED]
+        await ledger.confirm(0, np.array([decision.seq], np.uint64))
+
+    asyncio.run(commit())
+    return make_proposal([pod], [[node]]).uids
+
+
+MOUNTING = PodGroup(volumes=PodVolumes((ClaimMount("data"),)))
+
+
+def names_of(*names):
+    return [pb.ReservedNames(names=names)]
+
+
+def test_a_target_takes_the_names_of_its_own_node_and_not_those_of_the_source(one_shard, make_proposal):
+    uids = grouped(one_shard, make_proposal, 9, 0, MOUNTING, names=["attachments/a/disks"])
+    ask(one_shard, pb.MOVE_RESERVE, uids, [2], reserved_names=names_of("attachments/c/disks"))
+    [definition] = asyncio.run(one_shard.definitions(0, ~uids))
+    assert group_of(definition).reserved_names == ("attachments/c/disks",)
+    assert group_defined(definition) == MOUNTING
+
+
+def test_a_name_that_another_pod_has_taken_since_the_plan_refuses_the_target(one_shard, make_proposal):
+    uids = grouped(one_shard, make_proposal, 9, 0, MOUNTING, names=["attachments/a/disks"])
+    seen = np.array([arbiter.seq for arbiter in one_shard.arbiters], "<u8").tobytes()
+    grouped(one_shard, make_proposal, 10, 2, MOUNTING, names=["attachments/c/disks"])
+    taken = names_of("attachments/c/disks")
+    reply = ask(one_shard, pb.MOVE_RESERVE, uids, [2], reserved_names=taken, seen=seen)
+    assert list(reply.verdicts) == [Verdict.CONFLICT_TOPOLOGY]
+    assert list(ask(one_shard, pb.MOVE_RESERVE, uids, [2], reserved_names=taken).verdicts) == [
+        Verdict.COMMITTED
+    ]
+
+
+def test_a_pod_that_holds_devices_is_not_moved(one_shard, make_proposal):
+    held = PodGroup(held_claims=(HeldClaim("default", "gpu", Allocation(())),))
+    uids = grouped(one_shard, make_proposal, 9, 0, held)
+    assert list(ask(one_shard, pb.MOVE_RESERVE, uids, [2]).verdicts) == [0]
+    assert list(ask(one_shard, pb.MOVE_RESERVE, uids, [2], at_once=True).results) == [0]
+    assert at(one_shard)[9] == 0
+
+
+def test_names_are_given_for_each_pod_or_for_none(one_shard, make_proposal):
+    with pytest.raises(InvalidInput, match="reserved_names"):
+        ask(
+            one_shard,
+            pb.MOVE_RESERVE,
+            make_proposal([1, 2], [[0]] * 2).uids,
+            [2, 2],
+            reserved_names=names_of("a"),
+        )

@@ -10,7 +10,17 @@ from hoss.model.fit import pick_cards
 from hoss.model.node import NodeSpec, Taint
 from hoss.model.pod import DeviceRequest, PodAffinity, PodAffinityTerm, PodSpec
 from hoss.model.resources import DEVICE_RESOURCE
-from hoss.model.selectors import LabelSelector, Requirement
+from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
+from hoss.model.volumes import (
+    ClaimMount,
+    ClaimReference,
+    CsiNode,
+    CsiVolume,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodVolumes,
+    StorageClass,
+)
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.plugins.fragmentation import Popularity, TaskClass
@@ -50,7 +60,7 @@ def apart(app):
 class Situation:
     """Nodes with pods, given as (name, node, spec)."""
 
-    def __init__(self, nodes, pods, *, fixed=(), workloads=None, budgets=(), limits=NO_LIMITS):
+    def __init__(self, nodes, pods, *, fixed=(), workloads=None, budgets=(), limits=NO_LIMITS, storage=()):
         names = [each.name for each in nodes]
         bound = [
             BoundPod(name, on, of, of.requests, of.nonzero_cpu_milli, 0, started_at=0.0)
@@ -78,7 +88,7 @@ class Situation:
             ).reshape(len(specs), len(budgets)),
             allowed=np.array([allowed for _, allowed in budgets], np.int64),
         )
-        self.snapshot = ClusterSnapshot(Cluster(nodes, bound))
+        self.snapshot = ClusterSnapshot(Cluster(nodes, bound, storage=tuple(storage)))
         self.state = PlanState(self.snapshot, default_profile(), self.pods, limits)
         self.names = names
 
@@ -128,14 +138,6 @@ def test_a_pod_that_no_moves_make_room_for_says_why_and_the_state_is_as_it_was()
     assert plan.impossible[0].subject == "big"
     assert "Insufficient cpu" in plan.impossible[0].why
     assert found.columns() == before
-
-
-def test_for_pods_that_may_fit_anywhere_for_all_that_is_known_nothing_is_moved_and_that_is_said():
-    entries = [*waiting(spec(400), unknown="it uses volumes"), *waiting(spec(400))]
-    at = scattered()
-    plan = fit_pending(at.state, entries)
-    assert [(entry.subject, entry.why) for entry in plan.impossible] == [("big", "it uses volumes")]
-    assert [placement.waiting for placement in plan.placements] == [1]
 
 
 def test_on_nodes_without_a_pod_nothing_is_moved_for_one_that_fits_nowhere():
@@ -298,3 +300,87 @@ def test_a_node_is_as_loaded_as_it_is_used_or_requested_whichever_is_more():
     assert np.allclose(loads.load, [0.75, 0.202, 0.0])
     assert loads.noisy.tolist() == [True, False, False]
     assert loads.largest_first(0) == [1, 0]
+
+
+# --- volumes ---
+
+
+def volume(name, *, on=(), driver="disks", **fields):
+    """A volume that is bound to the claim of its name, and that these nodes reach; none: every node."""
+    term = NodeSelectorTerm((Requirement(HOSTNAME, "In", tuple(on)),))
+    return (
+        PersistentVolume(
+            name,
+            phase="Bound",
+            claim=ClaimReference("default", name),
+            node_affinity=NodeSelector((term,)) if on else None,
+            csi=CsiVolume(driver, name),
+        ),
+        PersistentVolumeClaim(
+            "default", name, volume_name=name, bind_completed=True, phase="Bound", **fields
+        ),
+    )
+
+
+def mounting(cpu, *claims):
+    return spec(cpu, volumes=PodVolumes(tuple(map(ClaimMount, claims))))
+
+
+def test_a_pod_goes_where_its_volume_can_be_mounted():
+    nodes = [node("n0"), node("n1"), node("n2")]
+    found = Situation(nodes, [("db", "n0", mounting(300, "data"))], storage=volume("data", on=("n0", "n2")))
+    assert found.moves(drain(found.state, [0])) == [("db", "n0", "n2")]
+
+
+def test_a_local_volume_keeps_its_pod_and_the_plan_says_why():
+    found = Situation(
+        [node("n0"), node("n1")], [("db", "n0", mounting(300, "data"))], storage=volume("data", on=("n0",))
+    )
+    plan = drain(found.state, [0])
+    assert plan.moves == []
+    [left] = plan.impossible
+    assert left.subject == "db on n0"
+    assert "node(s) didn't match PersistentVolume's node affinity" in left.why
+
+
+def test_a_plan_attaches_no_more_volumes_to_a_node_than_its_driver_does():
+    nodes = [node("n0"), node("n1"), node("n2")]
+    pods = [(name, "n0", mounting(100, name)) for name in ("a", "b", "c")]
+    limits = [CsiNode("n1", (("disks", 1),)), CsiNode("n2", (("disks", 1),))]
+    found = Situation(
+        nodes, pods, storage=[*limits, *(item for name in ("a", "b", "c") for item in volume(name))]
+    )
+    plan = drain(found.state, [0])
+    assert sorted(target for _, _, target in found.moves(plan)) == ["n1", "n2"]
+    assert "2 node(s) exceed max volume count" in plan.impossible[0].why
+
+
+def test_a_claim_for_one_pod_moves_with_its_pod():
+    mine = volume("mine", access_modes=("ReadWriteOncePod",))
+    found = Situation([node("n0"), node("n1")], [("db", "n0", mounting(100, "mine"))], storage=mine)
+    assert found.moves(drain(found.state, [0])) == [("db", "n0", "n1")]
+
+
+def test_what_is_undone_gives_attachments_back():
+    found = Situation(
+        [node("n0"), node("n1")],
+        [("a", "n0", mounting(100, "a")), ("b", "n0", mounting(100, "b"))],
+        storage=[CsiNode("n1", (("disks", 1),)), *volume("a"), *volume("b")],
+    )
+    first = found.moves(drain(found.state, [0]))
+    found.state.undo_all()
+    assert found.moves(drain(found.state, [0])) == first
+
+
+def test_pods_that_wait_for_one_volume_do_not_both_get_it():
+    """Each has a claim of its own that is bound with its pod, and there is one volume for both."""
+    storage = [
+        StorageClass("local", "kubernetes.io/no-provisioner", waits_for_consumer=True),
+        PersistentVolume("pv", storage_class="local", phase="Available", capacity_bytes=10),
+        *(PersistentVolumeClaim("default", name, storage_class="local", request_bytes=1) for name in "ab"),
+    ]
+    found = Situation([node("n0"), node("n1")], [], storage=storage)
+    entries = [WaitingPods(name, mounting(100, name), 1) for name in "ab"]
+    plan = fit_pending(found.state, entries)
+    assert [at.waiting for at in plan.placements] == [0]
+    assert "didn't find available persistent volumes to bind" in plan.impossible[0].why

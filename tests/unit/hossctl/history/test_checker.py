@@ -159,6 +159,70 @@ CASES = {
         steps(*ONE, ("node", "n2"), ("move_at_once", "r-0", "n2"), ("tell", "r-0")),
         "watcher was told that pod r-0 is bound to n0, then to n2, and nothing between",
     ),
+    "a worker takes a bound pod to another node": Case(
+        Promise.ONE_NODE,
+        steps(*ONE, ("node", "n2"), ("move_at_once", "r-0", "n2", {"worker": "w1"}), ("tell", "r-0")),
+        steps(*ONE, ("node", "n2"), ("move_at_once", "r-0", "n2"), ("tell", "r-0")),
+        "pod r-0 is taken from n0 to n2 by who makes no moves (w1)",
+    ),
+    "a pod is moved in one step that was released before": Case(
+        Promise.ONE_NODE,
+        steps(
+            *(*ONE, ("node", "n2"), ("release", "r-0")),
+            *(("move_at_once", "r-0", "n2", {"gives_up": False}), ("tell", "r-0")),
+        ),
+        steps(*ONE, ("node", "n2"), ("evict", "r-0"), ("bind", "r-0", "n2")),
+        "pod r-0 is moved to n2 and gives nothing up for it (hoss-rebalance)",
+    ),
+    "a pod keeps both places in one step": Case(
+        Promise.ONE_NODE,
+        steps(*ONE, ("node", "n2"), ("move_at_once", "r-0", "n2", {"gives_up": False}), ("tell", "r-0")),
+        steps(*ONE, ("node", "n2"), ("move_at_once", "r-0", "n2"), ("tell", "r-0")),
+        "pod r-0 is reserved on n2 while it is reserved on n0",
+    ),
+    "a pod that was released gets the target of a move": Case(
+        Promise.STATES,
+        steps(
+            *(*ONE, ("node", "n2"), ("reserve_target", "r-0", "n2"), ("evict", "r-0")),
+            *(("take_target", "r-0", "n2", {"released": False}), ("move", "r-0", "Bound")),
+        ),
+        steps(
+            *(*ONE, ("node", "n2"), ("reserve_target", "r-0", "n2")),
+            *(("take_target", "r-0", "n2"), ("move", "r-0", "Bound")),
+        ),
+        "pod r-0 is moved to n2 and does not give up its source on n0",
+    ),
+    "a pod is moved while it terminates": Case(
+        Promise.STATES,
+        steps(
+            *(*ONE, ("node", "n2"), ("reserve_target", "r-0", "n2"), ("terminate", "r-0", {"cpu": 100})),
+            *(("take_target", "r-0", "n2"), ("move", "r-0", "Bound")),
+        ),
+        steps(
+            *(*ONE, ("node", "n2"), ("reserve_target", "r-0", "n2")),
+            *(("take_target", "r-0", "n2"), ("move", "r-0", "Bound")),
+        ),
+        "pod r-0 is moved to n2 while it is terminating on n0",
+    ),
+    "a move frees the source and reserves no target": Case(
+        Promise.ONE_NODE,
+        steps(*ONE, ("node", "n2"), ("release", "r-0"), ("bind_silently", "r-0", "n2"), ("tell", "r-0")),
+        steps(*ONE, ("node", "n2"), ("move_at_once", "r-0", "n2"), ("tell", "r-0")),
+        "watcher was told that pod r-0 is bound to n0, then to n2, and nothing between",
+    ),
+    "a move is undone twice": Case(
+        Promise.ONE_NODE,
+        steps(
+            *(*ONE, ("node", "n2"), ("move_at_once", "r-0", "n2"), ("tell", "r-0")),
+            *(("move_at_once", "r-0", "n0"), ("tell", "r-0")),
+            *(told("r-0", "Bound", "n2"), told("r-0", "Bound", "n0")),
+        ),
+        steps(
+            *(*ONE, ("node", "n2"), ("move_at_once", "r-0", "n2"), ("tell", "r-0")),
+            *(("move_at_once", "r-0", "n0"), ("tell", "r-0")),
+        ),
+        "watcher was told that pod r-0 is bound to n0, then to n2, and nothing between",
+    ),
     "a prepared reservation is confirmed": Case(
         Promise.STATES,
         steps(("submit", "r"), ("prepare", ("r-0", "n0")), ("confirm", "r-0"), ("move", "r-0", "Bound")),
