@@ -304,6 +304,16 @@ UNDONE = {
             ),
         ),
     ),
+    "clock-that-goes-back-keeps-the-lease": PlantedFault(
+        "only the clock of Redis says when the lease of a dead leader is over",
+        (
+            CodeEdit(
+                "dispatcher.leader.lease:RedisLease.acquire",
+                "is_over = asked_at > self._unchanged_since + _OVER_AFTER * self.seconds",
+                "is_over = False",
+            ),
+        ),
+    ),
     "standby-that-still-serves": PlantedFault(
         "who watches health hears of no change after another watcher has left",
         (

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tools.simulation.cluster_plan import draw_kubernetes, draw_kubernetes_moves
 from tools.simulation.loop import discarding
-from tools.simulation.plan import Plan, draw, draw_moves
+from tools.simulation.plan import Plan, draw, draw_moves, draw_short
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import run
 
@@ -26,6 +26,7 @@ class PlanKind(NamedTuple):
 
     kubernetes: bool = False
     moves: bool = False
+    short: bool = False
 
 
 class SeedsDone(NamedTuple):
@@ -38,6 +39,7 @@ class SeedsDone(NamedTuple):
 
 _DRAWN: dict[PlanKind, Callable[[int], Plan]] = {
     PlanKind(): draw,
+    PlanKind(short=True): draw_short,
     PlanKind(moves=True): draw_moves,
     PlanKind(kubernetes=True): draw_kubernetes,
     PlanKind(kubernetes=True, moves=True): draw_kubernetes_moves,
