@@ -1,7 +1,7 @@
 """Faults that are put into the product on purpose, to see that simulations find them.
 
 As a program it runs seeds, or a written plan with other seeds, with one of them, until a promise is broken:
-`PYTHONPATH=.:tests python -m simulation.planted NAME [PLAN | kubernetes] SEED...`. Exit code 1: one was
+`PYTHONPATH=.:tests python -m simulation.planted NAME [PLAN | kubernetes | short] SEED...`. Exit code 1: one was
 broken.
 
 A fault is a few edits of the product's own text: of a part of a ledger script, or of a function. An edit
@@ -25,11 +25,11 @@ from types import ModuleType
 from resolver.ledger import scripts
 from tools.simulation.cluster_plan import draw_kubernetes
 from tools.simulation.loop import discarding
-from tools.simulation.plan import Plan, draw
+from tools.simulation.plan import Plan, draw, draw_short
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import run
 
-KUBERNETES = "kubernetes"
+KUBERNETES, SHORT = "kubernetes", "short"
 
 
 @dataclass(frozen=True)
@@ -352,6 +352,9 @@ UNDONE = {
 }
 
 
+_OF_KIND = {KUBERNETES: draw_kubernetes, SHORT: draw_short}
+
+
 def _again(plan: Plan, seed: int) -> Plan:
     return replace(plan, seed=seed)
 
@@ -360,8 +363,8 @@ def main() -> int:
     """Run it as a program."""
     name, *what = sys.argv[1:]
     drawn, seeds = draw, what
-    if what[0] == KUBERNETES:
-        drawn, seeds = draw_kubernetes, what[1:]
+    if what[0] in _OF_KIND:
+        drawn, seeds = _OF_KIND[what[0]], what[1:]
     elif not what[0].isdigit():
         drawn, seeds = partial(_again, Plan.from_json(json.loads(Path(what[0]).read_text()))), what[1:]
     fault = {**FAULTS, **UNDONE}[name]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
+from hossctl.local.process import end_with_parent
 from tools.simulation.cluster_plan import draw_kubernetes, draw_kubernetes_moves
 from tools.simulation.loop import discarding
 from tools.simulation.plan import Plan, draw, draw_moves, draw_short
@@ -112,6 +113,7 @@ def _end_when_told() -> None:
     does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has begun them ends them
     signal.signal(signal.SIGTERM, _end)
+    end_with_parent()
 
 
 def _end(_signal: int, _frame: object) -> None:
