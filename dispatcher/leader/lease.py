@@ -8,7 +8,9 @@ lease says nothing: the holder most likely lives, and only the holder knows what
 that finds such a store takes nothing. It gives the last holder the length of a lease to renew.
 
 Nor does the store's clock alone end a lease: a clock that jumps would end it while its holder lives. Who has
-seen the lease renewed also waits for its length by its own clock, unless the lease was released."""
+seen the lease renewed also waits for its length by its own clock, unless the lease was released. Nor does a
+clock that goes back keep a lease of the dead: one that is not renewed for longer than its length, by the
+clock of who asks, is over."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,19 +23,22 @@ from hoss.host import THIS_HOST
 from hoss.redis_access import OpenRedis, RedisError, words
 
 LEASE = "{hoss}:journal:lease"  # "<term> <address>"; expires
+_OVER_AFTER = 1.25  # lengths of a lease, of two clocks that drift
 
 # KEYS: lease, term, STATE. ARGV: address, milliseconds; the newest term that the caller knows and its holder,
 # and the newest stamp of the journal that it has seen; the format that it understands; 1 if the lease that
-# the caller saw held is not over by the caller's clock: then it is only taken if it was released. Returns the
-# format, the stamp, the new term or the present lease, and how often leases were granted and renewed.
+# the caller saw held is not over by the caller's clock: then it is only taken if it was released; the number of
+# renewals that the caller has seen for longer than a lease lasts, -1 if none: a lease is over that was not
+# renewed since, and whose holder would have counted. Returns the format, the stamp, the new term or the
+# present lease, and how often leases were granted and renewed.
 #
 # `server` in STATE is the run of Redis on which a dispatcher last asked, `holder_server` the one on which the
 # newest term was granted or renewed. Another run of Redis, an older term or an older stamp shows a store that
 # may have gone back. Terms that were granted before may be lost then, so the next one leaves many out: two
 # dispatchers never have the same.
 _ACQUIRE = """
-local format, stamp, last_server, holder_server, released, renewals =
-  unpack(redis.call('HMGET', KEYS[3], 'format', 'stamp', 'server', 'holder_server', 'released', 'renewals'))
+local format, stamp, last_server, holder_server, released, renewals, counting = unpack(redis.call('HMGET',
+  KEYS[3], 'format', 'stamp', 'server', 'holder_server', 'released', 'renewals', 'counting'))
 renewals = tonumber(renewals or '0')
 format, stamp = format or '1', stamp or ''
 if tonumber(format) > tonumber(ARGV[6]) then return {format, stamp, '', renewals} end
@@ -65,6 +70,7 @@ if went_back or (term > 0 and last_server ~= server) then
   renewals = renewals + 1
   redis.call('HSET', KEYS[3], 'server', server, 'renewals', renewals)
 end
+if tonumber(ARGV[8]) == renewals and tonumber(counting or '0') == term then lease = nil end
 if lease then return {format, stamp, lease, renewals} end
 if ARGV[7] == '1' and tonumber(released or '0') ~= term then
   return {format, stamp, string.format('%.0f %s', term, ARGV[4]), renewals}
@@ -74,6 +80,7 @@ if term > 0 and holder_server ~= server then step = 1000 + tonumber(string.sub(s
 term = redis.call('INCRBY', KEYS[2], step)
 redis.call('SET', KEYS[1], term .. ' ' .. ARGV[1], 'PX', ARGV[2])
 redis.call('HSET', KEYS[3], 'server', server, 'holder_server', server, 'renewals', renewals + 1)
+redis.call('HSET', KEYS[3], 'counting', term)
 return {format, stamp, term, renewals + 1}
 """
 
@@ -185,6 +192,7 @@ class RedisLease:
         # and how many renewals there had been.
         self._held_until = self._asked_at = float("-inf")
         self._renewals: int | None = None
+        self._unchanged_since = float("inf")  # by our clock: when that number was answered first
         self._milliseconds = int(seconds * 1000)
         self._newest = LeaseHeld(0, "")  # the newest lease known
         self._stamp = ""  # of the journal, as last seen
@@ -194,13 +202,18 @@ class RedisLease:
         """Raises ConfigError for a journal of a newer format."""
         newest, asked_at = self._newest, self._clock()
         may_run = int(asked_at < self._held_until)
-        arguments = (address, self._milliseconds, newest.term, newest.address, self._stamp, FORMAT, may_run)
+        is_over = asked_at > self._unchanged_since + _OVER_AFTER * self.seconds
+        unchanged = self._renewals if is_over and self._renewals is not None else -1
+        seen = (newest.term, newest.address, self._stamp)
+        arguments = (address, self._milliseconds, *seen, FORMAT, may_run, unchanged)
         form, stamp, answer, renewals = await self._ask(_ACQUIRE, *arguments)
         check_format(int(form))
         self._stamp = stamp.decode()
         if isinstance(answer, int):
             self._newest, self._renewals, self._held_until = LeaseHeld(answer, address), None, float("-inf")
             return Granted(answer)
+        if self._renewals != renewals:
+            self._unchanged_since = self._clock()
         if self._renewals not in (None, renewals):  # it was renewed after the last time we asked
             self._held_until = self._asked_at + self.seconds
         self._renewals, self._asked_at = renewals, asked_at

@@ -1,11 +1,15 @@
 """Processes of the local platform: started, waited for, and ended by process id, never by name."""
 
 import contextlib
+import multiprocessing
+import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -53,6 +57,13 @@ class ProcessRecord:
 def record_of(name: str, pid: int, log: Path, address: str = "") -> ProcessRecord:
     """The record of a running process."""
     return ProcessRecord(name, pid, psutil.Process(pid).create_time(), str(log), address)
+
+
+def end_with_parent() -> None:
+    """Have this process, which multiprocessing has spawned, end when its parent does, however that ends."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
 
 
 class Launched(Protocol):

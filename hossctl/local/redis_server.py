@@ -21,6 +21,9 @@ from hossctl.local.process import private_directory
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _PORT_ATTEMPTS = 5
+# A shell that becomes the server. What it leaves beside it kills the server at the end of standard input: that
+# is when the process that holds the other end has ended, however it did.
+_UNTIL_INPUT_ENDS = 'exec 3<&0 </dev/null; { read _ <&3; kill -9 $$; } & exec 3<&-; exec "$@"'
 _PROBE_BYTES = 4096  # a page; less could still fit into the last page of a full disk
 
 
@@ -73,6 +76,7 @@ class RedisServer:
         binary: Path | None = None,
         password_file: Path | None = None,
         accounts: Path | None = None,
+        ends_with_us: bool = False,
     ) -> "RedisServer":
         """Start a server with its files in `directory` and wait until it answers.
 
@@ -80,6 +84,7 @@ class RedisServer:
         them. `options`: further settings of redis.conf, which take precedence. `binary`: instead of the one
         that is found. `password_file`: clients must give the password in it. `accounts`: with the services'
         accounts (hoss.redis_accounts), whose passwords are in this directory. `port`: a free one by default.
+        `ends_with_us`: the server is killed when this process ends, also by SIGKILL; else it goes on.
         Raises ConfigError where there is no binary or the port is taken, and LedgerUnavailable, with the end
         of the log, when the server does not come up."""
         binary = binary or find_redis_server()
@@ -94,6 +99,7 @@ class RedisServer:
                 options or {},
                 password_file=password_file,
                 accounts=accounts,
+                ends_with_us=ends_with_us,
             )
             if server is not None:
                 return server
@@ -114,6 +120,7 @@ class RedisServer:
         *,
         password_file: Path | None,
         accounts: Path | None,
+        ends_with_us: bool,
     ) -> "RedisServer | None":
         password = password_file.read_text("ascii").strip() if password_file else ""
         log = directory / "redis.log"
@@ -134,9 +141,12 @@ class RedisServer:
             lines += account_lines(accounts) if accounts else []
             arguments.insert(0, str(_private_configuration(directory, lines)))
         # A session of its own: Ctrl-C must not stop Redis before the services that write to it.
+        command = [str(binary), *arguments]
+        if ends_with_us:
+            command = ["/bin/sh", "-c", _UNTIL_INPUT_ENDS, "sh", *command]
         process = subprocess.Popen(  # noqa: S603 - our binary, our arguments
-            [str(binary), *arguments],
-            stdin=subprocess.DEVNULL,
+            command,
+            stdin=subprocess.PIPE if ends_with_us else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -186,6 +196,8 @@ class RedisServer:
         """Kill it, as a crash would."""
         if self._process.poll() is None:
             self._process.kill()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._process.wait()
 
 

@@ -27,18 +27,16 @@ import csv
 import io
 import json
 import multiprocessing
-import os
 import signal
-import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from pathlib import Path
 
 from hoss.errors import InvalidInput
 from hossctl.console import Document
 from hossctl.figures import camel
+from hossctl.local.process import end_with_parent
 from hossctl.simulate.omega import (
     KINDS,
     Architecture,
@@ -121,9 +119,7 @@ def play(settings: Sequence[OmegaSetting], jobs: int) -> Generator[Result, None,
 
 def _end_with_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
+    end_with_parent()
 
 
 _LONGEST = (Architecture.SHARED_STATE, 1.0, SimulatedConflicts.SEQUENCE_NUMBER, Transactions.ALL_OR_NOTHING)

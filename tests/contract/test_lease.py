@@ -340,6 +340,31 @@ async def test_a_clock_of_redis_that_jumps_ends_no_lease_that_a_standby_saw_rene
         await lease.close()
 
 
+async def test_a_clock_of_redis_that_goes_back_keeps_no_lease_that_is_not_renewed(redis_server):
+    clock = Clock()
+    holder = RedisLease(redis_server.url, SECONDS)
+    standby = RedisLease(redis_server.url, SECONDS, clock=lambda: clock.now)
+    granted = await holder.acquire("a")
+    held = LeaseHeld(granted.term, "a")
+    assert await standby.acquire("b") == held
+    with redis.Redis(port=redis_server.port) as client:
+        client.pexpire(LEASE, int(20 * 1000 * SECONDS))
+        clock.pass_time(1.3 * SECONDS)
+        assert await holder.renew(granted.term, "a"), "the holder lives"
+        assert await standby.acquire("b") == held
+        client.pexpire(LEASE, int(20 * 1000 * SECONDS))
+        clock.pass_time(1.2 * SECONDS)
+        assert await standby.acquire("b") == held
+        clock.pass_time(0.1 * SECONDS)  # and the holder is silent
+        client.hset(STATE, "counting", granted.term - 1)
+        assert await standby.acquire("b") == held, "a holder of an earlier release does not count its renewals"
+        client.hset(STATE, "counting", granted.term)
+    assert await standby.acquire("b") == Granted(granted.term + 1)
+    assert not await holder.renew(granted.term, "a")
+    for lease in (holder, standby):
+        await lease.close()
+
+
 async def test_a_lease_that_was_seen_renewed_and_is_released_is_free_at_once(redis_server):
     holder, standby = RedisLease(redis_server.url, SECONDS), RedisLease(redis_server.url, SECONDS)
     granted = await holder.acquire("a")

@@ -1,8 +1,8 @@
 """Faults that are put into the product on purpose, to see that simulations find them.
 
 As a program it runs seeds, or a written plan with other seeds, with one of them, until a promise is broken:
-`PYTHONPATH=.:tests python -m simulation.planted NAME [PLAN | kubernetes | moves] SEED...`. Exit code 1: one was
-broken.
+`PYTHONPATH=.:tests python -m simulation.planted NAME [PLAN | kubernetes | moves | short] SEED...`. Exit code 1:
+one was broken.
 
 A fault is a few edits of the product's own text: of a part of a ledger script, or of a function. An edit
 names what it replaces, and that has to be there exactly once: a fault that no longer fits the code fails its
@@ -25,11 +25,11 @@ from types import ModuleType
 from resolver.ledger import scripts
 from tools.simulation.cluster_plan import draw_kubernetes
 from tools.simulation.loop import discarding
-from tools.simulation.plan import Plan, draw, draw_moves
+from tools.simulation.plan import Plan, draw, draw_moves, draw_short
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import run
 
-KUBERNETES, MOVES = "kubernetes", "moves"
+KUBERNETES, MOVES, SHORT = "kubernetes", "moves", "short"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PlantedFault:
     text: str
     edits: tuple[ScriptEdit | CodeEdit, ...]
     seeds: tuple[int, ...] = ()
-    plans: str = ""  # of which the seeds are: KUBERNETES, MOVES, or the usual ones
+    plans: str = ""  # of which the seeds are: KUBERNETES, MOVES, SHORT, or the usual ones
 
 
 @contextmanager
@@ -340,6 +340,16 @@ UNDONE = {
             ),
         ),
     ),
+    "clock-that-goes-back-keeps-the-lease": PlantedFault(
+        "only the clock of Redis says when the lease of a dead leader is over",
+        (
+            CodeEdit(
+                "dispatcher.leader.lease:RedisLease.acquire",
+                "is_over = asked_at > self._unchanged_since + _OVER_AFTER * self.seconds",
+                "is_over = False",
+            ),
+        ),
+    ),
     "standby-that-still-serves": PlantedFault(
         "who watches health hears of no change after another watcher has left",
         (
@@ -378,6 +388,9 @@ UNDONE = {
 }
 
 
+_OF_KIND = {KUBERNETES: draw_kubernetes, MOVES: draw_moves, SHORT: draw_short}
+
+
 def _again(plan: Plan, seed: int) -> Plan:
     return replace(plan, seed=seed)
 
@@ -386,8 +399,8 @@ def main() -> int:
     """Run it as a program."""
     name, *what = sys.argv[1:]
     drawn, seeds = draw, what
-    if what[0] in (KUBERNETES, MOVES):
-        drawn, seeds = {KUBERNETES: draw_kubernetes, MOVES: draw_moves}[what[0]], what[1:]
+    if what[0] in _OF_KIND:
+        drawn, seeds = _OF_KIND[what[0]], what[1:]
     elif not what[0].isdigit():
         drawn, seeds = partial(_again, Plan.from_json(json.loads(Path(what[0]).read_text()))), what[1:]
     fault = {**FAULTS, **UNDONE}[name]

@@ -188,3 +188,52 @@ def test_what_killed_processes_leave_is_freed_at_once_with_what_that_leaves():
         warnings.simplefilter("always")
         gc.collect()
     assert [str(one.message) for one in told] == []
+
+
+async def closing(seen=None):
+    """Closes a connection."""
+    if seen is not None:
+        seen.append("closed")
+
+
+async def closes_its_connections():
+    """As redis-py does: at once, by tasks."""
+    try:
+        await asyncio.sleep(1)
+    finally:
+        await asyncio.gather(closing(), closing())
+
+
+async def asks_again(process):
+    """As a client of the API server does: a request is a task of the server's process."""
+    try:
+        await asyncio.sleep(1)
+    finally:
+        asyncio.get_running_loop().spawn(process, closing())
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 1.5])
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_what_a_closed_loop_leaves_complains_neither_then_nor_when_it_is_collected(seconds, is_killed):
+    loop = SimulationLoop(random.Random(7))
+    process, other = loop.process("one"), loop.process("other")
+    loop.spawn(process, closes_its_connections())
+    loop.spawn(process, asks_again(other))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        loop.run_for(seconds)
+        if is_killed:
+            loop.kill(process)
+        loop.freeze(other)
+        loop.close()
+        del loop, process, other
+        gc.collect()
+    assert [str(one.message) for one in told] == []
+
+
+def test_a_task_that_is_begun_on_a_closed_loop_does_nothing(loop):
+    loop.close()
+    seen = []
+    task = loop.create_task(closing(seen))
+    del task
+    assert seen == []

@@ -42,6 +42,7 @@ def test_each_planted_fault_is_found_within_three_hundred_seeds(fault):
     [
         "index-of-a-removed-node",
         "release-that-comes-late",
+        "clock-that-goes-back-keeps-the-lease",
         pytest.param("confirmations-behind-a-lost-answer", marks=pytest.mark.thorough),
         pytest.param("standby-that-still-serves", marks=pytest.mark.thorough),
         pytest.param("preemption-on-several-shards", marks=pytest.mark.thorough),

@@ -57,6 +57,9 @@ def simulate(
         bool,
         typer.Option("--kubernetes", help="Kubernetes mode, with an API server and another scheduler."),
     ] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="Plans with fewer services, jobs, faults and seconds.")
+    ] = False,
     plan: Annotated[
         list[Path] | None,
         typer.Option(exists=True, help="Run a plan.json that an earlier run has left; several, one by one."),
@@ -67,8 +70,10 @@ def simulate(
     ] = None,
 ) -> None:
     """Run whole platforms in one process, with faults drawn from seeds. Exit code 1: a promise was broken."""
+    if short and (moves or kubernetes):
+        raise typer.BadParameter("there are no short plans with --moves or --kubernetes")
     _fix_hash_order()
-    kind = PlanKind(kubernetes, moves)
+    kind = PlanKind(kubernetes, moves, short)
     if not plan and seed is None:
         counted = (*_OF_KUBERNETES, *_OF_MOVES) if kubernetes and moves else _OF_KUBERNETES
         sys.exit(int(_many(kind, first, seeds, jobs, counted if kubernetes else _OF_PLATFORMS)))

@@ -116,7 +116,8 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         self._stopping = False
         self._closed = False
         self._steps_left = most_steps
-        self._processes: list[Process] = []
+        self._nobody = Process("")  # has the tasks of no process
+        self._processes = [self._nobody]
         self._dead_tasks: list[asyncio.Task[Any]] = []
         self.errors: list[dict[str, Any]] = []  # contexts of exceptions that nobody handled
         self.steps = 0
@@ -159,7 +160,8 @@ class SimulationLoop(asyncio.AbstractEventLoop):
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
         step = _Step(callback, args, self, context)
-        self._ready.append(step)
+        if not self._closed:
+            self._ready.append(step)
         return step
 
     def call_soon_threadsafe(
@@ -177,7 +179,8 @@ class SimulationLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         step = _Step(callback, args, self, context, when)
         self._numbers += 1
-        heapq.heappush(self._timers, (when, self._numbers, step))
+        if not self._closed:
+            heapq.heappush(self._timers, (when, self._numbers, step))
         return step
 
     # -- running
@@ -278,9 +281,10 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         if context is not None:
             return context.run(self.create_task, coro, name=name)  # type: ignore[no-any-return]
         task = asyncio.Task(coro, loop=self, name=name)
-        process = _CURRENT.get()
-        if process is not None:
-            process.began(task)
+        if self._closed:  # asked by something that is being freed
+            _discard(task)
+            return task
+        (_CURRENT.get() or self._nobody).began(task)
         return task
 
     def run_in_executor(self, _executor: Any, func: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
@@ -312,28 +316,46 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         return False
 
     def close(self) -> None:
-        """Free everything that is left, without letting it run."""
+        """Free everything that is left. What cleans up then gets no further than to its next await."""
         if self._closed:
             return
         self._closed = True
-        with _silent():
-            self._free()
+        asyncio.events._set_running_loop(self)  # for what cleans up by tasks: they come here, and end at once
+        try:
+            with _silent():
+                self._free()
+        finally:
+            asyncio.events._set_running_loop(None)
 
     def _free(self) -> None:
         for process in self._processes:
             self._dead_tasks.extend(process.drop_tasks())
             process.held.clear()
-        for task in self._dead_tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self._dead_tasks.clear()
         self._ready.clear()
         self._timers.clear()
+        for task in self._dead_tasks:
+            _discard(task)
+        self._dead_tasks.clear()
 
     async def shutdown_asyncgens(self) -> None:
         """Nothing to do: generators of killed processes must not run."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """There is none."""
+
+
+def _discard(task: "asyncio.Task[Any]") -> None:
+    """End a task's coroutine. Left to the garbage collector, one that never began would complain that nobody
+    awaited it, and one in the middle would clean up in the middle of somebody else's work."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    for _ in range(_MOST_AWAITS_OF_CLEANING_UP):
+        try:
+            task.get_coro().close()  # type: ignore[union-attr]
+        except RuntimeError:  # it awaits something to clean up, and will not get it
+            continue
+        except Exception:  # noqa: BLE001, S110 - whatever cannot clean up without the loop
+            pass
+        return
 
 
 @contextmanager
@@ -360,6 +382,7 @@ def discarding() -> Generator[None, None, None]:
 
 
 _COLLECTED_EVERY = 8
+_MOST_AWAITS_OF_CLEANING_UP = 10
 _INNER_BLOCKS = count(1)
 
 

@@ -3,7 +3,7 @@
 A plan is data. It can be written down, made smaller, and carried out again."""
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -152,31 +152,72 @@ class Plan:
         return cls(**{**document, "acts": acts, "cluster": ClusterPlan(**cluster) if cluster else None})
 
 
+@dataclass(frozen=True)
+class _Size:
+    """How much is drawn. A platform's services and what happens are drawn from these, each as likely as any
+    other; seconds are virtual."""
+
+    dispatchers: tuple[int, ...] = (1, 2, 2)
+    resolvers: tuple[int, ...] = (1, 2, 2)
+    workers: tuple[int, ...] = (1, 2, 3)
+    nodes: tuple[int, int] = (2, 8)
+    jobs: tuple[int, int] = (3, 12)
+    node_changes: tuple[int, ...] = (0, 0, 1, 2, 3)
+    faults: tuple[int, ...] = (0, 1, 1, 2, 3, 4)
+    seconds: tuple[float, float] = (4.0, 10.0)
+    fault_seconds: tuple[float, ...] = (0.05, 0.5, 2.0, 5.0)
+    scenes: tuple[float, float] = (0.6, 0.25)  # shares of plans without a loss; of those without a scene
+
+
+_LONG = _Size()
+_SHORT = _Size(
+    dispatchers=(1, 1, 2),
+    resolvers=(1, 1, 2),
+    workers=(1, 1, 2),
+    nodes=(2, 5),
+    jobs=(2, 5),
+    node_changes=(0, 0, 0, 1),
+    faults=(0, 1, 1, 2),
+    seconds=(0.6, 2.0),
+    fault_seconds=(0.05, 0.5, 1.0),
+    scenes=(0.4, 0.1),
+)
+
+
 def draw(seed: int) -> Plan:
     """The plan of a seed."""
-    rng = random.Random(seed)
+    return _drawn(seed, random.Random(seed), random.Random(f"late release {seed}"), _LONG)
+
+
+def draw_short(seed: int) -> Plan:
+    """A plan of a seed on few services, in which less happens, within two seconds. One takes a third of the
+    time of others, and finds what few events show in many orders."""
+    return _drawn(seed, random.Random(f"short {seed}"), random.Random(f"short late release {seed}"), _SHORT)
+
+
+def _drawn(seed: int, rng: random.Random, late: random.Random, size: _Size) -> Plan:
     plan = Plan(
         seed,
         shards=rng.choice((1, 1, 2, 3)),
-        dispatchers=rng.choice((1, 2, 2)),
-        resolvers=rng.choice((1, 2, 2)),
-        workers=rng.choice((1, 2, 3)),
-        nodes=rng.randint(2, 8),
+        dispatchers=rng.choice(size.dispatchers),
+        resolvers=rng.choice(size.resolvers),
+        workers=rng.choice(size.workers),
+        nodes=rng.randint(*size.nodes),
         acts=(),
         named_nodes=True,
         lease_seconds=rng.choice((4.0, 30.0)),
     )
-    seconds = rng.uniform(4.0, 10.0)
+    seconds = rng.uniform(*size.seconds)
     loses = rng.random() < 0.3
     scene = None
-    if not loses and rng.random() < 0.6:
+    if not loses and rng.random() < size.scenes[0]:
         scene = rng.choice(_SCENES)
         plan = scene.fitted(plan)
-    acts = [*_loads(rng, seconds), *node_changes(rng, plan, seconds)]
-    acts += _faults(rng, plan, seconds, loses=loses)
+    acts = _loads(rng, seconds, size.jobs)
+    acts += node_changes(rng, plan, seconds, size.node_changes)
+    acts += _faults(rng, plan, seconds, size, loses=loses)
     # Drawn apart: the other plans are what they were before there was this scene.
-    late = random.Random(f"late release {seed}")
-    if not loses and scene is None and late.random() < 0.25:
+    if not loses and scene is None and late.random() < size.scenes[1]:
         rng, scene = late, _LATE_RELEASE
         plan = scene.fitted(plan)
     if scene is not None:
@@ -234,9 +275,9 @@ def amid_moves(rng: random.Random, plan: Plan, at: float, *, loses: bool) -> Act
     return Act(soon, what, whom, seconds=seconds, number=steps)
 
 
-def _loads(rng: random.Random, seconds: float) -> list[Act]:
+def _loads(rng: random.Random, seconds: float, jobs: tuple[int, int]) -> list[Act]:
     acts = []
-    for number in range(rng.randint(3, 12)):
+    for number in range(rng.randint(*jobs)):
         at, name = rng.uniform(0.0, seconds), f"job-{number}"
         replicas = rng.choice((1, 1, 2, 4, 8, 16))
         options: dict[str, Any] = {"replicas": replicas, "cpu": rng.choice((50, 100, 300, 700))}
@@ -262,9 +303,11 @@ def _loads(rng: random.Random, seconds: float) -> list[Act]:
     return acts
 
 
-def node_changes(rng: random.Random, plan: Plan, seconds: float) -> list[Act]:
+def node_changes(
+    rng: random.Random, plan: Plan, seconds: float, changes: Sequence[int] = _LONG.node_changes
+) -> list[Act]:
     acts = []
-    for _ in range(rng.choice((0, 0, 1, 2, 3))):
+    for _ in range(rng.choice(changes)):
         what = rng.choice((ADD_NODE, REMOVE_NODE, SHRINK_NODE, CORDON))
         number = rng.randrange(plan.nodes + 2)
         at = rng.uniform(0.5, seconds)
@@ -276,13 +319,13 @@ def node_changes(rng: random.Random, plan: Plan, seconds: float) -> list[Act]:
     return acts
 
 
-def _faults(rng: random.Random, plan: Plan, seconds: float, *, loses: bool) -> list[Act]:
+def _faults(rng: random.Random, plan: Plan, seconds: float, size: _Size, *, loses: bool) -> list[Act]:
     """Either Redis loses what it had acknowledged, or dispatchers die: no promise holds through both."""
     acts: list[Act] = []
-    for _ in range(rng.choice((0, 1, 1, 2, 3, 4))):
-        acts += fault(rng, plan, rng.uniform(0.3, seconds), loses=loses)
+    for _ in range(rng.choice(size.faults)):
+        acts += fault(rng, plan, rng.uniform(0.3, seconds), loses=loses, lasting=size.fault_seconds)
     if loses:
-        acts.append(loss(rng, plan, rng.uniform(1.0, seconds)))
+        acts.append(loss(rng, plan, rng.uniform(min(1.0, seconds / 2), seconds)))
     return acts
 
 
@@ -294,9 +337,16 @@ def loss(rng: random.Random, plan: Plan, at: float) -> Act:
     return Act(at, REDIS_ROLLS_BACK, rng.choice(slots), number=rng.choice((1, 2, 5, 20)))
 
 
-def fault(rng: random.Random, plan: Plan, at: float, *, loses: bool) -> list[Act]:
+def fault(
+    rng: random.Random,
+    plan: Plan,
+    at: float,
+    *,
+    loses: bool,
+    lasting: Sequence[float] = _LONG.fault_seconds,
+) -> list[Act]:
     what = rng.choice(KINDS)
-    seconds = rng.choice((0.05, 0.5, 2.0, 5.0)) * rng.uniform(0.5, 1.5)
+    seconds = rng.choice(lasting) * rng.uniform(0.5, 1.5)
     mortal = [name for name in plan.names if not (loses and name.startswith("dispatcher"))]
     if what in (KILL, KILL_AT_STEP, STOP, FREEZE, FREEZE_AT_STEP):
         steps = rng.randint(1, 300) if what in (KILL_AT_STEP, FREEZE_AT_STEP) else 0

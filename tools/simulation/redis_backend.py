@@ -349,7 +349,7 @@ class DrivenRedis:
         """`binary`: instead of the server that is found."""
         directory = Path(tempfile.mkdtemp(prefix="redis-"))
         options = {"unixsocket": str(directory / "redis.sock"), "hz": "1"}
-        server = RedisServer.start(directory, options=options, binary=binary)
+        server = RedisServer.start(directory, options=options, binary=binary, ends_with_us=True)
         return cls(server, directory)
 
     def close(self) -> None:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
+from hossctl.local.process import end_with_parent
 from tools.simulation.cluster_plan import draw_kubernetes, draw_kubernetes_moves
 from tools.simulation.loop import discarding
-from tools.simulation.plan import Plan, draw, draw_moves
+from tools.simulation.plan import Plan, draw, draw_moves, draw_short
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import run
 
@@ -26,6 +27,7 @@ class PlanKind(NamedTuple):
 
     kubernetes: bool = False
     moves: bool = False
+    short: bool = False
 
 
 class SeedsDone(NamedTuple):
@@ -38,6 +40,7 @@ class SeedsDone(NamedTuple):
 
 _DRAWN: dict[PlanKind, Callable[[int], Plan]] = {
     PlanKind(): draw,
+    PlanKind(short=True): draw_short,
     PlanKind(moves=True): draw_moves,
     PlanKind(kubernetes=True): draw_kubernetes,
     PlanKind(kubernetes=True, moves=True): draw_kubernetes_moves,
@@ -110,6 +113,7 @@ def _end_when_told() -> None:
     does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has begun them ends them
     signal.signal(signal.SIGTERM, _end)
+    end_with_parent()
 
 
 def _end(_signal: int, _frame: object) -> None:

@@ -333,4 +333,6 @@ class World:
             structlog.reset_defaults()
 
     def close(self) -> None:
+        """Free everything. What is said meanwhile is no part of the story."""
+        self._observe = None
         self.loop.close()
