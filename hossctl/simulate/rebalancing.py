@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from hoss.errors import InvalidInput
 from hoss.model.cluster import Cluster
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodGroup, PodSpec
+from hoss.model.pod import PodSpec
 from hoss.model.resources import CPU, MEMORY
 from hossctl.choices import RebalanceGoal, SimulatedCare, SimulatedPlacer
 from hossctl.console import Document
@@ -38,11 +38,13 @@ from hossctl.figures import camel
 from hossctl.rebalance.controller import RebalanceController
 from hossctl.rebalance.policy import GoalDocument, RebalancePolicy
 from hossctl.simulate.timeline import Timeline
+from scheduler_worker.core.classes import PodClass
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.placement.diagnosis import ExaminedPod
 from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.rebalance import goals
 from scheduler_worker.core.rebalance.plan_state import (
+    CountedPod,
     MovePlan,
     PlacedPods,
     PlanLimits,
@@ -147,7 +149,7 @@ class _SimulatedDays:
             for cpu, memory, _ in _KINDS
         ]
         self._ground = self._state_of(self._placed([]), PlanLimits())  # what pods that come are counted in
-        self._examined: list[tuple[ExaminedPod, PodGroup]] = [self._ground.examine(s) for s in self._specs]
+        self._examined: list[tuple[ExaminedPod, PodClass]] = [self._ground.examine(s) for s in self._specs]
         self._pods: dict[str, _Pod] = {}
         self._waiting: list[_Pod] = []
         self._controller = RebalanceController(setting.policy, now=_MONDAY)
@@ -267,7 +269,7 @@ class _SimulatedDays:
                 full.add(pod.kind)
 
     def _place(self, pod: _Pod, placer: SimulatedPlacer) -> bool:
-        examined, group = self._examined[pod.kind]
+        examined, pod_class = self._examined[pod.kind]
         examined.refresh()
         there = np.flatnonzero(self._ground.accepting(examined))
         if not len(there):
@@ -276,14 +278,14 @@ class _SimulatedDays:
             node = self._ground.tightest(examined.demand, there)
         else:
             node = int(there[self._ground.load()[there].argmin()])
-        self._ground.place(examined, group, node)
+        self._ground.place(examined, pod_class, node)
         pod.node = node
         self._pods[pod.name] = pod
         return True
 
     def _leave(self, pod: _Pod) -> None:
-        examined, group = self._examined[pod.kind]
-        self._ground.displace(examined, group, pod.node, ())
+        examined, pod_class = self._examined[pod.kind]
+        self._ground.displace(CountedPod(examined, pod_class.group, pod.node, ()))
         del self._pods[pod.name]
         pod.node = -1
 
