@@ -63,13 +63,12 @@ _POINTS_OF: Mapping[str, tuple[str, ...]] = {
     "DefaultBinder": ("bind",),
 }
 _PROFILE_FIELDS = ("schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig")
-# What concerns kube-scheduler's process alone: the types of values, or the fields of a section. Only `parallelism`
-# is looked at further.
+# What concerns kube-scheduler's process alone: the types of values, or the fields of a section.
 _OF_THE_PROCESS: Mapping[str, type | Mapping[str, type]] = {
     "parallelism": int,
     "leaderElection": {
-        "leaderElect": bool, "leaseDuration": str, "renewDeadline": str, "retryPeriod": str, "resourceLock": str,
-        "resourceName": str, "resourceNamespace": str,
+        "leaderElect": bool, "leaseDuration": str, "renewDeadline": str, "retryPeriod": str,
+        "resourceLock": str, "resourceName": str, "resourceNamespace": str,
     },
     "clientConnection": {
         "kubeconfig": str, "acceptContentTypes": str, "contentType": str, "qps": float, "burst": int,
