@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hoss.errors import ConfigError, InvalidInput, quoted
-from hoss.manifests.fields import Object, integer, mapping, mappings, text
+from hoss.manifests.fields import Object, integer, mapping, mappings, text, wrong_type
 from hoss.manifests.placement import read_node_affinity
 from hoss.manifests.pod_rules import read_spread_constraints
 from scheduler_worker.core.devices.cel_time import parse_duration
@@ -63,10 +63,27 @@ _POINTS_OF: Mapping[str, tuple[str, ...]] = {
     "DefaultBinder": ("bind",),
 }
 _PROFILE_FIELDS = ("schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig")
-_OF_THE_PROCESS = (
-    "parallelism", "leaderElection", "clientConnection", "enableProfiling", "enableContentionProfiling",
-    "delayCacheUntilActive", "healthzBindAddress", "metricsBindAddress",
-)  # fmt: skip
+# What concerns kube-scheduler's process alone: the types of values, or the fields of a section.
+_OF_THE_PROCESS: Mapping[str, type | Mapping[str, type]] = {
+    "parallelism": int,
+    "leaderElection": {
+        "leaderElect": bool, "leaseDuration": str, "renewDeadline": str, "retryPeriod": str,
+        "resourceLock": str, "resourceName": str, "resourceNamespace": str,
+    },
+    "clientConnection": {
+        "kubeconfig": str, "acceptContentTypes": str, "contentType": str, "qps": float, "burst": int,
+    },
+    "enableProfiling": bool,
+    "enableContentionProfiling": bool,
+    "delayCacheUntilActive": bool,
+    "healthzBindAddress": str,
+    "metricsBindAddress": str,
+}  # fmt: skip
+# Plugins of others that clusters have in their files, and what does the same in HOSS.
+_INSTEAD = {
+    "Coscheduling": "HOSS reads PodGroups without a plugin, leave it out (docs/operations/gangs.md)",
+    "CapacityScheduling": "shares of tenants are a matter of the policy (docs/operations/policy.md)",
+}
 # Fields that HOSS has elsewhere: the default, and where another value is set.
 _ELSEWHERE = {
     "podInitialBackoffSeconds": (1, "HOSS waits 1 s first"),
@@ -88,12 +105,13 @@ def read_scheduler_profiles(document: Object, registry: Registry) -> dict[str, P
                      *_ELSEWHERE, *_OF_THE_PROCESS), "")  # fmt: skip
     if document.get("extenders"):
         raise _unsupported("extenders", "HOSS calls no extenders; write a plugin (docs/plugins.md)")
+    _check_process(document)
     for name, (default, what) in _ELSEWHERE.items():
         if document.get(name) not in (None, default):
             raise _unsupported(name, f"{what}, and has no other setting")
     percentage = _percentage(document, "")
     parallelism = document.get("parallelism")
-    if parallelism is not None and (not isinstance(parallelism, int) or parallelism < 1):
+    if parallelism is not None and parallelism < 1:
         problem = "should be an integer value greater than zero"
         raise ConfigError(f"Invalid value: {quoted(parallelism)}: {problem}", where="parallelism")
     sections = mappings(document, "profiles", "") or [{}]
@@ -114,6 +132,28 @@ def read_scheduler_profiles(document: Object, registry: Registry) -> dict[str, P
             samples=not (percentage if own is None else own),
         )
     return found
+
+
+def _check_process(document: Object) -> None:
+    """What has no effect is checked all the same: a field in the wrong place is a mistake."""
+    for name, expected in _OF_THE_PROCESS.items():
+        if isinstance(expected, type):
+            _check_value(document, name, expected, "")
+            continue
+        section = mapping(document, name, "")
+        _only(section, tuple(expected), name)
+        for field_name, its_type in expected.items():
+            _check_value(section, field_name, its_type, f"{name}.")
+
+
+def _check_value(parent: Object, name: str, expected: type, place: str) -> None:
+    value = parent.get(name)
+    allowed = (int, float) if expected is float else expected
+    if value is not None and (
+        not isinstance(value, allowed) or (isinstance(value, bool) and expected is not bool)
+    ):
+        words = {bool: "true or false", str: "a string", int: "a whole number", float: "a number"}[expected]
+        raise wrong_type(value, words, f"{place}{name}")
 
 
 def _check_type(document: Object) -> None:
@@ -181,7 +221,8 @@ def _plugins(section: Object, place: str, registry: Registry) -> tuple[Weighted,
         for name, (_, at) in listed.enabled.items():
             kind = f"{point[0].upper()}{point[1:]}Plugin"
             if name not in known:
-                raise ConfigError(f"{kind} {quoted(name)} does not exist", where=at)
+                instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+                raise ConfigError(f"{kind} {quoted(name)} does not exist{instead}", where=at)
             if point != _MULTI_POINT and point not in _POINTS_OF.get(name, (point,)):
                 raise ConfigError(f"plugin {quoted(name)} does not extend {kind} plugin", where=at)
     multi, score = points[_MULTI_POINT], points["score"]
@@ -220,8 +261,10 @@ def _keep_filters(points: Mapping[str, _PluginSet]) -> None:
         if point in (_MULTI_POINT, "permit", "postBind"):  # no default plugin is at the latter two
             continue
         for name, at in listed.disabled.items():
-            if name == _ALL or (point in _POINTS_OF.get(name, ()) and name not in listed.enabled):
-                raise _cannot_go(at, f"all of {point}" if name == _ALL else name)
+            named = _KUBE_DEFAULTS if name == _ALL else (name,)
+            for lost in named:
+                if point in _POINTS_OF.get(lost, ()) and lost not in listed.enabled:
+                    raise _cannot_go(at, lost)
 
 
 def _cannot_go(place: str, what: str) -> ConfigError:

@@ -25,13 +25,18 @@ _ENDS = "beginning and ending with a letter or digit"
 _QUALIFIED_RULE = f"at most {_MAX_LABEL} letters, digits, '-', '_' and '.', {_ENDS}"
 
 
+def _place(path: str, key: str) -> str:
+    """Of a field; `path` is "" at the document's root."""
+    return f"{path}.{key}" if path else key
+
+
 def text(parent: Object, key: str, path: str, default: str = "") -> str:
     """A string."""
     value = parent.get(key)
     if value is None:
         return default
     if not isinstance(value, str):
-        raise wrong_type(value, "a string", f"{path}.{key}")
+        raise wrong_type(value, "a string", _place(path, key))
     return value
 
 
@@ -40,7 +45,7 @@ def choice(parent: Object, key: str, path: str, allowed: tuple[str, ...], defaul
     value = text(parent, key, path) or default
     if value not in allowed:
         given = f"is {quoted(value)}" if value else "is missing"
-        raise InvalidInput(f"{given}; allowed: {', '.join(allowed)}", where=f"{path}.{key}")
+        raise InvalidInput(f"{given}; allowed: {', '.join(allowed)}", where=_place(path, key))
     return value
 
 
@@ -50,9 +55,9 @@ def integer(parent: Object, key: str, path: str, *, least: int, most: int, defau
     if value is None:
         return default
     if not isinstance(value, int) or isinstance(value, bool):
-        raise wrong_type(value, "a whole number", f"{path}.{key}")
+        raise wrong_type(value, "a whole number", _place(path, key))
     if not least <= value <= most:
-        raise InvalidInput(f"is {value}; it must lie between {least} and {most}", where=f"{path}.{key}")
+        raise InvalidInput(f"is {value}; it must lie between {least} and {most}", where=_place(path, key))
     return value
 
 
@@ -73,7 +78,7 @@ def moment(parent: Object, key: str, path: str, default: float) -> float:
         return datetime.fromisoformat(written.replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError):
         problem = f"{quoted(written)} is no time; write it as 2026-01-02T03:04:05Z"
-        raise InvalidInput(problem, where=f"{path}.{key}") from None
+        raise InvalidInput(problem, where=_place(path, key)) from None
 
 
 def boolean(parent: Object, key: str, path: str) -> bool:
@@ -82,7 +87,7 @@ def boolean(parent: Object, key: str, path: str) -> bool:
     if value is None:
         return False
     if not isinstance(value, bool):
-        raise wrong_type(value, "true or false", f"{path}.{key}")
+        raise wrong_type(value, "true or false", _place(path, key))
     return value
 
 
@@ -92,7 +97,7 @@ def mapping(parent: Object, key: str, path: str) -> Object:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise wrong_type(value, "a mapping", f"{path}.{key}")
+        raise wrong_type(value, "a mapping", _place(path, key))
     return value
 
 
@@ -111,10 +116,10 @@ def _items(parent: Object, key: str, path: str, item_type: type, expected: str) 
     if value is None:
         return []
     if not isinstance(value, list):
-        raise wrong_type(value, "a list", f"{path}.{key}")
+        raise wrong_type(value, "a list", _place(path, key))
     for i, item in enumerate(value):
         if not isinstance(item, item_type):
-            raise wrong_type(item, expected, f"{path}.{key}[{i}]")
+            raise wrong_type(item, expected, f"{_place(path, key)}[{i}]")
     return value
 
 
@@ -134,7 +139,7 @@ def read_labels(parent: Object, key: str, path: str) -> Pairs:
     labels = mapping(parent, key, path)
     if not labels:
         return ()
-    place = f"{path}.{key}"
+    place = _place(path, key)
     return tuple(
         sorted((check_key(k, place), check_label_value(v, f"{place}[{k}]")) for k, v in labels.items())
     )

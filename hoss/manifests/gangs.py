@@ -12,7 +12,8 @@ from hoss.model.quantity import whole_number
 
 MIN_AVAILABLE_ANNOTATION = "hoss.dev/min-available"
 MIN_AVAILABLE = f"metadata.annotations[{MIN_AVAILABLE_ANNOTATION}]"
-GROUP_ANNOTATION = "scheduling.k8s.io/group-name"  # Volcano's
+# Volcano's, the first of which counts. Its controllers write both or either.
+GROUP_ANNOTATIONS = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"  # the coscheduling plugin's
 
 VOLCANO_JOB = ("Job", "batch.volcano.sh")
@@ -107,8 +108,8 @@ def group_name(manifest: Object) -> str:
 def _group_in(metadata: Object) -> str:
     annotations = mapping(metadata, "annotations", "metadata")
     labels = mapping(metadata, "labels", "metadata")
-    annotated = text(annotations, GROUP_ANNOTATION, "metadata.annotations")
-    return annotated or text(labels, GROUP_LABEL, "metadata.labels")
+    annotated = [text(annotations, name, "metadata.annotations") for name in GROUP_ANNOTATIONS]
+    return next(filter(None, annotated), "") or text(labels, GROUP_LABEL, "metadata.labels")
 
 
 def read_pod_group(manifest: Object) -> GangSpec:

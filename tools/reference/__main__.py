@@ -1,5 +1,5 @@
-"""Writes docs/reference and the schema of the chart's values; with --check it reports what differs from the code.
-Needs the development extra (protoc)."""
+"""Writes docs/reference and the schema of the chart's values; with --check it reports what differs from the
+code. Needs the development extra (protoc)."""
 
 import argparse
 import sys

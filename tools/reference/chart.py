@@ -1,5 +1,6 @@
-"""The parts of the chart's values.schema.json that documents of HOSS have: what the chart passes on to a service
-is refused by helm as the service would refuse it at its start. The rest of that file is written by hand."""
+"""The parts of the chart's values.schema.json that documents of HOSS have: what the chart passes on to a
+service is refused by helm as the service would refuse it at its start. The rest of that file is written by
+hand."""
 
 import json
 from collections.abc import Iterable

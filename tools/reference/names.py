@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hoss.client.access import TLS_DIR_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
-from hoss.manifests.gangs import GROUP_ANNOTATION, GROUP_LABEL, MIN_AVAILABLE_ANNOTATION
+from hoss.manifests.gangs import GROUP_ANNOTATIONS, GROUP_LABEL, MIN_AVAILABLE_ANNOTATION
 from hoss.manifests.pod import ANNOTATION as DURING_EXECUTION
 from hoss.manifests.pod import MOVABLE_ANNOTATION
 from hoss.model.node import NOISY_LABEL
@@ -122,7 +122,8 @@ ANNOTATIONS = (
         "annotation of a pod or its template",
         "Whether `hoss rebalance plan` may move the pod: `false`, or `true` also for bare pods and gangs.",
     ),
-    Name(GROUP_ANNOTATION, "annotation of a pod", "The Volcano PodGroup whose minimum it counts to."),
+    Name(GROUP_ANNOTATIONS[0], "annotation of a pod", "The Volcano PodGroup whose minimum it counts to."),
+    Name(GROUP_ANNOTATIONS[1], "annotation of a pod", "The same, where the other annotation is missing."),
     Name(
         GROUP_LABEL, "label of a pod", "The PodGroup (of the coscheduling plugin) whose minimum it counts to."
     ),

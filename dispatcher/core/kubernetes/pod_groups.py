@@ -16,7 +16,7 @@ from dispatcher.core.pods.gangs import MAX_GANG_PODS, TOO_MANY_PODS
 from dispatcher.core.pods.sets import GangRule
 from hoss.errors import InvalidInput
 from hoss.manifests.fields import Object, integer, mapping, mappings
-from hoss.manifests.gangs import GROUP_ANNOTATION, GROUP_LABEL, read_pod_group
+from hoss.manifests.gangs import GROUP_ANNOTATIONS, GROUP_LABEL, read_pod_group
 
 _MOST_SECONDS = 2**31 - 1
 
@@ -63,16 +63,18 @@ class GroupRef(NamedTuple):
 
 
 def group_of(metadata: Object, spec: Object) -> GroupRef | None:
-    """The group that a pod names: by its spec, else by Volcano's annotation, else by the label of the
+    """The group that a pod names: by its spec, else by an annotation of Volcano's, else by the label of the
     scheduler-plugins."""
     inside = spec.get("workloadRef") or {}
     if inside.get("name"):
         name = f"{inside['name']}/{inside.get('podGroup', '')}"
         replica = inside.get("podGroupReplicaKey") or ""
         return GroupRef(GroupKind.IN_WORKLOAD, metadata["namespace"], name, replica)
+    annotations = metadata.get("annotations") or {}
+    annotated = (annotations.get(name) for name in GROUP_ANNOTATIONS)
     names = {
         GroupKind.WORKLOAD: (spec.get("schedulingGroup") or {}).get("podGroupName"),
-        GroupKind.VOLCANO: (metadata.get("annotations") or {}).get(GROUP_ANNOTATION),
+        GroupKind.VOLCANO: next(filter(None, annotated), None),
         GroupKind.COSCHEDULING: (metadata.get("labels") or {}).get(GROUP_LABEL),
     }
     return next((GroupRef(kind, metadata["namespace"], name) for kind, name in names.items() if name), None)

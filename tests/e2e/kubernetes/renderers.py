@@ -37,14 +37,13 @@ def kustomized(overlay: str) -> str:
     return _output([*_kustomize(), str(DEPLOY / "kustomize" / "overlays" / overlay)])
 
 
-def templated(*flags: str, namespace: str = "hoss-system") -> str:
+def templated(*flags: str, namespace: str = "hoss-system", chart: Path = DEPLOY / "helm" / "hoss") -> str:
     """The chart as a release of that namespace."""
-    chart = str(DEPLOY / "helm" / "hoss")
     command = [
         *_helm(),
         "template",
         "hoss",
-        chart,
+        str(chart),
         "--kube-version",
         _KUBERNETES,
         "--namespace",

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from textwrap import indent
 from types import SimpleNamespace
 from typing import Any
 
@@ -568,6 +570,25 @@ def test_the_chart_refuses_a_wrong_value_at_its_place(value: str, problem: str) 
     """What a service would refuse at its start, or the API server in the midst of an installation."""
     with pytest.raises(AssertionError, match=re.escape(problem)):
         renderers.templated("--set-json", value)
+
+
+def test_the_notes_say_whose_pods_are_placed_and_whose_bindings_are_reviewed(tmp_path: Path) -> None:
+    chart = tmp_path / "chart"
+    shutil.copytree(DEPLOY / "helm" / "hoss", chart)
+    # `helm template` leaves notes out; what it takes for a manifest it prints.
+    notes = chart / "templates" / "NOTES.txt"
+    (chart / "templates/notes.yaml").write_text("notes: |\n" + indent(notes.read_text(), "  "))
+
+    def notes_of(*flags: str) -> str:
+        return renderers.templated(*flags, "--show-only", "templates/notes.yaml", chart=chart)
+
+    assert "It places pods of spec.schedulerName hoss." in notes_of()
+    assert "bindings" not in notes_of()
+    names = 'dispatcher.kubernetes={"scheduler_names":["hoss","hoss-gpu"]}'
+    told = notes_of("--set-json", names, "--set", "guard.enabled=true")
+    assert "spec.schedulerName hoss, hoss-gpu." in told
+    assert "kubectl delete validatingwebhookconfiguration hoss-binding-guard" in told
+    assert "It places no pod: there is no worker" in notes_of("--set", "worker.enabled=false")
 
 
 def test_redis_of_the_chart_has_its_storage_class_and_the_priority_of_all_others() -> None:

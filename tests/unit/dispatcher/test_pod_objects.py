@@ -224,11 +224,22 @@ def member(annotations, *, labels=None, owners=(), **fields):
             OF_KUBERNETES,
         ),
         (member({GROUP: "g"}, labels={GROUP_LABEL: "p"}), OF_VOLCANO),
+        (member({"scheduling.volcano.sh/group-name": "g"}, labels={GROUP_LABEL: "p"}), OF_VOLCANO),
+        (member({GROUP: "g", "scheduling.volcano.sh/group-name": "h"}), OF_VOLCANO),
         (member({}, labels={GROUP_LABEL: "g"}), OF_PLUGINS),
         (member({}, labels={GROUP_LABEL: ""}), None),
         (member({}, labels={GROUP_LABEL: "g"}, schedulerName="default-scheduler"), None),
     ],
-    ids=["by-its-spec", "by-all", "by-annotation-and-label", "by-its-label", "by-nothing", "somebody-else-s"],
+    ids=[
+        "by-its-spec",
+        "by-all",
+        "by-annotation-and-label",
+        "by-volcano-s-own-annotation",
+        "by-both-annotations",
+        "by-its-label",
+        "by-nothing",
+        "somebody-else-s",
+    ],
 )
 def test_a_pod_names_one_group(reader, made, group):
     assert reader.read(made).group == group

@@ -139,6 +139,22 @@ def test_the_scoring_strategy_is_that_of_the_file(choose):
     [
         ("extenders: [{urlPrefix: http://x}]", "extenders: is not supported: HOSS calls no extenders"),
         ("podMaxBackoffSeconds: 60", "podMaxBackoffSeconds: is not supported"),
+        ("profile: [{schedulerName: a}]", "strict decoding error: unknown field .profile."),
+        ("profiles: {schedulerName: a}", r"^\S*: profiles: is a mapping, where a list belongs"),
+        ("leaderElection: {leaderElects: true}", "unknown field .leaderElection.leaderElects"),
+        ("leaderElection: true", "leaderElection: is true, where a mapping belongs"),
+        ("leaderElection: {leaderElect: 1}", "leaderElection.leaderElect: is 1, where true or false belongs"),
+        ("clientConnection: {qps: fast}", "clientConnection.qps: is 'fast', where a number belongs"),
+        ("clientConnection: {burst: true}", "clientConnection.burst: is true, where a whole number belongs"),
+        ("enableProfiling: 1", "enableProfiling: is 1, where true or false belongs"),
+        (
+            profiles("plugins: {multiPoint: {enabled: [{name: Coscheduling}]}}"),
+            "MultiPointPlugin .Coscheduling. does not exist; HOSS reads PodGroups without a plugin",
+        ),
+        (
+            profiles("plugins: {filter: {disabled: [{name: '*'}], enabled: [{name: NodeName}]}}"),
+            r"plugins.filter.disabled\[0\]: is not supported: NodeUnschedulable cannot be disabled",
+        ),
         (
             "percentageOfNodesToScore: 101",
             r"percentageOfNodesToScore: Invalid value: 101: not in valid range \[0-100\]",
@@ -281,6 +297,52 @@ def test_the_scoring_strategy_is_that_of_the_file(choose):
 def test_what_is_wrong_or_cannot_be_honoured_is_refused_at_its_place(choose, text, problem):
     with pytest.raises(ConfigError, match=problem):
         choose(text)
+
+
+PUBLISHED = {
+    "two profiles, one without scores": """
+profiles:
+- schedulerName: default-scheduler
+- schedulerName: no-scoring-scheduler
+  plugins: {preScore: {disabled: [{name: '*'}]}, score: {disabled: [{name: '*'}]}}
+""",
+    "a process and no profile": """
+leaderElection: {leaderElect: true, leaseDuration: 15s, resourceNamespace: kube-system, resourceName: mine}
+clientConnection: {kubeconfig: /etc/kubernetes/scheduler.conf, qps: 50, burst: 100}
+enableProfiling: false
+delayCacheUntilActive: true
+""",
+    "packing, on a managed cluster": """
+profiles:
+- schedulerName: my-scheduler
+  pluginConfig:
+  - name: NodeResourcesFit
+    args:
+      apiVersion: kubescheduler.config.k8s.io/v1
+      kind: NodeResourcesFitArgs
+      scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}
+  plugins:
+    multiPoint: {enabled: [{name: NodeResourcesFit, weight: 1}]}
+    score: {enabled: [{name: NodeResourcesFit, weight: 1}], disabled: [{name: '*'}]}
+""",
+    "the order of the queue, named": """
+profiles:
+- schedulerName: a
+  plugins: {queueSort: {disabled: [{name: '*'}], enabled: [{name: PrioritySort}]}}
+""",
+    "plugins of earlier releases, disabled": """
+profiles:
+- schedulerName: a
+  plugins: {score: {disabled: [{name: NodeResourcesLeastAllocated}, {name: NodeResourcesBalancedAllocation}]}}
+""",
+}
+
+
+@pytest.mark.parametrize("text", PUBLISHED.values(), ids=PUBLISHED)
+def test_files_of_the_kinds_that_documents_and_providers_publish_are_taken(choose, text):
+    names = [line.split()[-1] for line in text.splitlines() if line.startswith("- schedulerName")]
+    for name in names or ["default-scheduler"]:
+        assert choose(text, name)[0] == name
 
 
 def test_added_affinity_filters_and_scores_for_every_pod(choose):

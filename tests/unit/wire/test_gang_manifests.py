@@ -82,6 +82,7 @@ def test_an_annotation_that_cannot_be_is_refused(annotation, message):
     ("version", "metadata"),
     [
         ("scheduling.volcano.sh/v1beta1", VOLCANO_MEMBER),
+        ("scheduling.volcano.sh/v1beta1", "annotations: {scheduling.volcano.sh/group-name: g}"),
         ("scheduling.x-k8s.io/v1alpha1", COSCHEDULING_MEMBER),
     ],
 )
