@@ -131,7 +131,7 @@ def each_server(addresses: Sequence[str]) -> list[str]:
             behind = sorted(set(socket.gethostbyname_ex(host)[2]))
         except OSError:
             behind = []
-        found |= dict.fromkeys(f"{one}:{port}" for one in behind) if len(behind) > 1 else {address: None}
+        found |= dict.fromkeys([f"{one}:{port}" for one in behind] if len(behind) > 1 else [address])
     return list(found)
 
 
