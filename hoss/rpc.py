@@ -124,6 +124,20 @@ def of_several(addresses: Sequence[str]) -> bool:
     return len(addresses) > 1 or addresses[0].startswith(_DNS)
 
 
+def each_server(addresses: Sequence[str]) -> list[str]:
+    """The addresses of single servers: a name of several, such as of a headless Service, is replaced by the
+    address of each. Waits for the name service. A name that it does not know stays: who calls it is told."""
+    found: dict[str, None] = {}
+    for address in addresses:
+        host, _, port = address.removeprefix(f"{_DNS}///").rpartition(":")
+        try:
+            behind = sorted(set(socket.gethostbyname_ex(host)[2]))
+        except OSError:
+            behind = []
+        found |= dict.fromkeys([f"{one}:{port}" for one in behind] if len(behind) > 1 else [address])
+    return list(found)
+
+
 def _numeric(address: str) -> str:
     host, _, port = address.rpartition(":")
     try:

@@ -39,8 +39,8 @@ _SERVER_OPTIONS = [
 # Thresholds of Python's cycle collector. A service keeps hundreds of thousands of objects and makes almost no
 # cycles: with the default thresholds the collector takes a tenth of a worker's time. With these, garbage in
 # cycles lives a little longer and takes some megabytes. The first one is above the 100,000 objects of two
-# pages of pods (hoss.kube.reflector): at 25,000 the collector went through each page, which is no garbage, and
-# took half of the time of parsing it.
+# pages of pods (hoss.kube.reflector): at 25,000 the collector went through each page, which is no garbage,
+# and took half of the time of parsing it.
 _COLLECTOR_THRESHOLDS = (200_000, 4, 12)
 
 

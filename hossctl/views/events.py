@@ -11,6 +11,7 @@ from datetime import datetime
 
 from hoss.client.dispatcher import DispatcherClient
 from hoss.errors import LedgerUnavailable, Overloaded, TransportError
+from hoss.rpc import each_server
 from hoss.v1.resolver_pb2 import NodeEvent
 from hossctl.console import Column, Document, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
@@ -131,7 +132,9 @@ async def _single_pods(dispatcher: DispatcherClient, namespace: str) -> list[tup
 
 
 async def _of_nodes(endpoints: Endpoints, nodes: _NodeEvents) -> list[Document]:
-    addresses = endpoints.resolver_addresses()
+    addresses = await asyncio.to_thread(each_server, endpoints.resolver_addresses())
+    nodes.known = {address: events for address, events in nodes.known.items() if address in addresses}
+    nodes.silent.intersection_update(addresses)
     await asyncio.gather(*(_ask_resolver(endpoints, address, nodes) for address in addresses))
     return [
         _event(event.unix_ms, f"node/{event.node}", event.text)

@@ -4,7 +4,7 @@ asks again."""
 
 import contextlib
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from hoss.errors import TransportError
@@ -28,6 +28,7 @@ from resolver.core.kubernetes.claim_allocations import (
 from resolver.kubernetes.object_writer import ObjectWriter
 
 _GROUP = "/apis/resource.k8s.io/v1"
+_CLASSES_AGE = timedelta(seconds=1)
 
 
 def always() -> bool:
@@ -55,6 +56,8 @@ class DeviceBinder:
     def __init__(self, api: KubeApi, utc_now: Callable[[], datetime]) -> None:
         self._utc_now = utc_now
         self._objects = ObjectWriter(api, DevicesRefused)
+        self._classes: dict[str, Object] = {}  # by name, read since then; forgotten after _CLASSES_AGE
+        self._classes_since = datetime.min.replace(tzinfo=timezone.utc)
 
     async def bind(self, request: ClaimsRequest) -> Bound | None:
         """None: all claims have their devices, which are ready, and list the pod. Else WAITS while devices
@@ -92,23 +95,31 @@ class DeviceBinder:
             made = await self._objects.create(_claims(request), extended_claim(held, request.user), name)
             check_extended(made, request.user)
         claim = await self._objects.write(path, lambda found: finalizer_patch(found, chosen))
-        classes = {
-            of: await self._objects.read(object_path(f"{_GROUP}/deviceclasses", of))
-            for of in classes_of(claim, chosen)
-        }
+        classes = {of: await self._class(of) for of in classes_of(claim, chosen)}
 
         def reserving(found: Object) -> dict[str, Any] | None:
             if not request.is_current():
                 raise TransportError("the ledger was lost since the devices were chosen; ask again")
             return reserving_patch(found, chosen, request.user, classes, self._utc_now())
 
-        claim = await self._objects.write(path, reserving, part="/status")
+        claim = await self._objects.write(path, reserving, part="/status", known=claim)
         if held is not None and held.mappings:
             pod = pod_path(request.namespace, request.user.name)
             await self._objects.write(
                 pod, lambda found: extended_status_patch(found, held, request.user), part="/status"
             )
         return claim
+
+    async def _class(self, name: str) -> Object:
+        """A device class as it was at most a second ago. Pods of the same moment mostly name the same few."""
+        now = self._utc_now()
+        if not timedelta(0) <= now - self._classes_since < _CLASSES_AGE:
+            self._classes, self._classes_since = {}, now
+        found = self._classes.get(name)
+        if found is None:
+            found = await self._objects.read(object_path(f"{_GROUP}/deviceclasses", name))
+            self._classes[name] = found
+        return found
 
     async def _release_claim(self, request: ClaimsRequest, name: str) -> None:
         if _is_extended(request, name):

@@ -54,11 +54,14 @@ class ObjectWriter:
         *,
         part: str = "",
         gone: str = "",
+        known: Object | None = None,
     ) -> Object:
         """Patch the object, or this part of it (`/status`), unless `patch_of` what it is now is None. Returns
-        the object. `gone`: as in `read`."""
+        the object. `gone`: as in `read`. `known`: the object as it was read or written right before, which
+        saves to read it. If it has changed since, the API server refuses the patch, and it is read."""
         for _ in range(_ATTEMPTS):
-            found = await self.read(path, gone)
+            found = await self.read(path, gone) if known is None else known
+            known = None
             patch = patch_of(found)
             if patch is None:
                 return found

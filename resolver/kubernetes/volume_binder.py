@@ -74,6 +74,7 @@ class VolumeBinder:
                 path,
                 lambda found: selecting_patch(found, request.node, written=request.written),
                 gone=no_claim,
+                known=claim,
             )
         else:
             # The ledger was rebuilt since, from what knows no choice.

@@ -16,7 +16,7 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.convert import node_to_proto
 from hossctl.console import announced
 from hossctl.endpoints import Endpoints
-from hossctl.views.events import follow_events
+from hossctl.views.events import fetch_events, follow_events
 
 MANIFESTS = """\
 ---
@@ -128,6 +128,42 @@ def test_each_resolver_is_asked_for_the_cordons_that_it_knows(hoss, monkeypatch)
     told = hoss("events", "--resolver", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "-o", "json")
     assert {event["text"] for event in json.loads(told.stdout)["items"]} == set(texts.values())
     assert "the resolver at 127.0.0.1:3 knows are left out: it does not answer" in told.stderr
+
+
+async def test_each_resolver_behind_one_name_is_asked_for_the_cordons_that_it_knows(hoss, monkeypatch):
+    """As a headless Service names them. Those that are gone from it are forgotten."""
+    behind = {"one": ["10.0.0.1"], "several": ["10.0.0.2", "10.0.0.1", "10.0.0.2"]}
+    asked = []
+
+    def addresses_of(host):
+        if host not in behind:
+            raise OSError("unknown")
+        return host, [], behind[host]
+
+    def client(addresses, **_):
+        [address] = addresses
+        asked.append(address)
+        resolver = ResolverInMemory()
+        resolver.events = [resolver_pb2.NodeEvent(unix_ms=5, node="n1", text=f"cordoned at {address}")]
+        return resolver
+
+    monkeypatch.setattr("socket.gethostbyname_ex", addresses_of)
+    monkeypatch.setattr("hoss.client.resolver.ResolverClient", client)
+    followed = follow_events(
+        Endpoints("127.0.0.1:1", "dns:///several:7"), "default", None, interval_seconds=0.001
+    )
+    texts = {event["text"] for event in await anext(followed)}
+    assert texts >= {"cordoned at 10.0.0.1:7", "cordoned at 10.0.0.2:7"}
+    behind["several"] = ["10.0.0.2", "10.0.0.3"]
+    new = await anext(followed)
+    while not new:
+        new = await anext(followed)
+    assert [event["text"] for event in new] == ["cordoned at 10.0.0.3:7"]
+    await followed.aclose()
+    asked.clear()
+    for of, address in ("one:7", "one:7"), ("unknown:7", "unknown:7"), ("several:7", "10.0.0.2:7"):
+        await fetch_events(Endpoints("127.0.0.1:1", of), "default", None)
+        assert address in asked
 
 
 async def test_a_watch_of_events_goes_on_with_new_ones_alone(eventful):

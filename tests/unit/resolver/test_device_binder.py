@@ -222,3 +222,54 @@ async def test_devices_that_a_lost_ledger_had_chosen_are_not_written_and_whoever
     assert "status" not in server.objects[f"{CLAIMS}/{NAME}"]
     assert "POST binding" not in server.asked
     assert asked == [server.asked]  # right before the devices would be written
+
+
+async def test_a_pod_with_a_claim_costs_the_api_server_four_requests_and_its_class_one_a_second():
+    server, now = ConditionalDevice(), [datetime(2026, 11, 28, tzinfo=timezone.utc)]
+    server.objects[f"{CLAIMS}/d"] = {
+        **server.claim, "metadata": {**server.claim["metadata"], "name": "d"},
+    }  # fmt: skip
+    allocation = Allocation((DeviceResult("r", DeviceId("d", "n1", "gpu-0")),))
+    async with answering(server) as api:
+        binder = Binder(api, utc_now=lambda: now[0])
+        for name in "cd":
+            wish = WAITING._replace(claims=(name,), chosen={name: HeldClaim("default", name, allocation)})
+            assert [bound.result for bound in await binder.bind([wish])] == [BindResult.DONE]
+            now[0] += timedelta(milliseconds=900)
+        assert server.asked == [
+            "GET c", "PATCH c", "GET gpu", "PATCH status", "POST binding",
+            "GET d", "PATCH d", "PATCH status", "POST binding",
+        ]  # fmt: skip
+        server.objects[f"{CLAIMS}/d"]["status"] = {}
+        now[0] += timedelta(milliseconds=200)
+        await binder.bind([wish])
+    assert server.asked[-4:] == ["GET d", "GET gpu", "PATCH status", "POST binding"]
+
+
+async def test_a_claim_that_has_changed_since_it_was_protected_is_read_again():
+    class Changes(ConditionalDevice):
+        """Refuses the first patch of the status: somebody else has changed the claim."""
+
+        async def __call__(self, request: web.Request) -> web.StreamResponse:
+            if request.path.endswith("/status") and "PATCH status" not in self.asked:
+                self.asked.append("PATCH status")
+                self.claim["status"] = {"reservedFor": [{"resource": "pods", "name": "q", "uid": "q1"}]}
+                return web.json_response({"message": "the object has been modified"}, status=409)
+            return await super().__call__(request)
+
+    server = Changes()
+    async with answering(server) as api:
+        await Binder(api).bind([WAITING])
+    assert [user["name"] for user in server.claim["status"]["reservedFor"]] == ["q", "p"]
+    assert server.asked[-3:] == ["PATCH status", "GET c", "PATCH status"]
+
+
+async def test_a_claim_whose_volume_is_to_be_provisioned_costs_two_requests():
+    server = Objects(binding_status=201)
+    path = "/api/v1/namespaces/default/persistentvolumeclaims/data"
+    server.objects[path] = {
+        "metadata": {"name": "data", "uid": "v1", "resourceVersion": "1"}, "spec": {},
+    }  # fmt: skip
+    mounts = PodVolumes((ClaimMount("data", provisioned=True),))
+    assert await server.bind(BindingRequest("default/p", UID, "n1", mounts)) is BindResult.WAITS
+    assert server.asked == ["GET data", "PATCH data"]
