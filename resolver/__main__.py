@@ -143,6 +143,7 @@ async def serve(
         server.set_serving,
         store.recover,
         rebuild_wait_seconds=config.rebuild_wait_seconds,
+        reservations_per_shard=config.reservations_per_shard,
         clock=host.monotonic,
     )
     quarantine = Quarantine(

@@ -114,6 +114,7 @@ class Serving:
         if (
             not self._proposal.existing
             or held.node != node
+            or node not in self._shard.accounts
             or held.seq == self._seq
             or self._shard.prepared.open(held.seq)
             or held.is_terminating

@@ -520,7 +520,14 @@ class MemoryLedger:
             "nominated": sum(len(arbiter.nominated) for arbiter in self.arbiters),
             "damaged": sum(len(arbiter.damaged) for arbiter in self.arbiters),
         }
-        return {"names": nodes, "reservations": reservations, "grants": len(self._grants), **evictions}
+        fullest = max(len(arbiter.reservations) for arbiter in self.arbiters)
+        return {
+            "names": nodes,
+            "reservations": reservations,
+            "fullest_shard": fullest,
+            "grants": len(self._grants),
+            **evictions,
+        }
 
     async def check(self) -> dict[str, str]:
         for shard in range(self.shards):

@@ -194,7 +194,7 @@ class Ledger(Protocol):
         """The number of nodes and of reservations."""
 
     async def table_sizes(self) -> dict[str, int]:
-        """The number of entries by key, summed over shards."""
+        """The number of entries by key, summed over shards, and the reservations of the fullest shard."""
 
     async def check(self) -> dict[str, str]:
         """Check that the ledger is there and the same. Returns facts about it (version, mode,

@@ -210,6 +210,17 @@ async def test_its_node_is_removed_and_its_index_is_free_afterwards(placed, make
     assert read(await ledger.snapshot(0))[FIRST] == (0, 700, 0)
 
 
+async def test_a_node_with_a_damaged_account_comes_back_with_any_version_of_its_object(placed, make_node):
+    ledger, _, _ = placed
+    newer, older = make_node("a", cpu=5000), make_node("a", cpu=2000)
+    await ledger.upsert_nodes(0, [replace(newer, resource_version=30)])
+    await damage(ledger)
+    await first_step_of_removal(ledger)
+    await ledger.upsert_nodes(0, [replace(older, resource_version=20)])
+    assert (await ledger.snapshot(0)).specs[FIRST] == older.spec
+    assert await ledger.removals(0) == set()
+
+
 async def test_a_damaged_node_is_neither_quarantined_nor_published_again(placed):
     ledger, _, _ = placed
     await damage(ledger)

@@ -48,7 +48,7 @@ for position = 1, count do
     local verdict, evidence, asked, free = refusal(accounts[node], node, flat, slot)
     local in_the_way = evicting[position] and must_go
     local mask = (verdict or in_the_way) and evicting[position] and room.evict(position, node, flat, slot)
-    if in_the_way and not verdict and not mask then
+    if in_the_way and not verdict then  -- counts if there is no mask
       verdict, evidence, asked, free = VERDICT.CONFLICT_TOPOLOGY, 0, last_seq, 0
     end
     if mask then
@@ -156,7 +156,7 @@ local function reply()
     #reserved_uids > 0 and seq or 0, string.char(unpack(verdicts)), concat(chosen), concat(conflicts),
     concat(duplicates),
     fresh_resources, concat(refusing_nodes), fresh_records, concat(fresh_card_nodes), concat(fresh_cards),
-    now, validated_here and '' or packed_queries(),
+    now, packed_queries(),
   }
 end
 

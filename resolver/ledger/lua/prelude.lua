@@ -78,7 +78,7 @@ do
   if args.journal_write then
     local of, number = string.match(call('HGET', META, 'journal') or '0 0', '^(%d+) (%d+)$')
     of = tonumber(of)
-    if args.term > of or args.term == of and args.journal_write > tonumber(number) then
+    if args.term > of or args.journal_write > tonumber(number) then
       call('HSET', META, 'journal', string.format('%d %d', args.term, args.journal_write))
     end
   end

@@ -5,7 +5,8 @@ function room.as_reserved(record, slot)
   local counted, amounts = reserved_amounts(record)
   local asked = {unpack_values(slot_format, tails[slot], 33)}
   for r = 1, math.max(counted, resources) do
-    if (amounts[r] or 0) ~= (asked[r] or 0) then
+    -- After the last amount of either comes the end of `struct.unpack`.
+    if (r <= counted and amounts[r] or 0) ~= (r <= resources and asked[r] or 0) then
       return false
     end
   end

@@ -16,10 +16,7 @@ epoch, seen = args.of_epoch, {unpack_values('<' .. rep('I8', shards), args.seen)
 local unknown, refused = {}, 0
 for position, pod in ipairs(args.pods) do
   local of_slot, domains, shard, seq = unpack(pod)
-  local there, newest
-  if #domains > 0 then
-    there, newest = unknown_to_worker(of_slot, domains, shard, seq)
-  end
+  local there, newest = unknown_to_worker(of_slot, domains, shard, seq)
   if newest then
     refused = refused + 1
   end

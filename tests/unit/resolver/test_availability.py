@@ -88,3 +88,32 @@ async def test_reservations_that_were_set_aside_are_told_once(make_node, make_pr
             assert await availability._check() == ""
             now[0] += 100.0
     assert [(entry["event"], entry["set_aside"]) for entry in logged] == [("reservations_damaged", 1)]
+
+
+async def test_a_shard_with_more_reservations_than_the_limit_is_told_once_and_in_every_status(
+    make_node, make_proposal
+) -> None:
+    ledger, now = MemoryLedger(2, lambda: 0), [0.0]
+    await ledger.upsert_nodes(0, [make_node("a")])
+    await ledger.grant("w1")
+    proposal = make_proposal([1, 2, 3], [[0]] * 3)
+    await ledger.commit(0, [proposal])
+    told: list[str] = []
+
+    async def ignore(_serving: bool = True) -> None:
+        pass
+
+    async def looks(times: int) -> None:
+        for _ in range(times):
+            now[0] += 100.0
+            await availability._check()
+            told.append(availability.facts.get("over_limit", ""))
+
+    availability = Availability(ledger, ignore, ignore, reservations_per_shard=2, clock=lambda: now[0])
+    with capture_logs() as logs:
+        await looks(2)
+        await ledger.release(0, proposal.uids[:1])
+        await looks(1)
+    assert [entry["event"] for entry in logs] == ["shard_over_limit"]
+    assert told[0] == told[1] != "" == told[2]
+    assert told[0].startswith("a shard has 3 reservations (reservations_per_shard: 2)")
