@@ -2,7 +2,8 @@
 others."""
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import grpc
 import grpc.aio
 import yaml
 from e2e.cluster import Cluster
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hoss.client.access import ClientAccess
 from hoss.client.dispatcher import DispatcherClient
@@ -34,24 +36,42 @@ METHODS = {
 }
 
 
-async def attempt(channel: grpc.aio.Channel, method: str) -> grpc.StatusCode:
-    """The status of a call with an empty request."""
+_CALL_SECONDS = 20.0
+_LATER_CALLS = 3
+
+
+async def attempt(channel: grpc.aio.Channel, method: str, *, let_in: bool = False) -> grpc.StatusCode:
+    """The status of a call with an empty request. `let_in`: the caller should be. A stream that says nothing
+    is then OK once later calls on its connection have been answered: it would have been refused before."""
     descriptor = METHODS[method][1]
     form = "_".join(
         "stream" if streams else "unary"
         for streams in (descriptor.client_streaming, descriptor.server_streaming)
     )
-    call = getattr(channel, form)(method)(iter([b""]) if descriptor.client_streaming else b"", timeout=20)
+    call = getattr(channel, form)(method)(
+        iter([b""]) if descriptor.client_streaming else b"", timeout=_CALL_SECONDS
+    )
     try:
         if descriptor.server_streaming:
-            async for _ in call:
-                break
+            reading = asyncio.ensure_future(call.read())
+            if let_in:
+                await _answered(channel)
+            if reading.done() or not let_in:
+                await reading
             call.cancel()
         else:
             await call
     except grpc.aio.AioRpcError as exc:
         return exc.code()
     return grpc.StatusCode.OK
+
+
+async def _answered(channel: grpc.aio.Channel) -> None:
+    """Several calls, one after another, have been answered."""
+    health = health_pb2_grpc.HealthStub(channel)
+    for _ in range(_LATER_CALLS):
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await health.Check(health_pb2.HealthCheckRequest(), timeout=_CALL_SECONDS)
 
 
 class ConfiguredCluster:
@@ -100,15 +120,17 @@ class ConfiguredCluster:
         access = ClientAccess(self.entry, token)
         return DispatcherClient([self.cluster.address("dispatcher")], open_channel=access.channel)
 
-    async def codes(self, token: str, methods: Iterable[str] = METHODS) -> dict[str, grpc.StatusCode]:
-        """The status of an empty call of each method. All at once: a stream that is let in says nothing for
-        as long as it is read."""
+    async def codes(
+        self, token: str, methods: Iterable[str] = METHODS, *, let_in: Container[str] = ()
+    ) -> dict[str, grpc.StatusCode]:
+        """The status of an empty call of each method, all at once. `let_in`: methods that should let the
+        bearer in."""
 
         async def code(method: str) -> grpc.StatusCode:
             kind = METHODS[method][0]
             access = ClientAccess(self.entry, token)
             async with access.channel([self.cluster.address(kind)], kind=kind) as channel:
-                return await attempt(channel, method)
+                return await attempt(channel, method, let_in=method in let_in)
 
         methods = list(methods)
         return dict(zip(methods, await asyncio.gather(*map(code, methods)), strict=True))
@@ -124,12 +146,13 @@ class ConfiguredCluster:
 
     async def check_rights(self, token: str, identity: Identity) -> None:
         """The bearer may call exactly what the table of rights says of that identity."""
-        for method, code in (await self.codes(token)).items():
-            if refusal(method, identity):
-                assert code is grpc.StatusCode.PERMISSION_DENIED, method
-            else:
+        allowed = {method for method in METHODS if not refusal(method, identity)}
+        for method, code in (await self.codes(token, let_in=allowed)).items():
+            if method in allowed:
                 denied = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
                 assert code not in denied, method
+            else:
+                assert code is grpc.StatusCode.PERMISSION_DENIED, method
 
     async def check_secret(self, tokens: Iterable[str]) -> None:
         """No token is in what the services have written."""

@@ -7,6 +7,7 @@ import hmac
 import json
 import re
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,8 +128,11 @@ async def test_a_key_for_encryption_and_a_short_one_sign_nothing(issuer, checked
     listed += [7, {}, {"kty": "RSA"}, {"kty": "oct", "k": "AAAA", "kid": "first"}]
     issuer.answers[KEYS] = json.dumps({"keys": listed}).encode()
     assert await checked.identify(issuer.token()) == ANA
-    for kid, key in (("enc", other), ("short", short)):
-        assert "no key of" in await checked.refused(issuer.token(kid=kid, key=key))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the library warns whoever signs with a short key, as newer ones do
+        forged = [issuer.token(kid=kid, key=key) for kid, key in (("enc", other), ("short", short))]
+    for token in forged:
+        assert "no key of" in await checked.refused(token)
 
 
 async def test_a_user_without_a_rule_is_known_and_may_do_nothing(issuer, checked) -> None:
