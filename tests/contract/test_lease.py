@@ -357,7 +357,9 @@ async def test_a_clock_of_redis_that_goes_back_keeps_no_lease_that_is_not_renewe
         assert await standby.acquire("b") == held
         clock.pass_time(0.1 * SECONDS)  # and the holder is silent
         client.hset(STATE, "counting", granted.term - 1)
-        assert await standby.acquire("b") == held, "a holder of an earlier release does not count its renewals"
+        assert await standby.acquire("b") == held, (
+            "a holder of an earlier release does not count its renewals"
+        )
         client.hset(STATE, "counting", granted.term)
     assert await standby.acquire("b") == Granted(granted.term + 1)
     assert not await holder.renew(granted.term, "a")
