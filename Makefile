@@ -52,8 +52,8 @@ soak: $(VENV)/.dev  ## property tests with new random examples, for MINUTES=60 o
 churn: $(VENV)/.dev  ## whether tables grow on a real platform where everything comes and goes, for MINUTES=60 or as many as told
 	$(BIN)/python -m tools.churn --minutes $(or $(MINUTES),60)
 
-simulate: $(VENV)/.dev  ## whole platforms in one process with faults by seed; SEEDS=200 or as many as told, FIRST=0, JOBS=1; KUBERNETES=1
-	$(BIN)/python -m tools.simulation --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) --jobs $(or $(JOBS),1) $(if $(KUBERNETES),--kubernetes)
+simulate: $(VENV)/.dev  ## whole platforms in one process with faults by seed; SEEDS=200 or as many as told, FIRST=0, JOBS=1; KUBERNETES=1 or SHORT=1
+	$(BIN)/python -m tools.simulation --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) --jobs $(or $(JOBS),1) $(if $(KUBERNETES),--kubernetes) $(if $(SHORT),--short)
 
 faults: $(VENV)/.dev  ## real faults on platforms of real processes (all take half an hour); RUNS=5 of each, FAULT="--fault NAME" for one
 	$(BIN)/python -m tools.faults --runs $(or $(RUNS),5) $(FAULT)

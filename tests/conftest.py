@@ -63,6 +63,25 @@ def pytest_xdist_auto_num_workers() -> int:
     return 2 * (psutil.cpu_count() or 1)
 
 
+# Their tests share nothing, and the whole file takes many minutes.
+_SHARED_BY_TEST = ("tests/simulation/test_seeds.py",)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """By file, as `--dist loadfile`, but for files whose tests any process may run."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - only where pytest-xdist is there
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return nodeid if file in _SHARED_BY_TEST else file
+
+    return Scheduling(config, log)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
     """Tests and modules stay until the end: a process that looked for garbage among them would do so in vain,

@@ -4,8 +4,11 @@ import asyncio
 import subprocess
 import sys
 
+import psutil
 import pytest
 import redis
+from fork_server import ROOT
+from waiting import DEADLINE_SECONDS
 
 from hoss.errors import ConfigError
 from hossctl.local.redis_server import RedisServer, carried_server, find_redis_server
@@ -21,6 +24,35 @@ def test_an_append_only_server_that_is_stopped_keeps_what_it_held(tmp_path):
     with redis.Redis.from_url(again.url) as client:
         assert client.get("kept") == b"yes"
     again.kill()
+
+
+_STARTS_A_SERVER = """
+import sys, time
+from pathlib import Path
+from hossctl.local.redis_server import RedisServer
+print(RedisServer.start(Path(sys.argv[1]), ends_with_us=True).pid, flush=True)
+time.sleep(3600)
+"""
+
+
+def test_a_server_that_ends_with_its_process_ends_also_when_that_is_killed(tmp_path):
+    command = [sys.executable, "-c", _STARTS_A_SERVER, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        server = psutil.Process(int(process.stdout.readline()))
+        assert server.is_running()
+        process.kill()
+    psutil.wait_procs([server], timeout=DEADLINE_SECONDS)
+    assert not server.is_running()
+
+
+def test_a_server_that_ends_with_its_process_is_stopped_and_killed_as_any_other(tmp_path):
+    for end in (RedisServer.stop, RedisServer.kill):
+        server = RedisServer.start(tmp_path, ends_with_us=True)
+        process = psutil.Process(server.pid)
+        both = [process, *process.children()]
+        end(server)
+        _, alive = psutil.wait_procs(both, timeout=DEADLINE_SECONDS)
+        assert (len(both), alive) == (2, [])
 
 
 def test_a_port_that_another_redis_holds_is_refused_by_number(own_redis, tmp_path):

@@ -57,7 +57,8 @@ class PlantedFault:
     text: str
     edits: tuple[ScriptEdit | CodeEdit, ...]
     seeds: tuple[int, ...] = ()
-    plans: str = ""  # of which the seeds are: KUBERNETES, MOVES, SHORT, or the usual ones
+    plans: str = ""  # of which the seeds are: KUBERNETES, MOVES, or the usual ones
+    short_seeds: tuple[int, ...] = ()  # whose short plans find it
 
 
 @contextmanager
@@ -160,6 +161,7 @@ FAULTS = {
             ),
         ),
         seeds=(7, 8),
+        short_seeds=(2,),
     ),
     "confirmed without a lease": PlantedFault(
         "a pod counts as confirmed, although its lease was over before",
@@ -197,6 +199,7 @@ FAULTS = {
             ),
         ),
         seeds=(0,),
+        short_seeds=(33,),
     ),
     "retry that forgets": PlantedFault(
         "a release that fails is not repeated",
@@ -211,6 +214,7 @@ FAULTS = {
             ),
         ),
         seeds=(25, 27),
+        short_seeds=(5,),
     ),
     "release by the wrong sequence": PlantedFault(
         "a release also takes what was reserved after it was decided",
@@ -238,6 +242,7 @@ FAULTS = {
             ),
         ),
         seeds=(2, 7),
+        short_seeds=(3,),
     ),
     "lost wake-up": PlantedFault(
         "pods whose backoff is not over are forgotten when a change wakes them",
@@ -249,6 +254,7 @@ FAULTS = {
             ),
         ),
         seeds=(90, 101),
+        short_seeds=(28,),
     ),
     "takeover without fencing": PlantedFault(
         "a new dispatcher does not fence the workers of the term before",
@@ -271,6 +277,7 @@ FAULTS = {
             ),
         ),
         seeds=(2, 19),
+        short_seeds=(19,),
     ),
     "stale webhook answer": PlantedFault(
         "nobody looks after the lease of a binding that the webhook allowed, and the API server binds late",

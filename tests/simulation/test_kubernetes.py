@@ -167,7 +167,10 @@ def test_no_promise_is_broken_while_pods_of_a_cluster_are_moved_and_services_fai
     done = simulate("--kubernetes", "--moves", "--seeds", 30)
     assert done.returncode == 0, done.stdout + done.stderr
     reached = dict(line.split(maxsplit=1)[::-1] for line in done.stdout.splitlines()[1:])
-    told = ("kill amid a move", "freeze amid a move", "told Moved", "told Refused")
+    told = (
+        *("kill amid a move", "freeze amid a move"),
+        *("told Moved", "told Refused", "moved by the controller"),
+    )
     assert [what for what in told if reached[what] == "NEVER"] == []
 
 
@@ -175,6 +178,17 @@ def test_plans_of_clusters_with_moves_have_the_acts_of_their_seed_and_moves_besi
     plan, moves = draw_kubernetes(5), draw_kubernetes_moves(5)
     assert all(act in moves.acts for act in plan.acts)
     assert {act.what for act in moves.acts if act not in plan.acts} >= {p.MOVE, p.SUBMIT}
+
+
+def test_a_rebalance_controller_takes_part_in_two_fifths_of_the_plans_with_moves():
+    plans = [draw_kubernetes_moves(seed) for seed in range(200)]
+    assert 60 < sum(any(act.what == p.CONTROL for act in plan.acts) for plan in plans) < 100
+
+
+def test_a_rebalance_controller_moves_pods_of_a_cluster_and_the_judge_knows_their_successors(server):
+    results = (run(draw_kubernetes_moves(seed), server) for seed in (0, 4, *range(30)))
+    result = next(result for result in results if result.reached["moved by the controller"])
+    assert result.problems() == []
 
 
 # -- the judge

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from simulation.planted import FAULTS, UNDONE, planted
+from simulation.planted import FAULTS, SHORT, UNDONE, planted
 from simulation.seeded import run_seeded
 
 from resolver.ledger import scripts
@@ -35,6 +35,12 @@ def test_a_planted_fault_is_found_and_is_all_that_its_seed_finds(fault):
 @pytest.mark.parametrize("fault", [name for name in FAULTS if name not in QUICK])
 def test_each_planted_fault_is_found_within_three_hundred_seeds(fault):
     assert is_all_that_is_found(fault, *plans_of(fault), *FAULTS[fault].seeds, *range(300))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", [name for name, fault in FAULTS.items() if fault.short_seeds])
+def test_some_planted_faults_are_found_by_short_plans_within_three_hundred_seeds(fault):
+    assert is_all_that_is_found(fault, SHORT, *FAULTS[fault].short_seeds, *range(300))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from resolver.ledger.port import LedgerLostError
 from resolver.ledger.store import RedisLedger
 from tools.simulation.loop import SimulationLoop
 from tools.simulation.redis import SimulatedRedis
-from tools.simulation.redis_backend import DrivenRedis, UnsupportedCommand
+from tools.simulation.redis_backend import DrivenRedis
+from tools.simulation.redis_commands import UnsupportedCommand
 
 _URL = "redis://anywhere/0"
 _START = 1_700_000_000.0
@@ -762,7 +763,7 @@ def test_what_is_answered_from_memory_is_what_the_server_would_answer(server):
         server.begin(random.Random(1))
         for number in range(400):
             if forgets:
-                server._forget_answers()
+                server._memory.forget()
             server_us += rng.choice((0, 100, 2_000))
             what = rng.random()
             if what < 0.02:

@@ -3,27 +3,29 @@
 Seeds run in a process of their own with a fixed hash order, as `make simulate` runs them, so that a seed that
 fails here fails there too."""
 
+import os
 import subprocess
 import sys
 
 import psutil
 import pytest
-from fork_server import ROOT
+from fork_server import HASH_SEED, ROOT
 from simulation.seeded import simulate
-from waiting import DEADLINE_SECONDS, wait_until
+from waiting import COMMAND_SECONDS, wait_until
 
 AT_ONCE = 20  # a line for each that fails
+SHORT_AT_ONCE = 50
+
+
+def thorough(first, end, at_once):
+    return [pytest.param(seed, marks=pytest.mark.thorough) for seed in range(first, end, at_once)]
 
 
 @pytest.mark.parametrize(
     "first",
     [
-        *range(0, 200, AT_ONCE),
-        *(
-            pytest.param(first, marks=pytest.mark.thorough)
-            for start, end in ((200, 300), (600, 700), (2000, 2140))
-            for first in range(start, end, AT_ONCE)
-        ),
+        *range(0, 100, AT_ONCE),
+        *(part for span in ((100, 300), (600, 700), (2000, 2140)) for part in thorough(*span, AT_ONCE)),
     ],
 )
 def test_no_promise_is_broken_by_seeds_from(first):
@@ -31,10 +33,17 @@ def test_no_promise_is_broken_by_seeds_from(first):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("first", [*range(0, 100, SHORT_AT_ONCE), *thorough(100, 5000, SHORT_AT_ONCE)])
+def test_no_promise_is_broken_by_short_plans_of_seeds_from(first):
+    done = simulate("--short", "--seeds", SHORT_AT_ONCE, "--first", first)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_simulation_that_is_killed_leaves_no_process(jobs):
     command = [sys.executable, "-m", "tools.simulation", "--seeds", "1000", "--jobs", str(jobs)]
-    simulation = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
+    simulation = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
     try:
         process = psutil.Process(simulation.pid)
 
@@ -42,9 +51,9 @@ def test_a_simulation_that_is_killed_leaves_no_process(jobs):
             found = process.children(recursive=True)
             return found if sum(one.name().endswith("-server") for one in found) >= jobs else []
 
-        children = wait_until(all_that_run, "a Redis for each job")
+        children = wait_until(all_that_run, "a Redis for each job", seconds=COMMAND_SECONDS)
     finally:
         simulation.kill()
         simulation.wait()
-    _, alive = psutil.wait_procs(children, timeout=DEADLINE_SECONDS)
+    _, alive = psutil.wait_procs(children, timeout=COMMAND_SECONDS)
     assert alive == []

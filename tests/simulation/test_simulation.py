@@ -12,7 +12,7 @@ from simulation.seeded import simulate, simulate_in_a_new_interpreter
 
 from hossctl.history.events import written
 from tools.simulation import plan as p
-from tools.simulation.plan import Act, Plan, draw, draw_moves
+from tools.simulation.plan import Act, Plan, draw, draw_moves, draw_short
 from tools.simulation.run import run
 from tools.simulation.seeds import SEEDS_PER_PART
 from tools.simulation.shrink import kind_of, shrink
@@ -123,6 +123,13 @@ def test_two_processes_replay_a_seed_alike(tmp_path):
 def test_a_plan_that_was_written_down_is_the_same_plan():
     plan = draw(5)
     assert Plan.from_json(plan.as_json()) == plan
+
+
+def test_short_plans_have_faults_of_every_kind_and_less_happens_in_each():
+    drawn, short = ([draw_of(seed) for seed in range(300)] for draw_of in (draw, draw_short))
+    assert {*p.KINDS, *p.LOSSES} <= {act.what for plan in short for act in plan.acts}
+    for count in (lambda plan: len(plan.acts), lambda plan: len(plan.names), lambda plan: plan.acts[-1].at):
+        assert sum(map(count, short)) < 0.75 * sum(map(count, drawn))
 
 
 def test_plans_with_moves_have_the_acts_of_their_seed_and_moves_besides():

@@ -33,7 +33,7 @@ _ANSWERS = (
 )
 _OF_PLATFORMS = (*_FAULTS, *_ANSWERS)
 _OF_KUBERNETES = (*dict.fromkeys((*p.KINDS, *p.LOSSES, *p.OF_CLUSTERS)), *OUTCOMES)
-_OF_MOVES = (p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE, "target reserved", *TOLD)
+_OF_MOVES = (p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE, "target reserved", "moved by the controller", *TOLD)
 
 app = typer.Typer(add_completion=False, help=__doc__)
 

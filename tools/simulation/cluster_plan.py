@@ -78,6 +78,7 @@ def draw_kubernetes_moves(seed: int) -> Plan:
             deleted = at + rng.uniform(0.0, 2.0)
             acts.append(Act(deleted, p.DELETE, "moving"))
             acts.append(Act(deleted + rng.uniform(0.05, 4.0), p.SUBMIT, "moving", options=options))
+    acts += p.control(random.Random(f"kubernetes controller {seed}"))
     return replace(plan, acts=tuple(sorted((*plan.acts, *acts), key=lambda act: act.at)))
 
 

@@ -49,7 +49,7 @@ from resolver.ledger.scripts import names_by_digest
 from resolver.messages.proposals import group_of
 from tools.simulation import shard_as_stored as plain
 from tools.simulation.redis import SimulatedRedis
-from tools.simulation.redis_backend import Effect, as_bytes, name_of
+from tools.simulation.redis_commands import Effect, as_bytes, name_of
 
 _SHARD = re.compile(rb"^\{hoss:(\d+)\}:")
 _FEED_WINDOW = 1000  # entries that Redis keeps at least

@@ -350,7 +350,7 @@ def _discard(task: "asyncio.Task[Any]") -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     for _ in range(_MOST_AWAITS_OF_CLEANING_UP):
         try:
-            task.get_coro().close()  # type: ignore[union-attr]
+            task.get_coro().close()
         except RuntimeError:  # it awaits something to clean up, and will not get it
             continue
         except Exception:  # noqa: BLE001, S110 - whatever cannot clean up without the loop

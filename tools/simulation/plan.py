@@ -248,12 +248,16 @@ def draw_moves(seed: int) -> Plan:
             acts += [Act(max(0.0, at - 1.0), SUBMIT, name, options=options), Act(deleted, DELETE, name)]
             again = {**options, "again": True}
             acts.append(Act(deleted + rng.uniform(0.05, 2.0), SUBMIT, name, options=again))
-    # Drawn apart, as late releases are.
-    control = random.Random(f"controller {seed}")
-    if control.random() < 0.4:
-        goal = {"goal": control.choice(("empty-nodes", "spread"))}
-        acts.append(Act(control.uniform(0.2, 2.0), CONTROL, options=goal))
+    acts += control(random.Random(f"controller {seed}"))
     return replace(plan, acts=tuple(sorted((*plan.acts, *acts), key=lambda act: act.at)))
+
+
+def control(rng: random.Random) -> list[Act]:
+    """In two fifths of the plans a rebalance controller begins. Drawn apart, as late releases are."""
+    if rng.random() >= 0.4:
+        return []
+    goal = {"goal": rng.choice(("empty-nodes", "spread"))}
+    return [Act(rng.uniform(0.2, 2.0), CONTROL, options=goal)]
 
 
 _OF_MOVES = (KILL_AT_STEP, FREEZE_AT_STEP, STOP, REDIS_REFUSED, REDIS_LOSES_REPLIES, CUT)

@@ -23,14 +23,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from hoss.redis_access import OpenRedis, RedisAccess, reach
 from tools.simulation.loop import Process, current_process
-from tools.simulation.redis_backend import (
-    Command,
-    DrivenRedis,
-    Effect,
-    UnsupportedCommand,
-    as_bytes,
-    name_of,
-)
+from tools.simulation.redis_backend import DrivenRedis
+from tools.simulation.redis_commands import Command, Effect, UnsupportedCommand, as_bytes, name_of
 
 _URL = "redis://simulated:6379/0"
 _SCRIPTS = ("EVALSHA", "EVAL")

@@ -9,9 +9,8 @@ Each script runs behind a prelude. It answers TIME and INFO, and turns the deadl
 a sorted set. A key whose deadline has passed is deleted before the next command. Every write is logged, so
 that the state can go back to any earlier position of that log.
 
-What only reads the keys of one slot is answered from memory as long as nothing there was written: services
-that have nothing to do ask for the same again and again, and a round trip to the server costs more than all
-else in such a step."""
+What only reads the keys of one slot is answered from memory as long as nothing there was written
+(tools/simulation/redis_answers.py)."""
 
 import hashlib
 import random
@@ -22,18 +21,29 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import hiredis
 from redis.asyncio.connection import Connection, DefaultParser
 from redis.exceptions import InvalidResponse
 
 from hossctl.local.redis_server import RedisServer
-
-Word = bytes | str | int | float
-Command = tuple[Word, ...]  # name and arguments
+from tools.simulation.redis_answers import WROTE, AnswerMemory, question_of
+from tools.simulation.redis_commands import (
+    READS,
+    WRITES,
+    Command,
+    Effect,
+    PreparedCommand,
+    UnsupportedCommand,
+    as_bytes,
+    may_find,
+    name_of,
+    parted,
+    slots_of,
+)
 
 _DEADLINES = b"simulation:deadlines"  # key -> Unix milliseconds
 
@@ -127,36 +137,8 @@ _DEADLINES_OF = "return redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')"
 _PLAIN = "return redis.call(ARGV[1], unpack(ARGV, 2))"
 _UNKNOWN_SCRIPT = "return redis.error_reply('NOSCRIPT No matching script.')"
 
-_READS = frozenset(
-    (
-        *(
-            "ECHO",
-            "EXISTS",
-            "GET",
-            "GETRANGE",
-            "HEXISTS",
-            "HGET",
-            "HGETALL",
-            "HKEYS",
-            "HLEN",
-            "HMGET",
-            "HSCAN",
-        ),
-        *("HSTRLEN", "HVALS", "INFO", "KEYS", "LINDEX", "LLEN", "LRANGE", "MGET", "PING", "SCARD", "SCRIPT"),
-        *("SISMEMBER", "SMEMBERS", "SMISMEMBER", "STRLEN", "TIME", "TYPE", "XLEN", "XRANGE", "XREAD"),
-        *("XREVRANGE", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZSCORE", "ZMSCORE"),
-    )
-)
-_WRITES = frozenset(
-    (
-        *("APPEND", "DECR", "DECRBY", "DEL", "EVAL", "EVALSHA", "FLUSHALL", "FLUSHDB", "HDEL", "HINCRBY"),
-        *("HMSET", "HSET", "HSETNX", "INCR", "INCRBY", "LPOP", "LPUSH", "LREM", "LTRIM", "RPOP", "RPUSH"),
-        *("SADD", "SET", "SREM", "UNLINK", "XADD", "XDEL", "XTRIM", "ZADD", "ZINCRBY", "ZPOPMAX", "ZPOPMIN"),
-        *("ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE"),
-    )
-)
 _FIRST_LINE = " ".join(
-    _PRELUDE.replace("{READS}", f"{{{', '.join(f'{name}=true' for name in sorted(_READS))}}}").split("\n")
+    _PRELUDE.replace("{READS}", f"{{{', '.join(f'{name}=true' for name in sorted(READS))}}}").split("\n")
 )
 _TRANSACTION = frozenset({"MULTI", "EXEC"})
 # What does not go to the server as it is: commands whose replies depend on the time, on chance or on an inner
@@ -167,7 +149,7 @@ _PREPARED = frozenset(
         *("SMEMBERS", "KEYS", "HSCAN", "INFO", "FLUSHALL", "FLUSHDB", "XREAD"),
     )
 )
-_AS_THEY_ARE = (_READS | _WRITES | _TRANSACTION) - _PREPARED
+_AS_THEY_ARE = (READS | WRITES | _TRANSACTION) - _PREPARED
 # In scripts: what depends on the server's clock, chance or inner order, or moves a key past its deadline; and
 # what the prelude does not see.
 _UNSUPPORTED = re.compile(
@@ -188,137 +170,6 @@ _SCAN_STEP = 10  # Redis' own
 _RECEIVE_BYTES = 1 << 18
 _REPLAY_STEP = 200
 _MISSING = object()
-_NOTHING, _WROTE = 0, 1  # what a script did
-
-
-class UnsupportedCommand(Exception):  # noqa: N818 - a mistake of a test or of this module
-    """The simulation cannot carry out this command as Redis would."""
-
-
-class Effect(NamedTuple):
-    """A command that was carried out, by itself or in a transaction."""
-
-    command: Command
-    reply: Any  # an exception for an error
-    position: int  # of the log of writes, after it
-    wrote: bool = True  # False: it has certainly changed nothing
-
-
-class _Prepared(NamedTuple):
-    name: str
-    command: Command
-    words: Command  # what the server gets
-    ordered: "Callable[[Any], Any] | None" = None  # what becomes of the server's reply
-    is_script: bool = False  # which also replies whether it wrote
-    logged: bool = False
-    may_expire: bool = False
-
-
-class _Question(NamedTuple):
-    """Commands that read the keys of one slot, or of none (b"")."""
-
-    slot: bytes
-    words: tuple[Command, ...]  # without the time
-
-
-_ANYWHERE = b"*"  # in place of a slot: the keys are not known
-_ONE_KEY_EACH = frozenset({"DEL", "UNLINK", "EXISTS", "MGET"})
-_WITHOUT_KEYS = frozenset({"MULTI", "EXEC", "SCRIPT", "INFO", "ECHO", "PING"})
-_ANY_KEY = frozenset({"KEYS", "TIME", "FLUSHALL", "FLUSHDB"})
-
-
-def _question(prepared: Sequence[_Prepared]) -> _Question | None:
-    """None: what is replied may depend on more than the keys of one slot, the commands write, or they have
-    words that cannot be compared."""
-    slots: set[bytes] = set()
-    for one in prepared:
-        if one.logged and not (one.is_script and len(prepared) == 1):
-            return None
-        slots |= _slots_of(one)
-    if len(slots) > 1 or _ANYWHERE in slots:
-        return None
-    words = tuple(one.words[:-1] if one.is_script else one.words for one in prepared)
-    # To Python 1.0 is the same word as 1, and the server gets other bytes.
-    if any(isinstance(word, float) for command in words for word in command):
-        return None
-    return _Question(next(iter(slots), b""), words)
-
-
-def _slots_of(one: _Prepared) -> set[bytes]:
-    """The slots of the keys that a command may touch. All keys of a script share one, as in a Redis
-    Cluster."""
-    name, command = one.name, one.command
-    if name in _WITHOUT_KEYS:
-        return set()
-    if name in _ANY_KEY or len(command) < 2:
-        return {_ANYWHERE}
-    if name in _ONE_KEY_EACH:
-        return {_slot(key) for key in command[1:]}
-    if name == "XREAD":
-        return _slots_read(command)
-    if name in ("EVALSHA", "EVAL"):
-        return {_slot(command[3]) if int(command[2]) else _ANYWHERE}
-    return {_slot(command[1])}
-
-
-def _slots_read(command: Command) -> set[bytes]:
-    """Of the streams of an XREAD."""
-    words = list(map(as_bytes, command))
-    at = next(at for at, word in enumerate(words) if word.upper() == b"STREAMS") + 1
-    return {_slot(key) for key in words[at : at + (len(words) - at) // 2]}
-
-
-def _may_find(read: Command, written: set[bytes]) -> bool:
-    """Whether a blocked XREAD may find what was written to these slots."""
-    return _ANYWHERE in written or not written.isdisjoint(_slots_read(read))
-
-
-@cache
-def _slot(key: Word) -> bytes:
-    """The part of the key that a Redis Cluster hashes."""
-    text = as_bytes(key)
-    begins = text.find(b"{")
-    ends = text.find(b"}", begins + 1)
-    return text[begins + 1 : ends] if 0 <= begins < ends - 1 else text
-
-
-def _copied(reply: Any) -> Any:
-    """A copy whose lists and dicts the caller may change."""
-    if isinstance(reply, list):
-        return [_copied(value) if isinstance(value, (list, dict, set)) else value for value in reply]
-    if isinstance(reply, dict):
-        return {field: _copied(value) for field, value in reply.items()}
-    return set(reply) if isinstance(reply, set) else reply
-
-
-def _has_errors(reply: Any) -> bool:
-    if isinstance(reply, dict):
-        return any(map(_has_errors, reply.values()))
-    return any(map(_has_errors, reply)) if isinstance(reply, list) else isinstance(reply, Exception)
-
-
-def name_of(command: Command) -> str:
-    """The command's name, in capitals."""
-    return _in_capitals(command[0])
-
-
-@cache
-def _in_capitals(word: Word) -> str:
-    """There are few commands, each is asked for a thousand times."""
-    return (word if isinstance(word, str) else as_bytes(word).decode()).upper()
-
-
-def _parted(command: Command) -> tuple[str, Command]:
-    """The command's name in capitals, and the command with it. redis-py says "SCRIPT LOAD" in one word."""
-    name = name_of(command)
-    if " " not in name:
-        return name, command if command[0] == name else (name, *command[1:])
-    words = name.split()
-    return words[0], (*words, *command[1:])
-
-
-def as_bytes(word: Word) -> bytes:
-    return word if isinstance(word, bytes) else str(word).encode()
 
 
 _pack: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # it takes any length
@@ -368,8 +219,6 @@ class DrivenRedis:
         self._cursors: dict[int, bytes] = {}
         self._log: list[tuple[Command, ...]] = []
         self.round_trips = 0
-        # By slot: replies of the server to what read nothing but keys there, since the last write.
-        self._answers: dict[bytes, dict[tuple[Command, ...], list[Any]]] = {}
         self.refuse_writes(refused=False)
         self._run([("FLUSHALL",)])
 
@@ -387,14 +236,14 @@ class DrivenRedis:
         prepared, written, may_expire = [], set[bytes](), False
         for command in commands:
             prepared.append(one := self._prepare(command, now_us))
-            if one.name in _WRITES:
-                written |= _slots_of(one)
+            if one.name in WRITES:
+                written |= slots_of(one)
             may_expire = may_expire or one.may_expire
-        question = _question(prepared)
-        if question is not None and (known := self._answer_to(question)) is not None:
+        question = question_of(prepared)
+        if question is not None and (known := self._memory.answer(question)) is not None:
             return known, list(self._settle(prepared, known)), []
         # A reader who waits has found nothing so far: nothing is there without a write to the same slot.
-        affected = [read for read in reads if _may_find(read, written)]
+        affected = [read for read in reads if may_find(read, written)]
         words = [*(one.words for one in prepared), *affected]
         learns = may_expire and not self._refusing
         if learns:  # in the same exchange
@@ -402,7 +251,7 @@ class DrivenRedis:
         replies = self._exchange(words)
         found, replies = replies[len(prepared) :], replies[: len(prepared)]
         if question is not None:
-            self._remember(question, prepared, replies)
+            self._memory.remember(question, prepared, replies)
         effects = list(self._settle(prepared, replies))
         if learns:
             self._note_deadline(found.pop())
@@ -411,7 +260,7 @@ class DrivenRedis:
         if not written:
             return replies, effects, []
         entries = iter(found)
-        return replies, effects, [next(entries) if _may_find(read, written) else None for read in reads]
+        return replies, effects, [next(entries) if may_find(read, written) else None for read in reads]
 
     def read(self, command: Command, now_us: int) -> Any:
         """The reply to a reading command. Raises what Redis replies as an error."""
@@ -422,33 +271,19 @@ class DrivenRedis:
         self._expire(now_us)
         prepared = [self._prepare(command, now_us) for command in commands]
         for one in prepared:
-            if one.name not in _READS:
+            if one.name not in READS:
                 raise UnsupportedCommand(f"{one.name} is no reading command")
-        question = _question(prepared)
-        replies = None if question is None else self._answer_to(question)
+        question = question_of(prepared)
+        replies = None if question is None else self._memory.answer(question)
         if replies is None:
             replies = self._run([one.words for one in prepared])
             if question is not None:
-                self._remember(question, prepared, replies)
+                self._memory.remember(question, prepared, replies)
         return [self._effect(one, reply).reply for one, reply in zip(prepared, replies, strict=True)]
 
-    def _answer_to(self, question: "_Question") -> list[Any] | None:
-        """What the server replied to the same; None: it may reply otherwise now."""
-        known = self._answers.get(question.slot, {}).get(question.words)
-        return None if known is None else _copied(known)
-
-    def _remember(self, question: "_Question", prepared: Sequence[_Prepared], replies: list[Any]) -> None:
-        """Keep the server's replies, if they depend on keys alone."""
-        certain = all(
-            not one.is_script or (isinstance(reply, list) and reply[0] == _NOTHING)
-            for one, reply in zip(prepared, replies, strict=True)
-        )
-        if certain and not _has_errors(replies):
-            self._answers.setdefault(question.slot, {})[question.words] = _copied(replies)
-
-    def _settle(self, prepared: Sequence[_Prepared], replies: list[Any]) -> Iterator[Effect]:
+    def _settle(self, prepared: Sequence[PreparedCommand], replies: list[Any]) -> Iterator[Effect]:
         """Put replies in order, log what was written, and yield what was done."""
-        queued: list[_Prepared] | None = None
+        queued: list[PreparedCommand] | None = None
         for at, one in enumerate(prepared):
             name = one.name
             if name == "MULTI":
@@ -471,35 +306,27 @@ class DrivenRedis:
                 replies[at] = effect.reply
                 yield effect
 
-    def _effect(self, one: _Prepared, reply: Any) -> Effect:
+    def _effect(self, one: PreparedCommand, reply: Any) -> Effect:
         """Of the server's reply, after what it did was logged."""
         wrote = one.logged
         if one.is_script and isinstance(reply, list):
             wrote, reply = (
-                reply[0] == _WROTE,
+                reply[0] == WROTE,
                 reply[1] if len(reply) > 1 else None,
             )  # Redis leaves a last nil out
         if wrote:
-            self._forget_answers(one)
+            self._memory.forget(one)
         if one.ordered is not None:
             reply = one.ordered(reply)
         return Effect(one.command, reply, len(self._log), wrote)
 
-    def _forget_answers(self, one: _Prepared | None = None) -> None:
-        """After a write of this command. Without one: to any key."""
-        slots = {_ANYWHERE} if one is None else _slots_of(one)
-        if _ANYWHERE in slots:
-            self._answers.clear()
-        for slot in slots:
-            self._answers.pop(slot, None)
-
-    def _prepare(self, command: Command, now_us: int) -> _Prepared:
-        name, command = _parted(command)
+    def _prepare(self, command: Command, now_us: int) -> PreparedCommand:
+        name, command = parted(command)
         if name in _AS_THEY_ARE:
-            return _Prepared(name, command, command, logged=name in _WRITES)
+            return PreparedCommand(name, command, command, logged=name in WRITES)
         return self._prepare_otherwise(name, command, now_us)
 
-    def _prepare_otherwise(self, name: str, command: Command, now_us: int) -> _Prepared:
+    def _prepare_otherwise(self, name: str, command: Command, now_us: int) -> PreparedCommand:
         words, ordered, may_expire, is_script = command, None, False, False
         match name:
             case "EVALSHA" | "EVAL":
@@ -523,12 +350,12 @@ class DrivenRedis:
                 pass
             case _:
                 raise UnsupportedCommand(f"{name} is not simulated yet")
-        logged = name in _WRITES
-        return _Prepared(name, command, words, ordered, is_script, logged=logged, may_expire=may_expire)
+        logged = name in WRITES
+        return PreparedCommand(name, command, words, ordered, is_script, logged=logged, may_expire=may_expire)
 
     # -- scripts
 
-    def _prepare_script(self, command: Command, now_us: int) -> _Prepared:
+    def _prepare_script(self, command: Command, now_us: int) -> PreparedCommand:
         name, (_, script, *arguments) = name_of(command), command
         text = script.decode() if isinstance(script, bytes) else str(script)
         if name == "EVAL":
@@ -537,10 +364,10 @@ class DrivenRedis:
         else:
             digest, behind = text, self._loaded.get(text, "")
         if digest not in self._known:
-            return _Prepared(name, command, ("EVAL", _UNKNOWN_SCRIPT, 0))
+            return PreparedCommand(name, command, ("EVAL", _UNKNOWN_SCRIPT, 0))
         may_expire = digest in self._expiring or not _EXPIRY_OPTIONS.isdisjoint(arguments)
         words = ("EVALSHA", behind, *arguments, self._run_id, now_us)
-        return _Prepared(name, command, words, None, is_script=True, logged=True, may_expire=may_expire)
+        return PreparedCommand(name, command, words, None, is_script=True, logged=True, may_expire=may_expire)
 
     def _script(self, command: Command) -> str:
         """What SCRIPT LOAD and SCRIPT FLUSH reply."""
@@ -580,7 +407,7 @@ class DrivenRedis:
 
     def _begin_run(self) -> None:
         self._runs += 1
-        self._answers = {}
+        self._memory = AnswerMemory()
         self._run_id = hashlib.sha1(f"{self._salt} {self._runs}".encode(), usedforsecurity=False).hexdigest()
 
     # -- order
@@ -632,7 +459,7 @@ class DrivenRedis:
     def _learn_deadline(self, now_us: int) -> Command:
         """Delete what is over, and note when something will be. Returns the command that deletes."""
         expire = self._expire_command(now_us)
-        self._forget_answers()
+        self._memory.forget()
         with self._accepting_writes():
             (found,) = self._run([expire])
         self._note_deadline(found)
@@ -668,7 +495,7 @@ class DrivenRedis:
         """Lose every key."""
         with self._accepting_writes():
             self._run([("FLUSHDB",)])
-        self._forget_answers()
+        self._memory.forget()
         self._next_deadline_ms = None
         self._log.append((("FLUSHDB",),))
 
@@ -714,7 +541,7 @@ class DrivenRedis:
         restored = (("RESTORE", key, 0, dump, "REPLACE") for key, dump in zip(keys, dumps, strict=True))
         return (("FLUSHDB",), *restored)
 
-    def _note(self, *done: _Prepared) -> None:
+    def _note(self, *done: PreparedCommand) -> None:
         # What was refused changed nothing, and would not be refused when it is repeated.
         if not self._refusing and (entry := tuple(one.words for one in done if one.logged)):
             self._log.append(entry)
