@@ -202,7 +202,7 @@ def check_amount(name: str, quantity: Quantity, path: str) -> Quantity:
     if amount > MAX_AMOUNT:
         unit = "thousandths of a core" if name == "cpu" else "whole units"
         limit = f"HOSS counts up to 2^53 = {MAX_AMOUNT}, so ask for less"
-        raise InvalidInput(f"is {quantity.canonical}, {amount} {unit}; {limit}", where=path)
+        raise InvalidInput(f"is {quantity.canonical}, {quoted(amount)} {unit}; {limit}", where=path)
     return quantity
 
 

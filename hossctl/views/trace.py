@@ -55,9 +55,7 @@ def read_spans(path: Path) -> list[Span]:
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             if number == len(lines):
                 break  # its writer has not finished it, or was killed
-            raise InvalidInput(
-                f"is no export of traces in OTLP/JSON ({exc!r})", where=f"{path}: line {number}"
-            ) from exc
+            raise InvalidInput("is no export of traces in OTLP/JSON", where=f"{path}: line {number}") from exc
     return spans
 
 

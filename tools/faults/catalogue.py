@@ -209,6 +209,10 @@ def _worker_alone(strike: Strike, _: str) -> list[tuple[str, str]]:
     return [(worker, other) for other in (*DISPATCHERS, *RESOLVERS)]
 
 
+def _worker_and_a_resolver(strike: Strike, _: str) -> list[tuple[str, str]]:
+    return [(strike.rng.choice(WORKERS), strike.rng.choice(RESOLVERS))]
+
+
 def _resolver_and_redis(strike: Strike, _: str) -> list[tuple[str, str]]:
     return [(strike.rng.choice(RESOLVERS), HERE)]
 
@@ -286,6 +290,32 @@ async def _disk_full(strike: Strike) -> AsyncIterator[None]:
     finally:
         filler.unlink(missing_ok=True)
         await strike.restarted()
+
+
+@contextlib.asynccontextmanager
+async def _older_file(strike: Strike) -> AsyncIterator[None]:
+    """Redis ends, and comes back with a copy of its files that was made a while before: as after a restored
+    backup, or a disk that has lost its last writes."""
+    platform = strike.platform
+    files = platform.redis_directory() / "appendonlydir"
+    copy = files.with_name("older")
+    await asyncio.to_thread(shutil.copytree, files, copy)
+    await asyncio.sleep(strike.rng.uniform(0.3, 2.0))
+    await asyncio.to_thread(platform.kill, "redis-1")
+    lost = _size(files) - _size(copy)
+    await asyncio.to_thread(shutil.rmtree, files)
+    copy.rename(files)
+    if lost <= 0:
+        raise DidNotHappen("the older files have everything")
+    strike.text = f"redis-1, with {lost:,} bytes of its file less"
+    try:
+        yield
+    finally:
+        await strike.restarted()
+
+
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.iterdir())
 
 
 def _fill(file: Path) -> None:
@@ -450,5 +480,15 @@ FAULTS = (
     Fault("failover-freeze-resolver", _together(_failover(freeze=False), _frozen(_one_of(RESOLVERS))), (3.0, 6.0), needs=_SENTINEL),
     Fault("clock-redis-freeze-worker", _together(_clock(_all_of("redis-1")), _frozen(_one_of(WORKERS))), (2.0, 8.0), needs=_CLOCKS),
     Fault("takeover-freeze-resolver", _together(_killed(_active), _frozen(_one_of(RESOLVERS))), (1.0, 6.0)),
+    Fault("takeover-freeze-worker", _together(_killed(_active), _frozen(_one_of(WORKERS))), (3.0, 8.0)),
+    Fault("older-file", _older_file, (0.5, 3.0), stops_service=True),
+    Fault("older-file-takeover", _together(_killed(_active), _older_file), (0.5, 3.0), stops_service=True),
+    Fault("failover-takeover", _together(_killed(_active), _failover(freeze=False)), (1.0, 4.0), needs=_SENTINEL),
+    Fault("disk-full-takeover", _together(_killed(_active), _disk_full), (1.0, 4.0), needs=Needs(small_disk=True), stops_service=True),
+    Fault("memory-full-takeover", _together(_killed(_active), _memory_full), (1.0, 4.0), stops_service=True),
+    Fault("clock-redis-takeover", _together(_clock(_all_of("redis-1")), _killed(_active)), (2.0, 6.0), needs=_CLOCKS),
+    Fault("cut-worker-resolver-takeover", _together(_cut(_worker_and_a_resolver), _killed(_active)), (2.0, 8.0), needs=_NETWORK),
+    Fault("kill-redis-freeze-resolver", _together(_killed(_all_of("redis-1")), _frozen(_one_of(RESOLVERS))), (0.5, 6.0), stops_service=True),
+    Fault("kill-resolvers-freeze-dispatcher", _together(_killed(_all_of(*RESOLVERS)), _frozen(_active)), (2.0, 6.0), stops_service=True),
 )  # fmt: skip
 BY_NAME = {fault.name: fault for fault in FAULTS}

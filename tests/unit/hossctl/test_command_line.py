@@ -368,8 +368,8 @@ def test_completion_is_a_script_that_asks_hoss(hoss):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["up", "--nodes", "many"], "--nodes: is 'many', where a whole number of at least 0 belongs"),
-        (["up", "--nodes", "-1"], "--nodes: is '-1', where a whole number of at least 0 belongs"),
+        (["up", "--nodes", "many"], "--nodes: is 'many', where a whole number from 0 to 1,000,000 belongs"),
+        (["up", "--nodes", "-1"], "--nodes: is '-1', where a whole number from 0 to 1,000,000 belongs"),
         (["up", "--trace", "2"], "--trace: is '2', where a number from 0 to 1 belongs"),
         (["logs", "--tail", "1.5"], "--tail: is '1.5', where a whole number of at least 0 belongs"),
         (

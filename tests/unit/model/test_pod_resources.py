@@ -114,6 +114,7 @@ def test_the_qos_class_follows_cpu_and_memory(containers, expected):
             "is 9Pi, 10133099161583616 whole units; HOSS counts up to 2^53",
         ),
         ({"cpu": "10T"}, {}, "resources.requests.cpu", "thousandths of a core"),
+        ({"cpu": "1e300"}, {}, "resources.requests.cpu", "... (304 characters) thousandths of a core"),
         ({"hugepages-2Mi": "4Mi"}, {}, "requests.hugepages-2Mi", "without a limit"),
         (
             {"hugepages-2Mi": "4Mi"},
