@@ -46,9 +46,10 @@ async def running(
     """Schedule for the length of the block, with this algorithm, under this name.
 
     `dispatchers` and `resolvers`: addresses, host:port; of several dispatchers one is active. `window`: the
-    most pods that the scheduler has at once. `open_channel`: by default with the certificate and the token
-    that clients find (hoss.client.access). Raises ConfigError where the dispatcher refuses the registration,
-    and SchedulerFailed where the algorithm does not answer in `limit_seconds`."""
+    most pods that the scheduler has at once. `budget_seconds`: what `place` is given as its budget.
+    `open_channel`: by default with the certificate and the token that clients find (hoss.client.access).
+    Raises ConfigError where the dispatcher refuses the registration, and SchedulerFailed where the algorithm
+    does not answer in `limit_seconds`."""
     if open_channel is None:
         open_channel = found_access([*dispatchers, *resolvers]).channel
     scheduler = CustomScheduler(

@@ -579,11 +579,15 @@ def test_a_tenants_viewer_sees_the_tenants_pods_alone(page, closed):
     page.press("#pages [data-page=tenants]")
     page.until(lambda: "blue" in page.text("#page tbody"), "its tenant")
     assert "red" not in page.text("#page tbody")
+    page.script("history.pushState(null, '', '/timeline'); dispatchEvent(new PopStateEvent('popstate'))")
+    page.until(lambda: "you may see tenant blue alone" in page.text("#page"), "why there is no timeline")
     page.press("#pages [data-page=overview]")
     for name, found in (("blue/of-blue-0", "blue/of-blue-0: bound"), ("red/of-red-0", "No pod is called")):
         page.script("const e = document.querySelector('#find-name'); e.value = ''; e.focus()")
         page.keys(name, "\n")
         page.until(lambda found=found: found in page.text("#story"), found)
+    page.press("#pages [data-page=jobs]")
     page.press("#unlock")
     page.until(lambda: "Log in to look" in page.text("#notice"), "the end of the session")
+    assert not page.script("return document.querySelector('#page').checkVisibility()"), "no empty card"
     assert not page.errors()

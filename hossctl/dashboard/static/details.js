@@ -169,13 +169,14 @@ export class WorkerPage extends Detail {
   }
 }
 
-/** What an address is answered with that is of no page. */
-export class MissingPage {
+/** What is shown where there is no page for this viewer. `why()` says it. */
+export class NoPage {
+  constructor(title, why) {
+    Object.assign(this, { title, why });
+  }
+
   open(place) {
-    place.replaceChildren(
-      heading("There is no such page"),
-      make("p", { class: "why" }, `Nothing is at ${location.pathname}. `, make("a", { href: "/" }, "Overview")),
-    );
+    place.replaceChildren(heading(this.title), make("p", { class: "why" }, `${this.why()} `, make("a", { href: "/" }, "Overview")));
   }
 
   refresh() {}

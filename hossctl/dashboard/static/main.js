@@ -4,7 +4,7 @@ import { ask, identify, loggedIn, logIn, logOut, unlocked, viewer } from "./api.
 import { Chart } from "./chart.js";
 import { announce, find, make, say } from "./dom.js";
 import { clock, count, duration, percent } from "./format.js";
-import { JobPage, MissingPage, NodePage, WorkerPage } from "./details.js";
+import { JobPage, NodePage, NoPage, WorkerPage } from "./details.js";
 import { FragmentationPage } from "./fragmentation.js";
 import { HeatMap } from "./heatmap.js";
 import { lists } from "./lists.js";
@@ -56,7 +56,7 @@ function begin() {
 
 function askToken() {
   link("away", "Logged out");
-  notice("Log in to look: with a token of hoss token create, or by the link that hoss dashboard prints.");
+  notice("Log in to look: by the link that `hoss dashboard` prints, or with a token of `hoss token create --role view`.");
   openForm(true);
 }
 
@@ -161,22 +161,25 @@ const pages = {
   job: new JobPage(),
   node: new NodePage(),
   worker: new WorkerPage(),
-  missing: new MissingPage(),
+  missing: new NoPage("There is no such page", () => `Nothing is at ${location.pathname}.`),
+  closed: new NoPage("Not shown to a tenant", () => `This page is about the whole platform, and you may see tenant ${viewer.tenant} alone.`),
 };
 const LISTED_BY = { job: "jobs", node: "nodes", worker: "workers" };
 let again = 0;
 
 function move() {
   clearTimeout(again);
-  const { page, names } = here();
+  let { page, names } = here();
+  const listedBy = LISTED_BY[page] ?? page;
+  if (viewer.tenant && find("pages").querySelector(`[data-page=${listedBy}]`)?.dataset.of === "platform") page = "closed";
   for (const link of find("pages").children) {
-    if (link.dataset.page === (LISTED_BY[page] ?? page)) {
+    if (link.dataset.page === listedBy) {
       link.setAttribute("aria-current", "page");
       link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.offsetLeft - link.parentElement.clientWidth / 3;
     } else link.removeAttribute("aria-current");
   }
   find("overview").hidden = page !== "overview";
-  find("page").hidden = page === "overview";
+  find("page").hidden = page === "overview" || viewer.login; // to log in comes first
   const listed = find("pages").querySelector("[aria-current]")?.textContent ?? "No such page";
   document.title = page === "overview" ? "HOSS" : `${names.join("/") || listed} · HOSS`;
   story.close();
