@@ -223,8 +223,10 @@ def test_broken_expressions_are_told_with_the_claim_and_its_selector():
         ),
         (
             "dyn(semver('1.0.0'))",
-            "type kubernetes.Semver could not be converted to bool: type conversion error from 'Semver'"
-            " to 'bool'",
+            (
+                "type kubernetes.Semver could not be converted to bool: type conversion error from 'Semver'"
+                " to 'bool'"
+            ),
         ),
     ],
 )
