@@ -155,8 +155,8 @@ class ResolverLedger:
             raise LedgerUnavailable(status.problem)
         return LedgerMarks(status.dispatcher_term, (status.journal_term, status.journal_write))
 
-    async def rebuild_waits(self, waits_for: str) -> None:
-        await self._client.status(rebuild_waits_for=waits_for)
+    async def announce_rebuild(self, waits_for: str) -> None:
+        await self._client.announce_rebuild(waits_for)
 
     async def status(self) -> LedgerStatus:
         status = await self._client.status()

@@ -94,7 +94,7 @@ class RebuildableLedger(Protocol):
     async def rebuild(self, parts: Iterable[pb.LedgerPart]) -> pb.RebuildReply:
         """Replace the ledger."""
 
-    async def rebuild_waits(self, waits_for: str) -> None:
+    async def announce_rebuild(self, waits_for: str) -> None:
         """Tell one resolver, each in its turn, that the ledger will be rebuilt, and what that waits for."""
 
 
@@ -203,7 +203,7 @@ class LedgerRebuilder:
         """Until cancelled. A resolver that hears of no dispatcher advises people to do without one."""
         while True:
             with contextlib.suppress(HossError):
-                await self._ledger.rebuild_waits("the API server to say which pods are bound")
+                await self._ledger.announce_rebuild("the API server to say which pods are bound")
             await asyncio.sleep(_CHECK_SECONDS)
 
     async def _rebuild(self, status: LedgerStatus) -> None:

@@ -196,13 +196,13 @@ class ResolverClient:
         except grpc.aio.AioRpcError as exc:
             raise translate(exc, self.peer) from exc
 
-    async def status(
-        self, timeout_seconds: float = _CALL_SECONDS, *, rebuild_waits_for: str = ""
-    ) -> pb.ResolverStatus:
-        """The resolver's identity, state and counters. Works without the ledger, too. `rebuild_waits_for`:
-        see ResolverStatusRequest."""
-        request = pb.ResolverStatusRequest(rebuild_waits_for=rebuild_waits_for)
-        return await self._call(self.stub.GetStatus, request, timeout_seconds)
+    async def announce_rebuild(self, waits_for: str) -> None:
+        """Tell the resolver that the caller will rebuild the lost ledger, and what that waits for."""
+        await self._call(self.stub.AnnounceRebuild, pb.AnnounceRebuildRequest(waits_for=waits_for))
+
+    async def status(self, timeout_seconds: float = _CALL_SECONDS) -> pb.ResolverStatus:
+        """The resolver's identity, state and counters. Works without the ledger, too."""
+        return await self._call(self.stub.GetStatus, pb.ResolverStatusRequest(), timeout_seconds)
 
     async def _call(
         self,

@@ -99,6 +99,7 @@ RIGHTS: Mapping[str, Right] = {
     "/hoss.v1.Resolver/Repair": _client(Role.OPERATE, CallerKind.DISPATCHER),
     "/hoss.v1.Resolver/DumpLedger": _client(Role.ADMIN, CallerKind.DISPATCHER),
     "/hoss.v1.Resolver/Rebuild": _client(Role.ADMIN, CallerKind.DISPATCHER),
+    "/hoss.v1.Resolver/AnnounceRebuild": _DISPATCHER_ALONE,
     "/hoss.v1.Resolver/GetStatus": _client(Role.VIEW, CallerKind.DISPATCHER, CallerKind.WORKER),
     # Beside every service.
     "/grpc.health.v1.Health/Check": _ANYBODY,

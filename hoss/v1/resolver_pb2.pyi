@@ -690,11 +690,19 @@ class ShardDigest(_message.Message):
     digest: int
     def __init__(self, shard: _Optional[int] = ..., seq: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
+class AnnounceRebuildRequest(_message.Message):
+    __slots__ = ("waits_for",)
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    waits_for: str
+    def __init__(self, waits_for: _Optional[str] = ...) -> None: ...
+
+class AnnounceRebuildReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ResolverStatusRequest(_message.Message):
-    __slots__ = ("rebuild_waits_for",)
-    REBUILD_WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
-    rebuild_waits_for: str
-    def __init__(self, rebuild_waits_for: _Optional[str] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class ResolverStatus(_message.Message):
     __slots__ = ("version", "ledger_epoch", "shards", "serving", "problem", "nodes", "reservations", "counters", "redis", "recovering", "standing", "events", "quarantined", "dispatcher_term", "journal_term", "journal_write")

@@ -126,6 +126,11 @@ class ResolverStub(object):
                 request_serializer=hoss_dot_v1_dot_resolver__pb2.LedgerPart.SerializeToString,
                 response_deserializer=hoss_dot_v1_dot_resolver__pb2.RebuildReply.FromString,
                 _registered_method=True)
+        self.AnnounceRebuild = channel.unary_unary(
+                '/hoss.v1.Resolver/AnnounceRebuild',
+                request_serializer=hoss_dot_v1_dot_resolver__pb2.AnnounceRebuildRequest.SerializeToString,
+                response_deserializer=hoss_dot_v1_dot_resolver__pb2.AnnounceRebuildReply.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/hoss.v1.Resolver/GetStatus',
                 request_serializer=hoss_dot_v1_dot_resolver__pb2.ResolverStatusRequest.SerializeToString,
@@ -272,6 +277,14 @@ class ResolverServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AnnounceRebuild(self, request, context):
+        """From the dispatcher that will rebuild a lost ledger, again and again while it has to wait: what for. Whoever
+        reads the status of this resolver is told so, and not to do it another way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """The state of the ledger, and why it does not serve, if it does not.
         """
@@ -371,6 +384,11 @@ def add_ResolverServicer_to_server(servicer, server):
                     servicer.Rebuild,
                     request_deserializer=hoss_dot_v1_dot_resolver__pb2.LedgerPart.FromString,
                     response_serializer=hoss_dot_v1_dot_resolver__pb2.RebuildReply.SerializeToString,
+            ),
+            'AnnounceRebuild': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnnounceRebuild,
+                    request_deserializer=hoss_dot_v1_dot_resolver__pb2.AnnounceRebuildRequest.FromString,
+                    response_serializer=hoss_dot_v1_dot_resolver__pb2.AnnounceRebuildReply.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -866,6 +884,33 @@ class Resolver(object):
             '/hoss.v1.Resolver/Rebuild',
             hoss_dot_v1_dot_resolver__pb2.LedgerPart.SerializeToString,
             hoss_dot_v1_dot_resolver__pb2.RebuildReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnnounceRebuild(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hoss.v1.Resolver/AnnounceRebuild',
+            hoss_dot_v1_dot_resolver__pb2.AnnounceRebuildRequest.SerializeToString,
+            hoss_dot_v1_dot_resolver__pb2.AnnounceRebuildReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -91,6 +91,10 @@ class ResolverStub:
     meanwhile nothing is committed. INVALID_ARGUMENT for an invalid head, and for a reference to something
     that was not sent.
     """
+    AnnounceRebuild: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.AnnounceRebuildRequest, _resolver_pb2.AnnounceRebuildReply]
+    """From the dispatcher that will rebuild a lost ledger, again and again while it has to wait: what for. Whoever
+    reads the status of this resolver is told so, and not to do it another way.
+    """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_resolver_pb2.ResolverStatusRequest, _resolver_pb2.ResolverStatus]
     """The state of the ledger, and why it does not serve, if it does not."""
 
@@ -150,6 +154,10 @@ class ResolverAsyncStub(ResolverStub):
     """Replaces the ledger by the parts, all or nothing: the old contents stay until the last step, and
     meanwhile nothing is committed. INVALID_ARGUMENT for an invalid head, and for a reference to something
     that was not sent.
+    """
+    AnnounceRebuild: _aio.UnaryUnaryMultiCallable[_resolver_pb2.AnnounceRebuildRequest, _resolver_pb2.AnnounceRebuildReply]  # type: ignore[assignment]
+    """From the dispatcher that will rebuild a lost ledger, again and again while it has to wait: what for. Whoever
+    reads the status of this resolver is told so, and not to do it another way.
     """
     GetStatus: _aio.UnaryUnaryMultiCallable[_resolver_pb2.ResolverStatusRequest, _resolver_pb2.ResolverStatus]  # type: ignore[assignment]
     """The state of the ledger, and why it does not serve, if it does not."""
@@ -315,6 +323,16 @@ class ResolverServicer(metaclass=_abc_1.ABCMeta):
         """Replaces the ledger by the parts, all or nothing: the old contents stay until the last step, and
         meanwhile nothing is committed. INVALID_ARGUMENT for an invalid head, and for a reference to something
         that was not sent.
+        """
+
+    @_abc_1.abstractmethod
+    def AnnounceRebuild(
+        self,
+        request: _resolver_pb2.AnnounceRebuildRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_resolver_pb2.AnnounceRebuildReply, _abc.Awaitable[_resolver_pb2.AnnounceRebuildReply]]:
+        """From the dispatcher that will rebuild a lost ledger, again and again while it has to wait: what for. Whoever
+        reads the status of this resolver is told so, and not to do it another way.
         """
 
     @_abc_1.abstractmethod

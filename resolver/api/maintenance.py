@@ -56,7 +56,7 @@ class Availability:
         """Whether the ledger waits to be rebuilt."""
         return self._lost_at is not None
 
-    def rebuild_waits(self, waits_for: str) -> None:
+    def announce_rebuild(self, waits_for: str) -> None:
         """A dispatcher will rebuild the ledger and says what it waits for. It does so again and again."""
         self._rebuild_waits_for, self._told_at = waits_for, self._clock()
 

@@ -14,9 +14,9 @@ import numpy as np
 from hoss import version
 from hoss.caller_limits import RateLimits
 from hoss.client.errors import refuse
-from hoss.errors import InvalidInput, LedgerUnavailable, Overloaded, quoted
+from hoss.errors import InvalidInput, LedgerUnavailable, Overloaded, clipped, quoted
 from hoss.interceptor import caller_of
-from hoss.security.identity import CallerKind, caller
+from hoss.security.identity import caller
 from hoss.telemetry.context import now_ns
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverServicer
@@ -340,14 +340,16 @@ class ResolverService(ResolverServicer):
     async def Rebuild(self, request: Any, context: Any) -> pb.RebuildReply:
         return await self._rebuilding.rebuild(*await collect(request))
 
+    async def AnnounceRebuild(self, request: Any, context: Any) -> pb.AnnounceRebuildReply:
+        del context
+        self._availability.announce_rebuild(clipped(request.waits_for, _MOST_REASON_CHARACTERS))
+        return pb.AnnounceRebuildReply()
+
     def _check_available(self) -> None:
         if self._availability.problem:
             raise LedgerUnavailable(self._availability.problem)
 
     async def GetStatus(self, request: pb.ResolverStatusRequest, context: Any) -> pb.ResolverStatus:
-        sender = caller()
-        if request.rebuild_waits_for and (sender is None or sender.kind is CallerKind.DISPATCHER):
-            self._availability.rebuild_waits(request.rebuild_waits_for[:_MOST_REASON_CHARACTERS])
         status = pb.ResolverStatus(
             version=version(),
             ledger_epoch=self._ledger.epoch,

@@ -28,7 +28,7 @@ class LostLedger:
         self.as_kept = 0
         self.told: list[str] = []
 
-    async def rebuild_waits(self, waits_for):
+    async def announce_rebuild(self, waits_for):
         self.told.append(waits_for)
         raise TransportError("this resolver does not answer either")
 

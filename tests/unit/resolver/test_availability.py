@@ -57,11 +57,11 @@ async def test_while_a_dispatcher_says_that_it_waits_nobody_is_advised_to_do_wit
         raise LedgerLostError("Redis is empty")
 
     availability = Availability(ledger, on_change, recover, rebuild_wait_seconds=30.0, clock=lambda: now[0])
-    availability.rebuild_waits("an earlier loss")
+    availability.announce_rebuild("an earlier loss")
     now[0] = 1.0
     assert await availability._check() == "Redis is empty"
     for now[0] in (2.0, 32.0, 62.0):
-        availability.rebuild_waits("the API server")
+        availability.announce_rebuild("the API server")
         assert await availability._check() == (
             "Redis is empty; a dispatcher rebuilds it, and waits for the API server"
         )
