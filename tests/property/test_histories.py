@@ -207,7 +207,7 @@ def _values(shape: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(shape)
     if isinstance(shape, list):
         return st.lists(_values(shape[0]), max_size=3)
-    if isinstance(shape, dict) and (key := next(iter(shape))) in ("*", "#"):
+    if isinstance(shape, dict) and (key := next(iter(shape), "")) in ("*", "#"):
         keys = st.sampled_from(["0", "1"] if key == "#" else ["cpu", "pods", "a"])
         return st.dictionaries(keys, _values(shape[key]), max_size=2)
     if isinstance(shape, dict):
