@@ -261,11 +261,16 @@ def test_a_manifest_that_names_nothing_to_delete_is_refused(hoss):
         (("submit", "-f"), "33,554,432 bytes"),
         (("delete", "-f"), "33,554,432 bytes"),
         (("explain", "-f"), "33,554,432 bytes"),
+        (("explain", "--cases"), "33,554,432 bytes"),
+        (("rebalance", "plan", "--goal", "fit-pending", "-f"), "33,554,432 bytes"),
+        (("nodes", "add", "-f"), "33,554,432 bytes"),
+        (("up", "--nodes-file"), "33,554,432 bytes"),
+        (("bench", "compare", "--schedulers"), "1,048,576 bytes"),
         (("policy", "set", "-f"), "1,048,576 bytes"),
     ],
 )
 def test_of_a_file_that_is_too_large_no_more_is_read_than_shows_that_it_is(hoss, tmp_path, command, most):
-    file = tmp_path / "endless"
+    file = tmp_path / "endless.yaml"
     with file.open("wb") as endless:
         endless.truncate(2**42)  # more than this machine can hold; it takes no room on the disk
     refused = hoss(*command, str(file))
