@@ -61,9 +61,9 @@ def test_when_the_time_is_over_it_says_what_is_missing(hoss, a_pod):
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [
-        (["job/nope"], 1, "job/nope: is not there; `hoss get jobs` lists those that are"),
-        (["pod/nope"], 1, "pod/nope: is not there; `hoss get pods` lists those that are"),
-        (["--for=ready", "node/nope"], 1, "node/nope: is not there; `hoss get nodes` lists those that are"),
+        (["job/nope"], 1, "job/nope: is not there in namespace default; `hoss get jobs -A` lists all"),
+        (["pod/nope"], 1, "pod/nope: is not there in namespace default; `hoss get pods -A` lists all"),
+        (["--for=ready", "node/nope"], 1, "node/nope: is not there; `hoss get nodes` lists all"),
         (["web"], 2, "'web' names no object; write KIND/NAME"),
         (["service/web"], 2, "'service' is not listed here"),
         (["--for=asleep", "pod/web"], 2, "'asleep' is no state; it is one of bound, deleted, failed, ready"),
