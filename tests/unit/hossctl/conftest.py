@@ -43,17 +43,6 @@ def hoss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hoss:
 
 
 @pytest.fixture
-def no_moves_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No plan of moves has room for what waits. To plan takes a ledger."""
-
-    async def moves(*_: Any) -> str:
-        return ""
-
-    for kind in ("job", "pod"):
-        monkeypatch.setattr(f"hossctl.rebalance.plans.moves_for_{kind}", moves)
-
-
-@pytest.fixture
 def a_pod() -> Callable[..., dispatcher_pb2.PodInfo]:
     """A builder of pods as the dispatcher lists them."""
 

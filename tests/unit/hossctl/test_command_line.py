@@ -202,7 +202,7 @@ def test_describe_shows_a_nodes_pods(hoss, a_node, a_pod):
     assert document["utilisation"] == {"cpu": "25.0%"}
 
 
-def test_describe_says_in_full_why_a_gang_waits(hoss, a_pod, no_moves_help):
+def test_describe_says_in_full_why_a_gang_waits(hoss, a_pod):
     reason = (
         "gang g: 1 of the 3 pods it needs fit; for the others 0/2 nodes are available: 2 Insufficient cpu."
     )

@@ -232,7 +232,7 @@ def test_describe_pod_prints_the_history_below_the_fields_and_its_document_has_t
     assert document["phase"] == "Bound"
 
 
-def test_describe_job_and_worker_tell_theirs(hoss, a_pod, no_moves_help):
+def test_describe_job_and_worker_tell_theirs(hoss, a_pod):
     job = pb.JobInfo(namespace="default", name="web", replicas=2, bound=1, submitted_unix_ms=BEGAN)
     job.steps.add(phase=pb.BOUND, pods=1, first_unix_ms=BEGAN + 5, last_unix_ms=BEGAN + 5)
     hoss.dispatcher.jobs = [job]
