@@ -34,8 +34,9 @@ _CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     # How long an attempt to connect may take; gRPC's default is 20 s. The next one comes after it has failed,
     # however soon. A handshake waits for the server's Python, which may be busy, or for a machine that is: a
-    # limit that a server cannot meet keeps it from ever being reached, and costs it a handshake an attempt.
-    ("grpc.min_reconnect_backoff_ms", 5_000),
+    # limit that a server cannot meet keeps it from ever being reached, and costs it a handshake an attempt. Calls
+    # that do not wait fail when the first attempt has: a longer limit tells of the loss of all servers later.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # The same for a DNS name whose servers move, as pods do. gRPC's default is half a minute.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),

@@ -28,9 +28,11 @@ _OVER_AFTER = 1.25  # lengths of a lease, of two clocks that drift
 # KEYS: lease, term, STATE. ARGV: address, milliseconds; the newest term that the caller knows and its holder,
 # and the newest stamp of the journal that it has seen; the format that it understands; 1 if the lease that
 # the caller saw held is not over by the caller's clock: then it is only taken if it was released; the number of
-# renewals that the caller has seen for longer than a lease lasts, -1 if none: a lease is over that was not
-# renewed since, and whose holder would have counted. Returns the format, the stamp, the new term or the
-# present lease, and how often leases were granted and renewed.
+# renewals that the caller has seen for longer than a lease lasts, -1 if none, and the run of Redis that answered
+# it: a lease is over that was not renewed since, and whose holder would have counted. A number says nothing to
+# another run, which may have gone back and count the same ones again. Returns the format, the stamp, the new term
+# or the present lease, how often leases were granted and renewed, the run of Redis, and the milliseconds of a
+# holder's lease that counts, else 0.
 #
 # `server` in STATE is the run of Redis on which a dispatcher last asked, `holder_server` the one on which the
 # newest term was granted or renewed. Another run of Redis, an older term or an older stamp shows a store that
@@ -41,7 +43,7 @@ local format, stamp, last_server, holder_server, released, renewals, counting = 
   KEYS[3], 'format', 'stamp', 'server', 'holder_server', 'released', 'renewals', 'counting'))
 renewals = tonumber(renewals or '0')
 format, stamp = format or '1', stamp or ''
-if tonumber(format) > tonumber(ARGV[6]) then return {format, stamp, '', renewals} end
+if tonumber(format) > tonumber(ARGV[6]) then return {format, stamp, '', renewals, '', 0} end
 local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local lease = redis.call('GET', KEYS[1])
 local term, known = tonumber(redis.call('GET', KEYS[2]) or '0'), tonumber(ARGV[3])
@@ -60,6 +62,8 @@ if went_back then
   redis.call('HSET', KEYS[3], 'gap', 'Redis went back to "' .. stamp .. '", and "' .. ARGV[5] .. '" was seen')
   redis.call('HDEL', KEYS[3], 'holder_server')
 end
+local counting_term, milliseconds = string.match(counting or '', '^(%d+) (%d+)$')
+local length = tonumber(counting_term) == math.max(term, known) and tonumber(milliseconds) or 0
 if went_back or (term > 0 and last_server ~= server) then
   local holder = lease and string.match(lease, '^%d+ (.*)$') or ''
   if term <= known then holder = ARGV[4] end
@@ -69,19 +73,20 @@ if went_back or (term > 0 and last_server ~= server) then
   redis.call('SET', KEYS[1], lease, 'PX', ARGV[2])
   renewals = renewals + 1
   redis.call('HSET', KEYS[3], 'server', server, 'renewals', renewals)
+elseif tonumber(ARGV[8]) == renewals and ARGV[9] == server and holder_server == server and length > 0 then
+  lease = nil
 end
-if tonumber(ARGV[8]) == renewals and tonumber(counting or '0') == term then lease = nil end
-if lease then return {format, stamp, lease, renewals} end
+if lease then return {format, stamp, lease, renewals, server, length} end
 if ARGV[7] == '1' and tonumber(released or '0') ~= term then
-  return {format, stamp, string.format('%.0f %s', term, ARGV[4]), renewals}
+  return {format, stamp, string.format('%.0f %s', term, ARGV[4]), renewals, server, length}
 end
 local step = 1
 if term > 0 and holder_server ~= server then step = 1000 + tonumber(string.sub(server, 1, 4), 16) end
 term = redis.call('INCRBY', KEYS[2], step)
 redis.call('SET', KEYS[1], term .. ' ' .. ARGV[1], 'PX', ARGV[2])
 redis.call('HSET', KEYS[3], 'server', server, 'holder_server', server, 'renewals', renewals + 1)
-redis.call('HSET', KEYS[3], 'counting', term)
-return {format, stamp, term, renewals + 1}
+redis.call('HSET', KEYS[3], 'counting', term .. ' ' .. ARGV[2])
+return {format, stamp, term, renewals + 1, server, 0}
 """
 
 # KEYS: lease, term, STATE. ARGV: term, address, milliseconds. An expired lease is recovered if nobody has had
@@ -192,6 +197,8 @@ class RedisLease:
         # and how many renewals there had been.
         self._held_until = self._asked_at = float("-inf")
         self._renewals: int | None = None
+        self._server = b""  # the run of Redis that answered that number
+        self._holder_seconds = seconds  # the length of the holder's lease, if that is longer than ours
         self._unchanged_since = float("inf")  # by our clock: when that number was answered first
         self._milliseconds = int(seconds * 1000)
         self._newest = LeaseHeld(0, "")  # the newest lease known
@@ -202,21 +209,22 @@ class RedisLease:
         """Raises ConfigError for a journal of a newer format."""
         newest, asked_at = self._newest, self._clock()
         may_run = int(asked_at < self._held_until)
-        is_over = asked_at > self._unchanged_since + _OVER_AFTER * self.seconds
+        is_over = asked_at > self._unchanged_since + _OVER_AFTER * self._holder_seconds
         unchanged = self._renewals if is_over and self._renewals is not None else -1
         seen = (newest.term, newest.address, self._stamp)
-        arguments = (address, self._milliseconds, *seen, FORMAT, may_run, unchanged)
-        form, stamp, answer, renewals = await self._ask(_ACQUIRE, *arguments)
+        arguments = (address, self._milliseconds, *seen, FORMAT, may_run, unchanged, self._server)
+        form, stamp, answer, renewals, server, milliseconds = await self._ask(_ACQUIRE, *arguments)
         check_format(int(form))
         self._stamp = stamp.decode()
         if isinstance(answer, int):
             self._newest, self._renewals, self._held_until = LeaseHeld(answer, address), None, float("-inf")
             return Granted(answer)
-        if self._renewals != renewals:
+        if (self._renewals, self._server) != (renewals, server):
             self._unchanged_since = self._clock()
+        self._holder_seconds = max(self.seconds, milliseconds / 1000)
         if self._renewals not in (None, renewals):  # it was renewed after the last time we asked
-            self._held_until = self._asked_at + self.seconds
-        self._renewals, self._asked_at = renewals, asked_at
+            self._held_until = self._asked_at + self._holder_seconds
+        self._renewals, self._server, self._asked_at = renewals, server, asked_at
         term, _, holder = answer.decode().partition(" ")
         self._newest = LeaseHeld(int(term), holder)
         return self._newest
@@ -230,7 +238,7 @@ class RedisLease:
     async def close(self) -> None:
         await self._access.close()
 
-    async def _ask(self, script: str, *arguments: str | int) -> Any:
+    async def _ask(self, script: str, *arguments: str | bytes | int) -> Any:
         try:
             return await asyncio.wait_for(self._run(script, arguments), self.seconds)
         except (RedisError, OSError, asyncio.TimeoutError) as exc:
@@ -239,6 +247,6 @@ class RedisLease:
                 f"the dispatcher's lease cannot be asked for ({words(exc) or 'too late'})"
             ) from exc
 
-    async def _run(self, script: str, arguments: tuple[str | int, ...]) -> Any:
+    async def _run(self, script: str, arguments: tuple[str | bytes | int, ...]) -> Any:
         redis = await self._access.at(LEASE)
         return await redis.register_script(script)(keys=[LEASE, TERM, STATE], args=arguments)

@@ -22,8 +22,9 @@ _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _PORT_ATTEMPTS = 5
 # A shell that becomes the server. What it leaves beside it kills the server at the end of standard input: that
-# is when the process that holds the other end has ended, however it did.
-_UNTIL_INPUT_ENDS = 'exec 3<&0 </dev/null; { read _ <&3; kill -9 $$; } & exec 3<&-; exec "$@"'
+# is when the process that holds the other end has ended, however it did. A line tells it that the server has
+# ended: another process may have its id by then.
+_UNTIL_INPUT_ENDS = 'exec 3<&0 </dev/null; { read _ <&3 || kill -9 $$; } & exec 3<&-; exec "$@"'
 _PROBE_BYTES = 4096  # a page; less could still fit into the last page of a full disk
 
 
@@ -197,7 +198,11 @@ class RedisServer:
         if self._process.poll() is None:
             self._process.kill()
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(b"\n")
+                self._process.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
         self._process.wait()
 
 

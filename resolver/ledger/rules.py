@@ -81,8 +81,8 @@ class SharedRules:
             damaged |= unreadable.keys()
         if damaged - self._refused_below:
             # A rule that cannot be read counts as forgotten: see `forget`. Who bears it registers it anew.
-            await self.raise_low_watermarks(positions)
-            self._refused_below |= damaged
+            await self.raise_low_watermarks(positions, damaged=True)
+        self._refused_below = damaged  # one that is repaired may be damaged again
         self.books = books
 
     async def validate(
@@ -115,10 +115,11 @@ class SharedRules:
             await self.read()
         raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
 
-    async def raise_low_watermarks(self, seqs: Sequence[int]) -> None:
-        """From now on refuse pods that rules might concern if their worker has not seen these seqs, by shard."""
+    async def raise_low_watermarks(self, seqs: Sequence[int], *, damaged: bool = False) -> None:
+        """From now on refuse pods that rules might concern if their worker has not seen these seqs, by shard.
+        `damaged`: all resolvers read the rules again, of which some cannot be read."""
         for shard in range(len(self._keys)):
-            await self._run("raise_low_watermarks", shard, seqs=packing.seqs(seqs))
+            await self._run("raise_low_watermarks", shard, seqs=packing.seqs(seqs), damaged=damaged)
 
     async def forget(self, low_watermarks: Sequence[int]) -> int:
         # First of all, refuse proposals that rely on what is about to be forgotten.

@@ -15,6 +15,7 @@ from resolver.core.values import Group, Leases, Verdict
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.reading import SHARD_KEYS
 from resolver.ledger.rebuild import RedisRebuild, StoredField
+from resolver.ledger.store import RedisLedger
 
 C, T, CLOSED = Verdict.COMMITTED, Verdict.CONFLICT_TOPOLOGY, Verdict.NODE_UNSCHEDULABLE
 FIRST, HOUR_MS = 0, 3_600_000
@@ -219,3 +220,30 @@ async def test_damaged_rules_stay_until_a_repair_and_do_not_keep_others_from_bei
     await racks.forget_rules([await racks.seq(shard) for shard in range(racks.shards)])
     key, redis = await stored(racks, "rules")
     assert await redis.hgetall(key) == damaged
+
+
+@redis_alone
+@pytest.mark.parametrize("racks", [1], indirect=True)
+async def test_a_rule_that_is_damaged_is_read_again_by_resolvers_that_know_it(racks, place, ledger_url):
+    """Else one resolver would take the rule for forgotten and another for registered: each would leave it to
+    the other to record placements."""
+    await racks.register_rules([web(APART)])
+    assert await place(1, [0], web(APART)) == C
+    key, redis = await stored(racks, "rules")
+    other = RedisLedger(ledger_url)
+    await other.open(1)
+    try:
+        for pod in (2, 3):  # a rule that was registered anew may be damaged again
+            known = racks._rules.books[0]
+            assert known.rules
+            await redis.hset(key, mapping=dict.fromkeys(await redis.hgetall(key), b"short"))
+            before = await racks.seq(0)
+            await other._rules.read()
+            await other._rules.read()
+            assert await racks.seq(0) == before + 1, "once for each damage"
+            assert other._rules.books[0].rules == {}
+            assert await place(pod, [0], web(APART)) == T
+            assert b"short" not in (await redis.hgetall(key)).values(), "it is registered anew"
+            await other._rules.read()
+    finally:
+        await other.close()

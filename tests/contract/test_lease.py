@@ -356,13 +356,59 @@ async def test_a_clock_of_redis_that_goes_back_keeps_no_lease_that_is_not_renewe
         clock.pass_time(1.2 * SECONDS)
         assert await standby.acquire("b") == held
         clock.pass_time(0.1 * SECONDS)  # and the holder is silent
-        client.hset(STATE, "counting", granted.term - 1)
+        client.hset(STATE, "counting", str(granted.term))
         assert await standby.acquire("b") == held, (
-            "a holder of an earlier release does not count its renewals"
+            "a holder that does not tell the length of its lease need not count its renewals"
         )
-        client.hset(STATE, "counting", granted.term)
+        client.hset(STATE, "counting", f"{granted.term} {1000 * SECONDS:.0f}")
     assert await standby.acquire("b") == Granted(granted.term + 1)
     assert not await holder.renew(granted.term, "a")
+    for lease in (holder, standby):
+        await lease.close()
+
+
+@pytest.mark.parametrize("first", ["standby", "holder"])
+async def test_a_number_of_renewals_that_another_run_of_redis_counts_again_ends_no_lease(
+    own_redis, tmp_path, first
+):
+    """Redis was away for longer than a lease and came back without the last renewal. The next one to count
+    reaches the number that the standby saw."""
+    clock = Clock()
+    holder = RedisLease(own_redis.url, SECONDS)
+    standby = RedisLease(own_redis.url, SECONDS, clock=lambda: clock.now)
+    granted = await holder.acquire("a")
+    held = LeaseHeld(granted.term, "a")
+    with redis.Redis(port=own_redis.port) as client:
+        before = without_lease(client)
+    assert await holder.renew(granted.term, "a")
+    assert await standby.acquire("b") == held
+    own_redis.stop()
+    restarted = RedisServer.start(tmp_path / "redis", port=own_redis.port)
+    try:
+        with redis.Redis(port=restarted.port) as client:
+            roll_back(client, before)
+        clock.pass_time(2 * SECONDS)
+        if first == "holder":
+            assert await until(lambda: holder.renew(granted.term, "a"))
+        assert await until(lambda: standby.acquire("b")) == held
+        assert await until(lambda: holder.renew(granted.term, "a")), "the holder lives"
+    finally:
+        for lease in (holder, standby):
+            await lease.close()
+        restarted.kill()
+
+
+async def test_a_holder_with_a_longer_lease_is_waited_for_as_long_as_its_lease_lasts(redis_server):
+    clock = Clock()
+    holder = RedisLease(redis_server.url, 10 * SECONDS)
+    standby = RedisLease(redis_server.url, SECONDS, clock=lambda: clock.now)
+    granted = await holder.acquire("a")
+    held = LeaseHeld(granted.term, "a")
+    assert await standby.acquire("b") == held
+    clock.pass_time(12 * SECONDS)
+    assert await standby.acquire("b") == held
+    clock.pass_time(SECONDS)
+    assert await standby.acquire("b") == Granted(granted.term + 1)
     for lease in (holder, standby):
         await lease.close()
 

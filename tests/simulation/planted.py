@@ -340,7 +340,7 @@ UNDONE = {
         (
             CodeEdit(
                 "dispatcher.leader.lease:RedisLease.acquire",
-                "is_over = asked_at > self._unchanged_since + _OVER_AFTER * self.seconds",
+                "is_over = asked_at > self._unchanged_since + _OVER_AFTER * self._holder_seconds",
                 "is_over = False",
             ),
         ),

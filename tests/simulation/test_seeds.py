@@ -57,4 +57,6 @@ def test_a_simulation_that_is_killed_leaves_no_process(jobs):
         simulation.kill()
         simulation.wait()
     _, alive = psutil.wait_procs(children, timeout=COMMAND_SECONDS)
+    for one in alive:
+        one.kill()
     assert alive == []

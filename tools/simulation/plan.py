@@ -190,7 +190,7 @@ def draw(seed: int) -> Plan:
 
 
 def draw_short(seed: int) -> Plan:
-    """A plan of a seed on few services, in which less happens, within two seconds. One takes a third of the
+    """A plan of a seed on few services, in which less happens, within two seconds. One takes half of the CPU
     time of others, and finds what few events show in many orders."""
     return _drawn(seed, random.Random(f"short {seed}"), random.Random(f"short late release {seed}"), _SHORT)
 

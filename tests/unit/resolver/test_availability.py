@@ -66,7 +66,7 @@ async def test_while_a_dispatcher_says_that_it_waits_nobody_is_advised_to_do_wit
             "Redis is empty; a dispatcher rebuilds it, and waits for the API server"
         )
     now[0] = 92.5
-    assert "no dispatcher has rebuilt it for 30 s" in await availability._check()
+    assert "no dispatcher has told of itself for 30 s" in await availability._check()
     assert "`hoss ledger bootstrap`" in await availability._check()
 
 
