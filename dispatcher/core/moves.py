@@ -64,6 +64,9 @@ class PlannedMove:
     state: MoveState = MoveState.WAITING
     text: str = ""  # why it was refused, or what it waits for; of a moved one: its successor
     eviction: BegunEviction | None = None  # once it may have been asked for, until the move ends
+    # The commit by which a former term reserved the target; 0: none. Up to there the ledger has judged what
+    # came to the target's shard.
+    judged_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,11 @@ class MoveRun:
 
     def __post_init__(self) -> None:
         self._skip_ended()  # moves of pods or nodes that are gone are refused from the start
+
+    def seen_for(self, move: PlannedMove) -> tuple[int, ...]:
+        """By shard, the seq up to which the ledger need not look for what this move does not know."""
+        own = move.target % len(self.seen)
+        return tuple(max(seq, move.judged_seq * (shard == own)) for shard, seq in enumerate(self.seen))
 
     def due(self, now: float, waiting: int) -> Sequence[PlannedMove]:
         """The moves to make now, of which each gets an outcome by `moved` or `refused` before the next call,

@@ -144,6 +144,8 @@ class PodMoves:
         stand = await self._runtime.until_answered(lambda: self.steps.renew(targets))
         for position, result in enumerate(stand):
             move, eviction = evicted[position]
+            # What the former term reserved is another epoch's to the ledger: this move would run into it.
+            move.judged_seq = eviction.seq
             stands = targets.of([position]) if result == resolver_pb2.MOVED else None
             await self._await_again(run, move, eviction, stands)
         self._runtime.spawn(self._renew(self._resumed))

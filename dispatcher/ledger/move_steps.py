@@ -100,12 +100,19 @@ class MoveSteps:
         self, run: MoveRun, step: Sequence[PlannedMove], names: Sequence[Sequence[str]]
     ) -> ReservedTargets:
         """Reserve targets, with the names of what each pod takes there. Moves that the ledger refuses are
-        refused. Raises what the ledger raises."""
-        request = self._request(pb.MOVE_RESERVE, step)
-        request.seen = encode(run.seen, U64)
-        if any(names):
-            request.reserved_names.extend(pb.ReservedNames(names=taken) for taken in names)
-        return self._reserved(run, step, await self._runtime.ledger.move(request))
+        refused. Raises what the ledger raises; then some targets may be reserved."""
+        by_seen: dict[tuple[int, ...], list[int]] = {}
+        for position, move in enumerate(step):
+            by_seen.setdefault(run.seen_for(move), []).append(position)
+        parts = []
+        for seen, positions in by_seen.items():
+            moves = [step[position] for position in positions]
+            request = self._request(pb.MOVE_RESERVE, moves)
+            request.seen = encode(seen, U64)
+            if any(names):
+                request.reserved_names.extend(pb.ReservedNames(names=names[at]) for at in positions)
+            parts.append(self._reserved(run, moves, await self._runtime.ledger.move(request)))
+        return ReservedTargets.joined(parts)
 
     def _reserved(self, run: MoveRun, step: Sequence[PlannedMove], reply: pb.MoveReply) -> ReservedTargets:
         """Those whose targets are reserved and not taken yet. Refusals are told to the run."""

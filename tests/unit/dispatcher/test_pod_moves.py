@@ -59,6 +59,7 @@ class Ledger:
         self.held = {}  # node by UID
         self.targets = {}  # seq by UID of the pod
         self.refuses = False
+        self.reserved = []  # the requests to reserve
 
     async def grant_epoch(self, _worker):
         return 3
@@ -77,6 +78,7 @@ class Ledger:
         await asyncio.sleep(0)
         uids = [uid.tobytes() for uid in decode_uids(request.uids)]
         if request.step == pb.MOVE_RESERVE:
+            self.reserved.append(request)
             return self._reserve(uids)
         seqs = decode(request.seqs, U64, name="seqs").tolist()
         stands = [self.targets.get(uid) == seq for uid, seq in zip(uids, seqs, strict=True)]
@@ -257,6 +259,32 @@ async def test_a_pod_that_has_not_ended_yet_gets_another_reservation_where_the_f
         run = await term.take_over(evicted())
         assert run.moves[0].eviction.seq == 99
         assert await term.moves.place([seen(2)]) == {uid_of(2): 1}
+        # Up to the former term's own commit: it must not be refused because of that.
+        assert decode(term.ledger.reserved[0].seen, U64, name="seen").tolist() == [OLD_SEQ]
+
+
+async def test_only_the_move_that_a_former_term_reserved_is_reserved_again_past_that_terms_commit():
+    async with Term(on_node(1), on_node(2), held=(1, 2)) as term:
+        run = await term.begin(move(), move(2))
+        run.moves[0].judged_seq = OLD_SEQ
+        run.pause("nothing is evicted")
+        await term.moves.make(run, run.moves)
+        told = {
+            request.uids: decode(request.seen, U64, name="seen").tolist() for request in term.ledger.reserved
+        }
+        assert told == {uid_of(1): [OLD_SEQ], uid_of(2): [1]}
+
+
+async def test_a_pod_whose_place_has_ended_and_that_was_not_evicted_waits_and_knows_the_former_commit():
+    async with Term(on_node(1)) as term:
+        run = await term.take_over(evicted())
+        assert (run.moves[0].state, run.moves[0].judged_seq) == (MoveState.WAITING, OLD_SEQ)
+
+
+def test_the_commit_of_a_former_term_counts_on_the_shard_of_the_target_alone():
+    planned = move()
+    planned.target, planned.judged_seq = 4, 9
+    assert MoveRun([planned], (5, 6, 7), 0, 10.0).seen_for(planned) == (5, 9, 7)
 
 
 @pytest.mark.parametrize(

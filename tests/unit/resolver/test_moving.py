@@ -223,6 +223,29 @@ def test_a_name_that_another_pod_has_taken_since_the_plan_refuses_the_target(one
     ]
 
 
+def test_in_a_later_epoch_a_target_is_reserved_again_up_to_its_own_commit_and_no_further(
+    one_shard, make_proposal
+):
+    uids = grouped(one_shard, make_proposal, 9, 0, MOUNTING, names=["attachments/a/disks"])
+    plan = np.array([one_shard.arbiters[0].seq], "<u8").tobytes()
+    again = partial(
+        ask, one_shard, pb.MOVE_RESERVE, uids, [2], reserved_names=names_of("attachments/c/disks")
+    )
+    own = again(seen=plan).seqs
+
+    def end_term():
+        ask(one_shard, pb.MOVE_UNDO, uids, [2], seqs=own)
+        one_shard.mover = asyncio.run(one_shard.grant("mover"))
+
+    end_term()
+    assert list(again(seen=plan).verdicts) == [Verdict.CONFLICT_TOPOLOGY]
+    reply = again(seen=own)
+    assert list(reply.verdicts) == [Verdict.COMMITTED]
+    ask(one_shard, pb.MOVE_UNDO, uids, [2], seqs=reply.seqs)
+    grouped(one_shard, make_proposal, 10, 2, MOUNTING, names=["attachments/c/disks"])
+    assert list(again(seen=own).verdicts) == [Verdict.CONFLICT_TOPOLOGY]
+
+
 def test_a_pod_that_holds_devices_is_not_moved(one_shard, make_proposal):
     held = PodGroup(held_claims=(HeldClaim("default", "gpu", Allocation(())),))
     uids = grouped(one_shard, make_proposal, 9, 0, held)
