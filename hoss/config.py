@@ -43,11 +43,8 @@ def read_text(path: Path) -> str:
     from hoss.manifests import guarded  # noqa: PLC0415 - not needed without a document
 
     try:
-        with path.open("rb") as file:
-            data = file.read(guarded.MAX_DOCUMENT_BYTES + 1)
+        data = guarded.read_bytes(path, str(path), most_bytes=guarded.MAX_DOCUMENT_BYTES)
         return guarded.decoded(data, str(path), most_bytes=guarded.MAX_DOCUMENT_BYTES)
-    except OSError as exc:
-        raise ConfigError(f"cannot be read: {exc.strerror or exc}", where=str(path)) from exc
     except InvalidInput as exc:
         raise ConfigError(exc.text, where=str(path)) from exc
 

@@ -22,7 +22,9 @@ _MOST_TEXT = 2000
 _MOST_WHERE = 300
 # What moves a terminal's cursor, changes its colours or the direction of its text, or begins a line: controls of
 # ASCII and of Latin-1, marks of direction, line separators. Lone surrogates cannot be written at all.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _LIKENESS = 0.7  # of difflib: a letter or two of a short word
 
 

@@ -41,6 +41,8 @@ _CHANNEL_OPTIONS = [
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
 ]
 _DNS = "dns:"
+# What a look-up raises. Python looks no name up that has an empty label, or one of more than 63 characters.
+_UNKNOWN_NAME = (OSError, UnicodeError)
 
 # With several servers, clients leave a frozen or disconnected one after two pings' time: at the latest so
 # long after it froze. To leave a stateless server costs a call that is sent again, so that is done sooner
@@ -124,23 +126,30 @@ def of_several(addresses: Sequence[str]) -> bool:
     return len(addresses) > 1 or addresses[0].startswith(_DNS)
 
 
-def each_server(addresses: Sequence[str]) -> list[str]:
-    """The addresses of single servers: a name of several, such as of a headless Service, is replaced by the
-    address of each. Waits for the name service. A name that it does not know stays: who calls it is told."""
-    found: dict[str, None] = {}
-    for address in addresses:
-        host, _, port = address.removeprefix(f"{_DNS}///").rpartition(":")
-        try:
-            behind = sorted(set(socket.gethostbyname_ex(host)[2]))
-        except OSError:
-            behind = []
-        found |= dict.fromkeys([f"{one}:{port}" for one in behind] if len(behind) > 1 else [address])
-    return list(found)
+def each_server(address: str) -> list[str]:
+    """The addresses of the servers that an address names: those behind a name of several, as of a headless
+    Service, else the address itself. Waits for the name service. Raises TransportError for a name that it does
+    not know now.
+
+    IPv6 addresses only where there are no others: a server of one name has one of each."""
+    host, _, port = address.removeprefix(f"{_DNS}///").rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    except _UNKNOWN_NAME as exc:
+        raise _unknown(address, host) from exc
+    hosts = {str(socket_address[0]) for *_, socket_address in found}
+    old = sorted(host for host in hosts if ":" not in host)
+    behind = old or [f"[{host}]" for host in sorted(hosts)]
+    return [f"{host}:{port}" for host in behind] if len(behind) > 1 else [address]
+
+
+def _unknown(address: str, host: str) -> TransportError:
+    return TransportError(f"{address}: {host!r} is not known to the name service")
 
 
 def _numeric(address: str) -> str:
     host, _, port = address.rpartition(":")
     try:
         return f"{socket.gethostbyname(host)}:{port}"
-    except OSError as exc:
-        raise TransportError(f"{address}: {host!r} is not known to the name service") from exc
+    except _UNKNOWN_NAME as exc:
+        raise _unknown(address, host) from exc

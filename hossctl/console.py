@@ -1,7 +1,8 @@
 """What commands write: a document, a table or a summary on stdout, and messages for people on stderr.
 
-This module is the only one that prints tables and documents. What it writes for people has no control characters
-but its own; documents for programs are escaped on a terminal alone."""
+This module is the only one that prints tables and documents. Tables, lines and messages have no
+control characters but its own, wherever they go; documents (JSON, YAML, what a template makes of one) are escaped
+on a terminal alone."""
 
 import contextlib
 import os
@@ -24,6 +25,7 @@ from hossctl.jsonpath import Template, written
 
 Document = dict[str, Any]  # what -o json prints: JSON's own types only
 
+_IN_A_ROW = str.maketrans({"\n": "\\n", "\t": "\\t"})  # a row is one line, and a tab no column of others
 _GAP = "   "  # between a table's columns
 _SUMMARY_GAP = "  "
 PATIENCE_SECONDS = 2.0  # so long, nobody needs to be told that something happens
@@ -84,7 +86,7 @@ def table_lines(
     """A table as kubectl writes it: capital headings, columns set apart by spaces, no rules. A row is one
     line."""
     shown = [column for column in columns if wide or not column.wide]
-    cells = [[_cell(column.cell(row)).replace("\n", "\\n") for column in shown] for row in rows]
+    cells = [[_cell(column.cell(row)).translate(_IN_A_ROW) for column in shown] for row in rows]
     if headings:
         cells.insert(0, [column.heading for column in shown])
     widths = [max((len(line[i]) for line in cells), default=0) for i in range(len(shown))]

@@ -84,11 +84,19 @@ def read_kind(text: str, *allowed: Kind) -> Kind:
     return kind
 
 
+def not_there(kind: Kind, namespace: str = "") -> str:
+    """What an error says of names that nothing of the kind has, after "is", with where to look. `namespace`: the
+    one looked in, of a kind that has them."""
+    if kind not in NAMESPACED:
+        return f"not there; `hoss get {kind.value}` lists all"
+    place = f" in namespace {namespace}" if namespace else ""
+    return f"not there{place}; `hoss get {kind.value} -A` lists all"
+
+
 def check_found(missing: Sequence[str], namespace: str, kind: Kind) -> None:
     """Raise NotFound for names that the dispatcher did not find. `namespace`: where it looked, if in one."""
     if missing:
-        place = f" in namespace {namespace}" if namespace else ""
-        raise NotFound(f"not there{place}; `hoss get {kind.value} -A` lists all", where=", ".join(missing))
+        raise NotFound(not_there(kind, namespace), where=", ".join(missing))
 
 
 class State(str, Enum):

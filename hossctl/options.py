@@ -3,7 +3,6 @@ their text is read, manifests of -f included.
 
 Help and Tab import this module, so it imports nothing that talks to a platform."""
 
-import contextlib
 import os
 import re
 import sys
@@ -251,14 +250,9 @@ def read_input(name: str) -> "Manifest":
 
 def read_manifest_bytes(name: str) -> tuple[str, bytes]:
     """What errors call a file, or standard input for "-", and its content. Raises InvalidInput naming the file."""
-    from hoss.manifests.guarded import MAX_MANIFEST_BYTES  # noqa: PLC0415 - few commands
+    from hoss.manifests.guarded import read_bytes  # noqa: PLC0415 - few commands
 
     where = "stdin" if name == "-" else name
     if not name:
         raise InvalidInput("names no file", where="-f")
-    try:
-        with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
-            # One byte more than a manifest may have is enough to refuse it for its size.
-            return where, file.read(MAX_MANIFEST_BYTES + 1)
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=where) from exc
+    return where, read_bytes(sys.stdin.buffer if name == "-" else Path(name), where)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
+import psutil
+
 from hoss.errors import LedgerUnavailable, TransportError
 
 DEADLINE_SECONDS = 120.0
@@ -53,6 +55,14 @@ async def until(
             unreachable = error
         assert time.monotonic() < deadline, f"{_told(what, seconds)}; {unreachable or 'all answered'}"
         await asyncio.sleep(next(pauses))
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it runs. An init that takes its time to notice the dead leaves them as zombies: they do not."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _pauses() -> Iterator[float]:

@@ -22,7 +22,7 @@ from hoss.client.access import found_channel
 from hoss.client.backoff import Backoff, Patience
 from hoss.client.errors import translate
 from hoss.contexts import found_addresses
-from hoss.errors import InvalidInput, OutcomeUnknown, Overloaded, TransportError
+from hoss.errors import HossError, InvalidInput, OutcomeUnknown, Overloaded, TransportError
 from hoss.host import THIS_HOST
 from hoss.security.identity import metadata_of_tenant
 from hoss.v1 import dispatcher_pb2 as pb
@@ -289,13 +289,21 @@ class DispatcherClient:
         from hoss.model.cluster import StorageUpdate  # noqa: PLC0415 - as said above
         from hoss.wire.convert_storage import storage_changes_from_proto  # noqa: PLC0415 - as said above
 
-        call = self.stub.ListStorage(pb.ListStorageRequest(), timeout=CALL_SECONDS, metadata=self.metadata)
-        try:
-            parts = [storage_changes_from_proto(message) async for message in call]
-        except grpc.aio.AioRpcError as exc:
-            if exc.code() is not grpc.StatusCode.UNIMPLEMENTED:
-                raise translate(exc, self._peer) from exc
-            parts = []
+        # gRPC repeats no stream by itself.
+        backoff, deadline = self._streams.backoff(), self._clock() + CALL_SECONDS
+        parts: list[StorageUpdate] = []
+        while True:
+            timeout = max(0.0, deadline - self._clock())
+            call = self.stub.ListStorage(pb.ListStorageRequest(), timeout=timeout, metadata=self.metadata)
+            try:
+                parts = [storage_changes_from_proto(message) async for message in call]
+                break
+            except grpc.aio.AioRpcError as exc:
+                if exc.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    break
+                if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise self._translated(exc) from exc
+                await self._streams.wait_or_raise(exc, backoff)
         return StorageUpdate(tuple(item for part in parts for item in part.objects), complete=True)
 
     async def list_budgets(self, namespace: str = "") -> "list[tuple[PodDisruptionBudget, pb.BudgetStatus]]":
@@ -409,10 +417,12 @@ class DispatcherClient:
         try:
             return await method(request, timeout=timeout_seconds, metadata=self.metadata)
         except grpc.aio.AioRpcError as exc:
-            if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._several:
-                problem = f"{self._peer}: none of them became active, or answered, in time"
-                raise TransportError(problem) from exc
-            raise translate(exc, self._peer) from exc
+            raise self._translated(exc) from exc
+
+    def _translated(self, exc: grpc.aio.AioRpcError) -> HossError:
+        if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._several:
+            return TransportError(f"{self._peer}: none of them became active, or answered, in time")
+        return translate(exc, self._peer)
 
 
 def submission(

@@ -5,9 +5,11 @@ holds it up. The parsers alone have none. PyYAML recurses in C (50,000 brackets 
 key twice in a mapping, turns dates into objects, and expands aliases without end. Python's own JSON parser
 raises an error of its own for a number of 5,000 digits."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
 
 import orjson
 import yaml
@@ -38,6 +40,16 @@ _CONVERSIONS = {
     _TAG + "int": _Base.construct_yaml_int,
     _TAG + "float": _Base.construct_yaml_float,
 }
+
+
+def read_bytes(file: Path | BinaryIO, where: str, *, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes:
+    """What a file holds; of one that is too large no more than shows `decoded` that it is. Raises InvalidInput
+    where it cannot be read."""
+    try:
+        with file.open("rb") if isinstance(file, Path) else contextlib.nullcontext(file) as opened:
+            return opened.read(most_bytes + 1)
+    except OSError as exc:
+        raise InvalidInput(f"cannot be read: {exc.strerror or exc}", where=where) from exc
 
 
 def decoded(data: bytes | str, where: str, *, most_bytes: int = MAX_MANIFEST_BYTES) -> str:

@@ -79,7 +79,7 @@ def delete(
     else:
         print_document(result, output)
     listed = read_kind(kind) if kind else Kind.PODS
-    check_found(result["notFound"], namespace if kind and listed in NAMESPACED else "", listed)
+    check_found(result["notFound"], namespace if kind else "", listed)
 
 
 def _by_name(kind: str, names: list[str], namespace: str) -> _Named:

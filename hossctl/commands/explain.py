@@ -1,5 +1,6 @@
 """explain, trace: where a pod would be placed and why, and how it was scheduled."""
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator
@@ -110,7 +111,7 @@ def _answer(name: str) -> None:
     from hossctl.explain.offline import answer_case
 
     failed = False
-    for number, line in enumerate(_read(name).splitlines(), start=1):
+    for number, line in enumerate(_lines(name), start=1):
         if not line.strip():
             continue
         case: Object = {}
@@ -167,9 +168,16 @@ def _objects(name: str) -> "Iterator[tuple[str, Object]]":
     return read_objects(data, where=where)
 
 
-def _read(name: str) -> bytes:
+def _lines(name: str) -> Iterator[bytes]:
+    """Of a file, or of standard input for "-", as they come; none longer than a manifest may be."""
+    from hoss.manifests.guarded import MAX_MANIFEST_BYTES
+
     try:
-        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+            while line := file.readline(MAX_MANIFEST_BYTES + 1):
+                if len(line) > MAX_MANIFEST_BYTES:
+                    raise InvalidInput(f"has more than {MAX_MANIFEST_BYTES:,} bytes in a line", where=name)
+                yield line
     except OSError as exc:
         raise InvalidInput(f"cannot be read: {exc.strerror}", where=name) from exc
 

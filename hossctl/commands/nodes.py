@@ -9,7 +9,7 @@ from hoss.errors import InvalidInput, NotFound
 from hossctl.cli import EXIT_FAILED, run_async
 from hossctl.console import Document, Format, complain, counted, print_document, say, warn
 from hossctl.endpoints import Endpoints, ask_resolver, dispatcher_of, resolver_of
-from hossctl.kinds import Kind, read_kind
+from hossctl.kinds import Kind, not_there, read_kind
 from hossctl.options import (
     MAX_SIMULATED_NODES,
     Dispatcher,
@@ -95,7 +95,7 @@ def remove(
             f" {counted(result['releasedPods'], 'pod')}"
         )
         for name in result["notFound"]:
-            complain(f"node {name!r} is not there; `hoss get nodes` lists those that are")
+            complain(f"node {name!r} is {not_there(Kind.NODES)}")
     else:
         print_document(result, output)
     if result["notFound"]:
@@ -163,7 +163,7 @@ async def _set_node(client: "ResolverClient", name: str, *, closed: bool) -> Doc
     try:
         node = (await client.cordon_node(name, closed)).node
     except NotFound:
-        return {"kind": "Node", "name": name, "error": _missing("nodes")}
+        return {"kind": "Node", "name": name, "error": f"is {not_there(Kind.NODES)}"}
     return {"kind": "Node", "name": name, "state": "Cordoned" if node.unschedulable else "Ready"}
 
 
@@ -178,11 +178,7 @@ async def _set_worker(client: "DispatcherClient", name: str, state: str) -> Docu
     try:
         return worker_document(await client.set_worker_state(name, state))
     except NotFound:
-        return {"kind": "Worker", "name": name, "error": _missing("workers")}
-
-
-def _missing(kind: str) -> str:
-    return f"is not there; `hoss get {kind}` lists those that are"
+        return {"kind": "Worker", "name": name, "error": f"is {not_there(Kind.WORKERS)}"}
 
 
 def _report(changed: list[Document], output: Format) -> None:

@@ -359,15 +359,12 @@ def _read_usage(file: Path, max_age: float) -> "UsageFile":
 
 def _read_waiting(file: Path) -> "list[WaitingPods]":
     from hoss.manifests.documents import read_objects
+    from hoss.manifests.guarded import read_bytes
     from hoss.model.cluster import Cluster
     from hossctl.explain.offline import pending_pods
     from scheduler_worker.core.rebalance.plan_state import WaitingPods
 
-    try:
-        written = file.read_bytes()
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=str(file)) from exc
-    pending = pending_pods(read_objects(written, where=str(file)), Cluster())
+    pending = pending_pods(read_objects(read_bytes(file, str(file)), where=str(file)), Cluster())
     if not pending:
         raise InvalidInput("holds no Pod and nothing that makes pods", where=str(file))
     return [WaitingPods(pod.title, pod.spec, pod.pods) for pod in pending]

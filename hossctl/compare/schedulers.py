@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
-from hoss.config import load_document
+from hoss.config import parse_document, read_text
 from hoss.errors import ConfigError, HossError, InvalidInput, quoted
 from hoss.imports import named_object
 from hoss.model.placing import PlacementAlgorithm
@@ -95,10 +95,11 @@ def _found(name: str) -> ComparedScheduler:
 
 
 def _of_document(path: Path) -> ComparedScheduler:
-    config = load_document(path, KIND, WorkerConfig)
+    document = read_text(path)
+    config = parse_document(document, KIND, WorkerConfig, where=str(path))
     chosen_profile(config, REGISTRY.extended(factories(entry_points(group=PLUGIN_GROUP))))
     chosen_algorithm(config.algorithm)
-    return ComparedScheduler(document=path.read_text(encoding="utf-8"))
+    return ComparedScheduler(document=document)
 
 
 def _of_sdk(target: str) -> ComparedScheduler:

@@ -147,7 +147,7 @@ class PodChecker:
             self.foreign.update(event["uids"])
 
     def on_moving(self, event: Event, line: int) -> None:
-        """Pods are being moved, or were."""
+        """Pods are being moved, or were while this was recorded."""
         del event, line
         self._moving = True
 

@@ -24,11 +24,15 @@ from hossctl.history.recorder_ledger import LedgerRecorder
 
 _DISPATCHER, _WATCHER = "dispatcher", "recorder"
 _READY = "Ready"
+_RUNNING = "Running"  # RebalanceStatus.state
 _PUSH = "push"  # Heartbeat.synchronisation of workers whose caches follow every change
 _AUDIT_MS = 2000
 _FEED_SECONDS = 0.2  # between two looks at the feed
 _RETRY_SECONDS = 0.2
 _DEFAULT_POLICY = "default"  # Policy.source
+
+# A run of moves: purpose, controller, moves (pod, source, target), and how many were made and are under way.
+_Run = tuple[str, str, tuple[tuple[str, str, str], ...], int, int]
 
 BLIND = {
     "clients": (
@@ -79,6 +83,8 @@ class Recorder:
         self._described: set[str] = set()
         self._moves = 0
         self._moving = False
+        # The run of moves before the watch began. None: the dispatcher did not answer, or there was none.
+        self._run_before: _Run | None = None
         self._moved_at = time.monotonic()
         self._away: set[str] = set()  # what does not answer at present
 
@@ -86,6 +92,8 @@ class Recorder:
         """Record until `stop`. Returns whether the platform was still at the end, so that its final states
         could be written. Waits at the beginning for as long as the ledger does not answer."""
         await self._ledger.catch_up()  # the names of nodes, before the first pods are told
+        async with self._answered("pods"):
+            await self._note_earlier_moves()
         tasks = [
             asyncio.ensure_future(run()) for run in (self._watch, self._follow_ledger, self._list_states)
         ]
@@ -177,13 +185,17 @@ class Recorder:
             elif row["uid"] not in self._described:
                 self._unknown.add(row["uid"])
 
+    async def _note_earlier_moves(self) -> None:
+        """Of a run that has ended nobody is told any more."""
+        self._run_before = _run(await self._dispatcher.rebalance(pb.RebalanceRequest()))
+
     async def _note_moves(self) -> None:
-        """Say once that the dispatcher moves pods, or has done so: watchers are told of their new nodes with
-        nothing between, and the feed does not name them."""
+        """Say once that the dispatcher moves pods, or has done so since the watch began: watchers are told of their
+        new nodes with nothing between, and the feed does not name them."""
         if self._moving:
             return
         status = await self._dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))
-        if status.state:
+        if status.state == _RUNNING or _run(status) not in (None, self._run_before):
             self._moving = True
             self._history.append("moving", by=_DISPATCHER)
 
@@ -261,6 +273,14 @@ class Recorder:
             fields |= {"idle": view.idle, "follows": view.worker in following}
             found.append(("cache", view.worker, fields))
         return [(event, by, {**fields, "final": True}) for event, by, fields in found]
+
+
+def _run(status: pb.RebalanceStatus) -> _Run | None:
+    """What a run of moves is, and how many of its moves are made or under way. None: there was none."""
+    if not status.state:
+        return None
+    moves = tuple((move.pod, move.source, move.target) for move in status.moves)
+    return status.purpose, status.begun_by, moves, status.moved, status.evicted
 
 
 def _told(batch: pb.WatchBatch, names: dict[int, str], name_of: Callable[[int], str]) -> list[Event]:

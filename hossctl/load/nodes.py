@@ -14,6 +14,7 @@ from hoss.config import NAME_PATTERN, NAME_RULE, Document, load_document
 from hoss.errors import InvalidInput
 from hoss.manifests.documents import read_manifest, read_objects
 from hoss.manifests.fields import mapping
+from hoss.manifests.guarded import read_bytes
 from hoss.manifests.node import read_node
 from hoss.model.node import NodeSpec, Taint
 from hoss.model.resources import DEVICE_RESOURCE
@@ -125,10 +126,7 @@ def read_nodes_file(path: Path) -> list[NodeSpec]:
     the name ends in .csv. Raises InvalidInput with the file and the place in it."""
     if path.suffix == ".csv":
         return read_nodes(path)
-    try:
-        content = path.read_bytes()
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=str(path)) from exc
+    content = read_bytes(path, str(path))
     first = next(read_objects(content, where=str(path)), None)
     if first is not None and first[1].get("kind") == POOLS_KIND:
         return read_pools(path)

@@ -42,9 +42,11 @@ def _time(unix_ms: int) -> str:
 
 @dataclass(slots=True)
 class _NodeEvents:
-    """What each resolver said last, by address, and which do not answer now. One look has one of its own; a
-    watch has one for all of its looks, until it ends."""
+    """What each resolver said last, by address, and which do not answer now; and which resolvers each address
+    that was given named last. One look has one of its own; a watch has one for all of its looks, until it
+    ends."""
 
+    servers: dict[str, list[str]] = field(default_factory=dict)
     known: dict[str, Sequence[NodeEvent]] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
 
@@ -66,7 +68,9 @@ async def fetch_events(
     else:
         document = await describe(endpoints, one)
         found = _events(_name(one.kind, document), _lines(one.kind, document))
-    return sorted(found, key=lambda event: event["atUnixMs"])
+    # One resolver may have several addresses behind a name, and tells its events at each.
+    once = {_key(event): event for event in found}
+    return sorted(once.values(), key=lambda event: event["atUnixMs"])
 
 
 async def follow_events(
@@ -79,9 +83,8 @@ async def follow_events(
     nodes = _NodeEvents()
     found = await fetch_events(endpoints, namespace, one, nodes)
     while True:
-        keys = {(event["object"], event["atUnixMs"], event["text"]): event for event in found}
-        yield [event for key, event in keys.items() if key not in seen]
-        seen = set(keys)  # what the services have forgotten is not remembered here either
+        yield [event for event in found if _key(event) not in seen]
+        seen = set(map(_key, found))  # what the services have forgotten is not remembered here either
         warned = False
         while True:
             await asyncio.sleep(interval_seconds)
@@ -132,7 +135,9 @@ async def _single_pods(dispatcher: DispatcherClient, namespace: str) -> list[tup
 
 
 async def _of_nodes(endpoints: Endpoints, nodes: _NodeEvents) -> list[Document]:
-    addresses = await asyncio.to_thread(each_server, endpoints.resolver_addresses())
+    given = endpoints.resolver_addresses()
+    await asyncio.gather(*(_look_up(address, nodes) for address in given))
+    addresses = list(dict.fromkeys(server for address in given for server in nodes.servers[address]))
     nodes.known = {address: events for address, events in nodes.known.items() if address in addresses}
     nodes.silent.intersection_update(addresses)
     await asyncio.gather(*(_ask_resolver(endpoints, address, nodes) for address in addresses))
@@ -141,6 +146,15 @@ async def _of_nodes(endpoints: Endpoints, nodes: _NodeEvents) -> list[Document]:
         for address in addresses
         for event in nodes.known.get(address, ())
     ]
+
+
+async def _look_up(address: str, nodes: _NodeEvents) -> None:
+    """A name that is not known now still names the resolvers of the last look; at first the client is left to say
+    that it is unknown."""
+    try:
+        nodes.servers[address] = await asyncio.to_thread(each_server, address)
+    except TransportError:
+        nodes.servers.setdefault(address, [address])
 
 
 async def _ask_resolver(endpoints: Endpoints, address: str, nodes: _NodeEvents) -> None:
@@ -169,6 +183,10 @@ def _name(kind: Kind, document: Document) -> str:
 
 def _events(name: str, lines: Iterable[Line]) -> list[Document]:
     return [_event(line.at_ms, name, line.text) for line in lines if line.at_ms is not None]
+
+
+def _key(event: Document) -> tuple[str, int, str]:
+    return event["object"], event["atUnixMs"], event["text"]
 
 
 def _event(at_ms: int, name: str, text: str) -> Document:

@@ -6,7 +6,7 @@ from hoss.client.dispatcher import DispatcherClient
 from hoss.errors import NotFound, TransportError, did_you_mean
 from hossctl.console import Document, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
-from hossctl.kinds import OBJECT_KINDS, Kind, Query
+from hossctl.kinds import OBJECT_KINDS, Kind, Query, not_there
 from hossctl.views.objects import job_document, node_document, pod_document, tenant_document, worker_document
 
 
@@ -78,7 +78,7 @@ def _by_name(documents: list[Document], query: Query, key: str = "name") -> list
     if missing is not None:
         meant = did_you_mean(missing, list(known))
         raise NotFound(
-            f"is not there; `hoss get {query.kind.value}` lists those that are{meant}",
+            f"is {not_there(query.kind, query.namespace)}{meant}",
             where=f"{query.kind.singular} {missing!r}",
         )
     return [known[name] for name in query.names]

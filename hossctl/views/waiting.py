@@ -12,7 +12,7 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1 import resolver_pb2
 from hossctl.console import Document
 from hossctl.endpoints import Clients
-from hossctl.kinds import Kind
+from hossctl.kinds import Kind, not_there
 from hossctl.load.runner import reason_kinds
 from hossctl.views.objects import phase_name
 
@@ -103,7 +103,7 @@ async def until(
 async def _progress(clients: Clients, one: Awaited, condition: WaitCondition, namespace: str) -> Progress:
     found = await _found(clients, one, condition, namespace)
     if found is None and condition is not WaitCondition.DELETED:
-        raise NotFound(f"is not there; `hoss get {one.kind.value}` lists those that are", where=one.text)
+        raise NotFound(f"is {not_there(one.kind, namespace)}", where=one.text)
     return found or Progress(1, 1)
 
 

@@ -2,7 +2,6 @@
 others."""
 
 import asyncio
-import contextlib
 from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ METHODS = {
 
 _CALL_SECONDS = 20.0
 _LATER_CALLS = 3
+_NO_ANSWER = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
 
 
 async def attempt(channel: grpc.aio.Channel, method: str, *, let_in: bool = False) -> grpc.StatusCode:
@@ -54,11 +54,14 @@ async def attempt(channel: grpc.aio.Channel, method: str, *, let_in: bool = Fals
     try:
         if descriptor.server_streaming:
             reading = asyncio.ensure_future(call.read())
-            if let_in:
-                await _answered(channel)
-            if reading.done() or not let_in:
-                await reading
-            call.cancel()
+            try:
+                if let_in:
+                    await _answered(channel)
+                if reading.done() or not let_in:
+                    await reading
+            finally:
+                call.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
         else:
             await call
     except grpc.aio.AioRpcError as exc:
@@ -67,11 +70,13 @@ async def attempt(channel: grpc.aio.Channel, method: str, *, let_in: bool = Fals
 
 
 async def _answered(channel: grpc.aio.Channel) -> None:
-    """Several calls, one after another, have been answered."""
+    """Several calls, one after another, have been answered, if only by a refusal."""
     health = health_pb2_grpc.HealthStub(channel)
     for _ in range(_LATER_CALLS):
-        with contextlib.suppress(grpc.aio.AioRpcError):
+        try:
             await health.Check(health_pb2.HealthCheckRequest(), timeout=_CALL_SECONDS)
+        except grpc.aio.AioRpcError as exc:  # noqa: PERF203 - a refusal is an answer, and another call follows it
+            assert exc.code() not in _NO_ANSWER, exc  # noqa: PT017 - other codes are answers
 
 
 class ConfiguredCluster:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from waiting import DEADLINE_SECONDS, until, wait_until
+from waiting import DEADLINE_SECONDS, lives, until, wait_until
 
 from hoss.client.access import TLS_DIR_VARIABLE
 from hossctl.compare.document import Comparison
@@ -53,8 +53,7 @@ def test_an_interrupted_comparison_keeps_what_it_has_and_leaves_no_process(
     assert found.notes[-1].startswith("interrupted: ")
     assert [run.complete for run in found.runs] == [False]
     assert 0 < found.runs[0].bound < found.runs[0].pods
-    # An init that takes its time to notice the dead leaves them as zombies.
-    assert not [p for p in services if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not list(filter(lives, services))
 
 
 async def services_amid_binding(pid, monkeypatch):

@@ -237,8 +237,9 @@ def test_lists_have_filters_in_the_address_and_lead_to_pages(page, shared):
 
 
 def test_an_address_of_nothing_is_told_with_a_way_back(page, shared):
-    visit(page, shared, "none/such")
-    page.until(lambda: "There is no such page" in page.text("#page"), "the page to say so")
+    for path in ("nodes/%zz", "none/such"):
+        visit(page, shared, path)
+        page.until(lambda: "There is no such page" in page.text("#page"), "the page to say so")
     assert accessibility.faults(page) == []
     page.press("#page a[href='/']")
     page.until(lambda: page.text("#nodes-count"), "the overview")

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fork_server import FORK_SERVER
-from waiting import DEADLINE_SECONDS, wait_until
+from waiting import DEADLINE_SECONDS, lives, wait_until
 
 from hossctl.cli import EXIT_INTERRUPTED
 
@@ -155,14 +155,8 @@ def test_ctrl_c_ends_what_a_command_has_started(hoss, tmp_path, arguments):
     _, told = command.communicate(timeout=DEADLINE_SECONDS)
     assert command.returncode == EXIT_INTERRUPTED, told
     assert b"Traceback" not in told
-    wait_until(lambda: not any(_lives(child) for child in children), "its processes to end")
+    wait_until(lambda: not any(lives(child) for child in children), "its processes to end")
     hoss("status", code=3)  # no platform is half there
-
-
-def _lives(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 @pytest.mark.parametrize("arguments", ["get pods --watch", "events --watch", "logs dispatcher --follow"])

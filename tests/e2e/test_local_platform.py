@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fork_server import FORK_SERVER
-from waiting import DEADLINE_SECONDS, wait_until
+from waiting import DEADLINE_SECONDS, lives, wait_until
 
 from dispatcher.leader.lease import LEASE
 from hossctl.local.ports import free_ports
@@ -31,9 +31,7 @@ def test_up_prints_its_ports_down_leaves_no_process_or_port_up_again_finds_its_d
     assert str(hoss.home) in told
     running = hoss.processes()
     hoss("down")
-    assert not any(
-        process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in running.values()
-    )
+    assert not any(map(lives, running.values()))
     assert not any(_listening(port) for port in ports)
     assert {path.name for path in hoss.home.iterdir()} == {"lock", "logs", "redis", "security"}
     assert {path.suffix for path in (hoss.home / "logs").iterdir()} == {".log"}

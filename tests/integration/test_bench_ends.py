@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from waiting import DEADLINE_SECONDS, wait_until
+from waiting import DEADLINE_SECONDS, lives, wait_until
 
 BENCHES = {
     "resolver": ["--resolvers", "2", "--pods", "1000000"],
@@ -89,7 +89,7 @@ def _ends(process: psutil.Process) -> bool:
     """Whether it is gone, or is so soon, long before it would end by itself: who is killed takes some time to
     die."""
     deadline = time.monotonic() + 20
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+    while lives(process):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)

@@ -15,8 +15,11 @@ from hoss.client import sync
 from hoss.client.dispatcher import DispatcherClient
 from hoss.client.errors import refuse
 from hoss.errors import InvalidInput, OutcomeUnknown, TransportError
+from hoss.model.volumes import StorageClass
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherServicer, add_DispatcherServicer_to_server
+from hoss.v1.objects_pb2 import StorageChanges
+from hoss.wire.convert_storage import storage_to_proto
 
 NONE = 0xFFFFFFFF
 
@@ -52,6 +55,8 @@ class Scripted(DispatcherServicer):
         # Of the next submit streams, each once so many messages came after its first.
         self.refusals: list[tuple[grpc.StatusCode, int]] = []
         self.came_together: list[int] = []  # how many came while that was not answered
+        # Of the next lists of storage, how each ends after its first message.
+        self.breaks: list[grpc.StatusCode] = []
 
     async def GetStatus(self, request, context):
         return pb.DispatcherStatus(revision=100)
@@ -70,6 +75,12 @@ class Scripted(DispatcherServicer):
         for message in batches:
             yield message
         await context.abort(end, "as the script says")
+
+    async def ListStorage(self, request, context):
+        for name in "ab":
+            yield StorageChanges(objects=[storage_to_proto(StorageClass(name))])
+            if self.breaks:
+                await context.abort(self.breaks.pop(0), "as the script says")
 
     async def SubmitStream(self, requests, context):
         async for request in requests:
@@ -270,3 +281,17 @@ async def test_a_submission_of_unknown_outcome_is_sent_again_with_its_id(scripte
     reply = await client.submit(request)
     assert reply.request_id == request.request_id
     assert servicer.taken == [request.request_id] * 7
+
+
+async def test_a_list_of_storage_that_breaks_off_is_asked_for_again_and_has_everything_once(scripted) -> None:
+    servicer, client = scripted
+    servicer.breaks = [grpc.StatusCode.UNAVAILABLE] * 2
+    assert [item.name for item in (await client.list_storage()).objects] == ["a", "b"]
+
+
+async def test_a_list_of_storage_that_is_refused_is_not_asked_for_again(scripted) -> None:
+    servicer, client = scripted
+    servicer.breaks = [grpc.StatusCode.INVALID_ARGUMENT] * 2
+    with pytest.raises(InvalidInput, match="as the script says"):
+        await client.list_storage()
+    assert len(servicer.breaks) == 1

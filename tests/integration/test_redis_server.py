@@ -8,7 +8,7 @@ import psutil
 import pytest
 import redis
 from fork_server import ROOT
-from waiting import DEADLINE_SECONDS
+from waiting import DEADLINE_SECONDS, lives, wait_until
 
 from hoss.errors import ConfigError
 from hossctl.local.redis_server import RedisServer, carried_server, find_redis_server
@@ -38,11 +38,12 @@ time.sleep(3600)
 def test_a_server_that_ends_with_its_process_ends_also_when_that_is_killed(tmp_path):
     command = [sys.executable, "-c", _STARTS_A_SERVER, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        server = psutil.Process(int(process.stdout.readline()))
-        assert server.is_running()
-        process.kill()
-    psutil.wait_procs([server], timeout=DEADLINE_SECONDS)
-    assert not server.is_running()
+        try:
+            server = psutil.Process(int(process.stdout.readline()))
+            assert lives(server)
+        finally:
+            process.kill()
+    wait_until(lambda: not lives(server), "the server to end")
 
 
 def test_a_server_that_ends_with_its_process_is_stopped_and_killed_as_any_other(tmp_path):

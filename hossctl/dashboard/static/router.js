@@ -21,7 +21,14 @@ export function here() {
   const query = new URLSearchParams(location.search);
   for (const [page, pattern] of PAGES) {
     const found = pattern.exec(location.pathname);
-    if (found) return { page, names: found.slice(1).map(decodeURIComponent), query };
+    if (found) {
+      try {
+        return { page, names: found.slice(1).map(decodeURIComponent), query };
+      } catch (error) {
+        if (!(error instanceof URIError)) throw error; // such as for `%zz`, which is no quoted character
+        break;
+      }
+    }
   }
   return { page: "missing", names: [], query };
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from waiting import COMMAND_SECONDS, DEADLINE_SECONDS, wait_until
+from waiting import COMMAND_SECONDS, DEADLINE_SECONDS, lives, wait_until
 
 from hoss.errors import HossError
 from hossctl.bench.api_server import opened
@@ -80,8 +80,7 @@ def test_an_interrupted_comparison_ends_its_control_plane_and_keeps_what_was_bou
         (Mode.KUBE_SCHEDULER, False),
     ]
     assert 0 < found.runs[1].bound < found.runs[1].pods
-    # An init that takes its time to notice the dead leaves them as zombies.
-    assert not [p for p in services if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not list(filter(lives, services))
 
 
 def some_bound(directory: Path) -> bool:

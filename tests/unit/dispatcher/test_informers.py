@@ -100,7 +100,7 @@ async def test_after_catching_up_every_pod_on_a_node_is_known_also_while_others_
 async def test_pods_of_a_full_cluster_are_accepted_a_few_at_a_time_and_equal_ones_are_read_once(
     informers, monkeypatch
 ):
-    """A step of the event loop is short whatever is listed, also if no two pods are alike."""
+    """A step of the event loop is short whatever is listed."""
     read, size_in_turns = [], []
     pods = informers._registry.pods
 

@@ -152,7 +152,7 @@ def test_one_name_gives_the_object_and_not_a_list(hoss, a_pod):
 def test_a_name_that_nothing_has_is_code_1(hoss):
     result = hoss("get", "node", "n9")
     assert result.exit_code == 1
-    assert result.stderr == "error: node 'n9': is not there; `hoss get nodes` lists those that are\n"
+    assert result.stderr == "error: node 'n9': is not there; `hoss get nodes` lists all\n"
 
 
 def test_all_namespaces_have_a_column_for_it(hoss, a_pod):

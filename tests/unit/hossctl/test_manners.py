@@ -91,8 +91,7 @@ def test_what_is_mistyped_is_guessed(hoss):
     assert "did you mean 'nodes'?" in hoss("get", "noeds").stderr
     hoss.dispatcher.workers = [pb.WorkerInfo(name="rack-17"), pb.WorkerInfo(name="row-18")]
     assert hoss("get", "worker", "rak-17").stderr == (
-        "error: worker 'rak-17': is not there; `hoss get workers` lists those that are; did you mean "
-        "'rack-17'?\n"
+        "error: worker 'rak-17': is not there; `hoss get workers` lists all; did you mean 'rack-17'?\n"
     )
     assert "did you mean" not in hoss("get", "worker", "something-else").stderr
     assert "--namespace" in hoss("get", "pods", "--namespce", "x").stderr
@@ -203,11 +202,16 @@ ESCAPES = "n\x1b[2J\x07\x9b31m\u202e\udcff"
 SHOWN = "n\\x1b[2J\\x07\\x9b31m\\u202e\\udcff"
 
 
+@pytest.mark.parametrize("mark", "\u061c\u200e\u200f\u202a\u2069")
+def test_a_mark_of_the_direction_of_text_is_written_out(mark):
+    assert printable(f"a{mark}b") == f"a\\u{ord(mark):04x}b"
+
+
 def test_what_strangers_call_themselves_moves_no_terminal(hoss, a_node, a_pod, capsys):
     some = {"cpu": 1}
     hoss.resolver.nodes = [
         a_node("good", some, some),
-        a_node(f"{ESCAPES[:-1]}\nnode-00000   Ready", some, some),
+        a_node(f"{ESCAPES[:-1]}\nnode-00000\tReady", some, some),
     ]
     hoss.dispatcher.pods = [a_pod("p", pb.UNSCHEDULABLE, reason=ESCAPES[:-1])]
     for command in (
@@ -219,6 +223,7 @@ def test_what_strangers_call_themselves_moves_no_terminal(hoss, a_node, a_pod, c
         assert SHOWN[:-6] in result.stdout, command
         assert printable(result.output) == result.output, command
     assert len(hoss("get", "nodes").stdout.splitlines()) == 3
+    assert "\\nnode-00000\\tReady" in hoss("get", "nodes").stdout
     print_summary(ESCAPES, [(ESCAPES, f"one\n{ESCAPES}")])
     print_lines([ESCAPES])
     say(ESCAPES)
@@ -261,11 +266,16 @@ def test_a_manifest_that_names_nothing_to_delete_is_refused(hoss):
         (("submit", "-f"), "33,554,432 bytes"),
         (("delete", "-f"), "33,554,432 bytes"),
         (("explain", "-f"), "33,554,432 bytes"),
+        (("explain", "--cases"), "33,554,432 bytes"),
+        (("rebalance", "plan", "--goal", "fit-pending", "-f"), "33,554,432 bytes"),
+        (("nodes", "add", "-f"), "33,554,432 bytes"),
+        (("up", "--nodes-file"), "33,554,432 bytes"),
+        (("bench", "compare", "--schedulers"), "1,048,576 bytes"),
         (("policy", "set", "-f"), "1,048,576 bytes"),
     ],
 )
 def test_of_a_file_that_is_too_large_no_more_is_read_than_shows_that_it_is(hoss, tmp_path, command, most):
-    file = tmp_path / "endless"
+    file = tmp_path / "endless.yaml"
     with file.open("wb") as endless:
         endless.truncate(2**42)  # more than this machine can hold; it takes no room on the disk
     refused = hoss(*command, str(file))

@@ -2,6 +2,7 @@
 
 import io
 import json
+import socket
 import sys
 import time
 from dataclasses import replace
@@ -11,6 +12,7 @@ from clients_in_memory import ResolverInMemory
 from waiting import wait_until
 
 from hoss.errors import TransportError
+from hoss.rpc import channel, each_server
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.convert import node_to_proto
@@ -59,9 +61,9 @@ def test_when_the_time_is_over_it_says_what_is_missing(hoss, a_pod):
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [
-        (["job/nope"], 1, "job/nope: is not there; `hoss get jobs` lists those that are"),
-        (["pod/nope"], 1, "pod/nope: is not there; `hoss get pods` lists those that are"),
-        (["--for=ready", "node/nope"], 1, "node/nope: is not there; `hoss get nodes` lists those that are"),
+        (["job/nope"], 1, "job/nope: is not there in namespace default; `hoss get jobs -A` lists all"),
+        (["pod/nope"], 1, "pod/nope: is not there in namespace default; `hoss get pods -A` lists all"),
+        (["--for=ready", "node/nope"], 1, "node/nope: is not there; `hoss get nodes` lists all"),
         (["web"], 2, "'web' names no object; write KIND/NAME"),
         (["service/web"], 2, "'service' is not listed here"),
         (["--for=asleep", "pod/web"], 2, "'asleep' is no state; it is one of bound, deleted, failed, ready"),
@@ -130,15 +132,25 @@ def test_each_resolver_is_asked_for_the_cordons_that_it_knows(hoss, monkeypatch)
     assert "the resolver at 127.0.0.1:3 knows are left out: it does not answer" in told.stderr
 
 
-async def test_each_resolver_behind_one_name_is_asked_for_the_cordons_that_it_knows(hoss, monkeypatch):
-    """As a headless Service names them. Those that are gone from it are forgotten."""
-    behind = {"one": ["10.0.0.1"], "several": ["10.0.0.2", "10.0.0.1", "10.0.0.2"]}
-    asked = []
+@pytest.fixture
+def behind(monkeypatch):
+    """The addresses of names, for the name service to tell."""
+    behind = {}
 
-    def addresses_of(host):
+    def look_up(host, _port, **_):
         if host not in behind:
-            raise OSError("unknown")
-        return host, [], behind[host]
+            raise socket.gaierror("unknown")
+        family = {False: socket.AF_INET, True: socket.AF_INET6}
+        return [(family[":" in one], socket.SOCK_STREAM, 6, "", (one, 0)) for one in behind[host]]
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    return behind
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The addresses at which resolvers are asked; each tells of a cordon there."""
+    asked = []
 
     def client(addresses, **_):
         [address] = addresses
@@ -147,23 +159,67 @@ async def test_each_resolver_behind_one_name_is_asked_for_the_cordons_that_it_kn
         resolver.events = [resolver_pb2.NodeEvent(unix_ms=5, node="n1", text=f"cordoned at {address}")]
         return resolver
 
-    monkeypatch.setattr("socket.gethostbyname_ex", addresses_of)
     monkeypatch.setattr("hoss.client.resolver.ResolverClient", client)
-    followed = follow_events(
-        Endpoints("127.0.0.1:1", "dns:///several:7"), "default", None, interval_seconds=0.001
-    )
-    texts = {event["text"] for event in await anext(followed)}
-    assert texts >= {"cordoned at 10.0.0.1:7", "cordoned at 10.0.0.2:7"}
+    return asked
+
+
+def events_of_nodes(resolver):
+    return follow_events(Endpoints("127.0.0.1:1", resolver), "default", None, interval_seconds=0.001)
+
+
+async def texts_of_next(followed):
+    return [event["text"] for event in await anext(followed)]
+
+
+async def test_each_resolver_behind_one_name_is_asked_for_the_cordons_that_it_knows(hoss, behind, asked):
+    """As a headless Service names them. Those that are gone from it are forgotten."""
+    behind |= {"one": ["10.0.0.1", "fd00::1"], "several": ["10.0.0.2", "10.0.0.1", "10.0.0.2"]}
+    behind["six"] = ["fd00::2", "fd00::1"]
+    followed = events_of_nodes("dns:///several:7")
+    assert {"cordoned at 10.0.0.1:7", "cordoned at 10.0.0.2:7"} <= set(await texts_of_next(followed))
     behind["several"] = ["10.0.0.2", "10.0.0.3"]
-    new = await anext(followed)
+    new = await texts_of_next(followed)
     while not new:
-        new = await anext(followed)
-    assert [event["text"] for event in new] == ["cordoned at 10.0.0.3:7"]
+        new = await texts_of_next(followed)
+    assert new == ["cordoned at 10.0.0.3:7"]
     await followed.aclose()
-    asked.clear()
-    for of, address in ("one:7", "one:7"), ("unknown:7", "unknown:7"), ("several:7", "10.0.0.2:7"):
+    for of, addresses in (
+        ("one:7", ["one:7"]),
+        ("unknown:7", ["unknown:7"]),
+        ("several:7", ["10.0.0.2:7", "10.0.0.3:7"]),
+        ("dns:///six:7", ["[fd00::1]:7", "[fd00::2]:7"]),
+        ("[fd00::1]:7", ["[fd00::1]:7"]),
+    ):
+        asked.clear()
         await fetch_events(Endpoints("127.0.0.1:1", of), "default", None)
-        assert address in asked
+        assert sorted(asked) == addresses
+
+
+async def test_a_watch_tells_no_event_again_after_a_look_up_that_failed(hoss, behind, asked):
+    behind["several"] = addresses = ["10.0.0.1", "10.0.0.2"]
+    followed = events_of_nodes("several:7")
+    assert len(await anext(followed)) >= 2
+    del behind["several"]
+    asked.clear()
+    assert await anext(followed) == []
+    assert sorted(asked) == ["10.0.0.1:7", "10.0.0.2:7"]
+    behind["several"] = addresses
+    assert await anext(followed) == []
+    await followed.aclose()
+
+
+async def test_events_of_a_resolver_with_two_addresses_are_told_once(hoss, behind):
+    behind["both"] = ["10.0.0.1", "10.0.0.2"]
+    hoss.resolver.events = [resolver_pb2.NodeEvent(unix_ms=5, node="n1", text="cordoned")]
+    found = await fetch_events(Endpoints("127.0.0.1:1", "both:7"), "default", None)
+    assert [event["text"] for event in found].count("cordoned") == 1
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_malformed_name_is_unknown(host):
+    for look_up in (each_server, lambda address: channel([address, "127.0.0.1:1"])):
+        with pytest.raises(TransportError, match=f"{host}.*is not known to the name service"):
+            look_up(f"{host}:7")
 
 
 async def test_a_watch_of_events_goes_on_with_new_ones_alone(eventful):

@@ -1,6 +1,6 @@
 """What the recorder makes of messages that a small platform seldom sends."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -8,9 +8,10 @@ import pytest
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hoss.wire.columns import FLAG_QUARANTINED, FLAG_SHRUNK, U32, account_dtype, encode
 from hoss.wire.uids import uid_text
+from hossctl.endpoints import Clients
 from hossctl.history.checker import check
 from hossctl.history.events import History
-from hossctl.history.recorder import _pod_set, _told
+from hossctl.history.recorder import Recorder, _pod_set, _told
 from hossctl.history.recorder_ledger import LedgerRecorder
 
 SCHEMA = ["cpu", "pods"]
@@ -38,6 +39,51 @@ def feed(history: History) -> Any:
         recorder._apply(resolver_pb2.FeedMessage(seq=seq, accounts=accounts, **fields))
 
     return apply
+
+
+class Moving:
+    """A dispatcher that tells of one run of moves."""
+
+    def __init__(self, **run: Any) -> None:
+        self.status = dispatcher_pb2.RebalanceStatus(**run)
+
+    async def rebalance(self, request: dispatcher_pb2.RebalanceRequest) -> dispatcher_pb2.RebalanceStatus:
+        assert request.action == dispatcher_pb2.REBALANCE_STATUS
+        return self.status
+
+
+MOVE = dispatcher_pb2.MoveStatus(pod="default/a", source="n1", target="n2")
+BACK = dispatcher_pb2.MoveStatus(pod="default/a", source="n2", target="n1")
+ENDED = {"state": "Done", "purpose": "spread", "moves": [MOVE], "moved": 1}
+
+
+@pytest.mark.parametrize(
+    ("before", "later", "noted"),
+    [
+        ({}, {}, False),
+        (ENDED, ENDED, False),
+        (ENDED, {}, False),  # a dispatcher that took over
+        ({**ENDED, "state": "Paused"}, ENDED, False),
+        (ENDED, {**ENDED, "state": "Running"}, True),
+        ({**ENDED, "moved": 0, "waiting": 1}, ENDED, True),
+        ({**ENDED, "moved": 0, "evicted": 1}, ENDED, True),
+        ({}, ENDED, True),
+        (ENDED, {**ENDED, "moves": [BACK]}, True),
+        (ENDED, {**ENDED, "begun_by": "controller"}, True),
+        (None, ENDED, True),  # it did not answer before
+    ],
+)
+async def test_moves_are_noted_while_they_are_made_or_if_they_were_since_the_watch_began(
+    history: History, before: dict[str, Any] | None, later: dict[str, Any], noted: bool
+) -> None:
+    dispatcher: Any = Moving(**(before or {}))
+    recorder = Recorder(Clients(dispatcher, cast("Any", None)), history)
+    if before is not None:
+        await recorder._note_earlier_moves()
+    dispatcher.status = dispatcher_pb2.RebalanceStatus(**later)
+    for _ in range(2):
+        await recorder._note_moves()
+    assert [event["event"] for event in history.events].count("moving") == noted
 
 
 def entry(index: int, **fields: Any) -> resolver_pb2.NodeEntry:
