@@ -209,22 +209,27 @@ class _AsPlaced:
     where they are."""
 
     def __init__(self, index: PodIndex) -> None:
-        self._index = index
-        self._decided: dict[PodGroup, list[PodGroup]] = {}  # by what they were before they were placed
-        self._found: Counter[tuple[PodGroup, int]] = Counter()
+        self._plain: dict[PodSpec, PodGroup] = {}
+        # By what they were before they were placed, and their node. Of pods with devices each has a group of
+        # its own, so that all those of a workload would be a long list without the node.
+        self._decided: dict[tuple[PodGroup, int], list[tuple[PodGroup, int]]] = {}
         for group in index.groups:
             if (before := group.undecided) != group:
-                self._decided.setdefault(before, []).append(group)
+                for node, pods in index.pods_of(group).items():
+                    self._decided.setdefault((before, node), []).append((group, pods))
 
     def group_of(self, spec: PodSpec, node: int) -> PodGroup:
         """The group of one more pod with this spec on the node."""
-        plain = group_of(spec)
-        for group in self._decided.get(plain, ()):
-            there = int(self._index.counts(group, np.array((node,)))[0])
-            if self._found[group, node] < there:
-                self._found[group, node] += 1
-                return group
-        return plain
+        plain = self._plain.get(spec)
+        if plain is None:
+            plain = self._plain[spec] = group_of(spec)
+        left = self._decided.get((plain, node))
+        if not left:
+            return plain
+        group, pods = left.pop()
+        if pods > 1:
+            left.append((group, pods - 1))
+        return group
 
 
 def _shared_claims(pods: Iterable[KnownPod], storage: StorageCatalogue) -> set[tuple[str, str]]:
@@ -271,17 +276,11 @@ def _counted(
 ) -> NDArray[np.bool_]:
     """Which of the pods the snapshot counts on their nodes: what was placed or left meanwhile is told by it
     or by the dispatcher alone."""
-    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-    of_pods = np.array([numbers[group] for group in groups], np.intp)[classes] if len(classes) else classes
-    found = np.zeros(len(nodes), np.bool_)
-    for group, number in numbers.items():
-        mine = np.flatnonzero(of_pods == number)
-        on, which, counts = np.unique(nodes[mine], return_inverse=True, return_counts=True)
-        there = np.zeros(snapshot.cache.size, np.int64)
-        for node in on.tolist():
-            there[node] = snapshot.cache.pod_index.counts(group, np.array((node,)))[0]
-        found[mine] = (there[on] >= counts)[which.reshape(-1)]
-    return found
+    there = {group: snapshot.cache.pod_index.pods_of(group) for group in dict.fromkeys(groups)}
+    placed = [(groups[number], node) for number, node in zip(classes.tolist(), nodes.tolist(), strict=True)]
+    listed = Counter(placed)
+    found = [there[group].get(node, 0) >= listed[group, node] for group, node in placed]
+    return np.array(found, np.bool_)
 
 
 async def _reservations(clients: Clients) -> Held:

@@ -128,12 +128,10 @@ class PodIndex:
         """Those of all pods that are counted."""
         return self._rows.keys()
 
-    def counts(self, group: PodGroup, nodes: NodeIndexes) -> NDArray[np.int64]:
-        """How many pods of the group are on each of `nodes`, all different: (n,)."""
+    def pods_of(self, group: PodGroup) -> dict[int, int]:
+        """How many pods of the group are on each node that has any."""
         row = self._rows.get(group)
-        on = nodes[:0] if row is None else row.pods_on(nodes)
-        counted: NDArray[np.int64] = (on == nodes[:, None]).sum(axis=1)
-        return counted
+        return {} if row is None else row.by_node()
 
     def clear(self, nodes: NodeIndexes) -> None:
         """Remove all pods of these nodes."""
@@ -255,6 +253,13 @@ class _Row:
         else:
             counts = np.array([self._sparse.get(node, 0) for node in nodes.tolist()], np.int32)
         return np.repeat(nodes, counts)
+
+    def by_node(self) -> dict[int, int]:
+        """node -> pods of the group."""
+        if self._dense is None:
+            return dict(self._sparse)
+        nodes = np.flatnonzero(self._dense)
+        return dict(zip(nodes.tolist(), self._dense[nodes].tolist(), strict=True))
 
     def change(self, nodes: NodeIndexes, sign: int, capacity: int) -> None:
         self.pods += sign * len(nodes)
