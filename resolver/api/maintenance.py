@@ -120,11 +120,12 @@ class Availability:
         if self._told_at >= self._lost_at and waited <= self._rebuild_wait_seconds:
             problem += f"; a dispatcher rebuilds it, and waits for {self._rebuild_waits_for}"
         elif waited > self._rebuild_wait_seconds:
-            missed = "told of itself" if self._told_at >= self._lost_at else "rebuilt it"
-            problem += (
-                f"; no dispatcher has {missed} for {waited:.0f} s: start one, or `hoss ledger "
-                "bootstrap` goes on with what Redis has kept"
+            missed = (
+                f"no dispatcher has told of itself for {waited:.0f} s"
+                if self._told_at >= self._lost_at
+                else f"no dispatcher has rebuilt it for {waited:.0f} s"
             )
+            problem += f"; {missed}: start one, or `hoss ledger bootstrap` goes on with what Redis has kept"
         return problem
 
 

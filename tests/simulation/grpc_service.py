@@ -176,6 +176,6 @@ async def soon(holds):
 async def steady(count):
     """Wait until it has grown and does not grow any more."""
     before, looks = count(), 0
-    while looks < 10:
+    while looks < 25:
         await asyncio.sleep(0.02)
         before, looks = count(), looks + 1 if count() == before > 0 else 0

@@ -128,6 +128,13 @@ class PodIndex:
         """Those of all pods that are counted."""
         return self._rows.keys()
 
+    def counts(self, group: PodGroup, nodes: NodeIndexes) -> NDArray[np.int64]:
+        """How many pods of the group are on each of `nodes`, all different: (n,)."""
+        row = self._rows.get(group)
+        on = nodes[:0] if row is None else row.pods_on(nodes)
+        counted: NDArray[np.int64] = (on == nodes[:, None]).sum(axis=1)
+        return counted
+
     def pods_of(self, group: PodGroup) -> dict[int, int]:
         """How many pods of the group are on each node that has any."""
         row = self._rows.get(group)
