@@ -38,8 +38,8 @@ def load_document(path: Path | None, kind: str, model: type[DocumentT]) -> Docum
 
 
 def read_text(path: Path) -> str:
-    """A document's text. Raises ConfigError that names the file. Of one that is too large no more is read than
-    shows that it is."""
+    """A document's text. Raises ConfigError that names the file. A file that is too large is read no
+    further than to where that is known."""
     from hoss.manifests import guarded  # noqa: PLC0415 - not needed without a document
 
     try:

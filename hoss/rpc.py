@@ -34,8 +34,9 @@ _CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     # How long an attempt to connect may take; gRPC's default is 20 s. The next one comes after it has failed,
     # however soon. A handshake waits for the server's Python, which may be busy, or for a machine that is: a
-    # limit that a server cannot meet keeps it from ever being reached, and costs it a handshake an attempt. Calls
-    # that do not wait fail when the first attempt has: a longer limit tells of the loss of all servers later.
+    # limit that a server cannot meet keeps it from ever being reached, and costs it a handshake an attempt.
+    # Calls that do not wait fail once the first attempt has failed: the longer the limit, the later they tell
+    # that all servers are lost.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # The same for a DNS name whose servers move, as pods do. gRPC's default is half a minute.
@@ -129,8 +130,8 @@ def of_several(addresses: Sequence[str]) -> bool:
 
 def each_server(address: str) -> list[str]:
     """The addresses of the servers that an address names: those behind a name of several, as of a headless
-    Service, else the address itself. Waits for the name service. Raises TransportError for a name that it does
-    not know now.
+    Service, else the address itself. Waits for the name service. Raises TransportError for a name that is not
+    known to it now.
 
     IPv6 addresses only where there are no others: a server of one name has one of each."""
     host, _, port = address.removeprefix(f"{_DNS}///").rpartition(":")

@@ -85,8 +85,8 @@ def read_kind(text: str, *allowed: Kind) -> Kind:
 
 
 def not_there(kind: Kind, namespace: str = "") -> str:
-    """What an error says of names that nothing of the kind has, after "is", with where to look. `namespace`: the
-    one looked in, of a kind that has them."""
+    """What an error says after "is" of a name that nothing of the kind has, with where to look. `namespace`:
+    the one looked in, of a kind that has them."""
     if kind not in NAMESPACED:
         return f"not there; `hoss get {kind.value}` lists all"
     place = f" in namespace {namespace}" if namespace else ""

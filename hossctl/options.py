@@ -249,7 +249,8 @@ def read_input(name: str) -> "Manifest":
 
 
 def read_manifest_bytes(name: str) -> tuple[str, bytes]:
-    """What errors call a file, or standard input for "-", and its content. Raises InvalidInput naming the file."""
+    """What errors call a file, or standard input for "-", and its content. Raises InvalidInput with the file's
+    name."""
     from hoss.manifests.guarded import read_bytes  # noqa: PLC0415 - few commands
 
     where = "stdin" if name == "-" else name

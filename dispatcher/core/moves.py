@@ -130,8 +130,9 @@ class MoveRun:
 
     def seen_for(self, move: PlannedMove) -> tuple[int, ...]:
         """By shard, the seq up to which the ledger need not look for what this move does not know."""
-        own = move.target % len(self.seen)
-        return tuple(max(seq, move.judged_seq * (shard == own)) for shard, seq in enumerate(self.seen))
+        seen, target_shard = list(self.seen), move.target % len(self.seen)
+        seen[target_shard] = max(seen[target_shard], move.judged_seq)
+        return tuple(seen)
 
     def due(self, now: float, waiting: int) -> Sequence[PlannedMove]:
         """The moves to make now, of which each gets an outcome by `moved` or `refused` before the next call,

@@ -25,14 +25,18 @@ from hoss.redis_access import OpenRedis, RedisError, words
 LEASE = "{hoss}:journal:lease"  # "<term> <address>"; expires
 _OVER_AFTER = 1.25  # lengths of a lease, of two clocks that drift
 
-# KEYS: lease, term, STATE. ARGV: address, milliseconds; the newest term that the caller knows and its holder,
-# and the newest stamp of the journal that it has seen; the format that it understands; 1 if the lease that
-# the caller saw held is not over by the caller's clock: then it is only taken if it was released; the number of
-# renewals that the caller has seen for longer than a lease lasts, -1 if none, and the run of Redis that answered
-# it: a lease is over that was not renewed since, and whose holder would have counted. A number says nothing to
-# another run, which may have gone back and count the same ones again. Returns the format, the stamp, the new term
-# or the present lease, how often leases were granted and renewed, the run of Redis, and the milliseconds of a
-# holder's lease that counts, else 0.
+# KEYS: lease, term, STATE. ARGV:
+#   1, 2  address and milliseconds of the lease that is asked for
+#   3, 4  the newest term that the caller knows, and its holder
+#   5     the newest stamp of the journal that the caller has seen
+#   6     the format that the caller understands
+#   7     1: the lease that the caller saw held is not over by the caller's clock. Then it is only taken if it
+#         was released
+#   8, 9  the number of renewals that the caller has seen for longer than a lease lasts, -1 if none, and the run
+#         of Redis that answered it. A lease that was not renewed since is over, if its holder counts renewals.
+#         Another run of Redis may have gone back and count the same numbers again
+# Returns the format, the stamp, the new term or the present lease, how often leases were granted and renewed,
+# the run of Redis, and the milliseconds of the lease of a holder that counts renewals, else 0.
 #
 # `server` in STATE is the run of Redis on which a dispatcher last asked, `holder_server` the one on which the
 # newest term was granted or renewed. Another run of Redis, an older term or an older stamp shows a store that

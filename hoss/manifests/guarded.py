@@ -43,8 +43,8 @@ _CONVERSIONS = {
 
 
 def read_bytes(file: Path | BinaryIO, where: str, *, most_bytes: int = MAX_MANIFEST_BYTES) -> bytes:
-    """What a file holds; of one that is too large no more than shows `decoded` that it is. Raises InvalidInput
-    where it cannot be read."""
+    """What a file holds, up to one byte more than `most_bytes`, by which `decoded` sees that it is too large.
+    Raises InvalidInput where it cannot be read."""
     try:
         with file.open("rb") if isinstance(file, Path) else contextlib.nullcontext(file) as opened:
             return opened.read(most_bytes + 1)

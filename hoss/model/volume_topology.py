@@ -153,6 +153,17 @@ def migrated_on(volume: PersistentVolume, node: CsiNode | None) -> bool:
     return bool(volume.in_tree) and node is not None and volume.in_tree in node.migrated
 
 
+def why_not_reached(
+    volume: PersistentVolume, node: str, node_labels: Mapping[str, str], csi_node: CsiNode | None
+) -> str:
+    """Why the node cannot mount this volume, in kube-scheduler's words; empty: it can. `csi_node`: the
+    node's, None where it is not known."""
+    affinity = affinity_on(volume, csi_node)
+    if affinity is not None and not affinity.matches(node_labels, node):
+        return VOLUME_UNREACHABLE
+    return "" if in_zones(volume, node_labels) else OUT_OF_ZONE
+
+
 def affinity_on(volume: PersistentVolume, node: CsiNode | None) -> NodeSelector | None:
     """The affinity of a bound volume by which a node with this CSINode is judged."""
     if not migrated_on(volume, node):
@@ -195,14 +206,3 @@ def _with_keys(terms: Iterable[NodeSelectorTerm], names: dict[str, str]) -> Node
             for term in terms
         )
     )
-
-
-def why_not_reached(
-    volume: PersistentVolume, node: str, node_labels: Mapping[str, str], csi_node: CsiNode | None
-) -> str:
-    """Why the node cannot mount this volume, in kube-scheduler's words; empty: it can. `csi_node`: the
-    node's, None where it is not known."""
-    affinity = affinity_on(volume, csi_node)
-    if affinity is not None and not affinity.matches(node_labels, node):
-        return VOLUME_UNREACHABLE
-    return "" if in_zones(volume, node_labels) else OUT_OF_ZONE

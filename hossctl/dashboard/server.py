@@ -392,7 +392,8 @@ class Dashboard:
 
 
 def _shows_page(request: web.Request) -> bool:
-    """Whether a browser wants to show what is at this address: scripts and programs ask for JSON or anything."""
+    """Whether a browser wants to show what is at this address. Scripts and programs ask for JSON or for
+    anything."""
     wanted = "text/html" in request.headers.get("Accept", "")
     return wanted and not request.path.startswith(("/api/", "/static/"))
 

@@ -82,9 +82,7 @@ class PodChecker:
         self._reported: set[str] = set()
         self._followed: set[str] = set()  # UIDs that were told from their first state on, without a gap
         self._moving = False  # the history says that pods were moved
-        self._rebound: list[
-            tuple[str, int, int]
-        ] = []  # what was told of a pod on two nodes, and the two lines
+        self._rebound: list[tuple[str, int, int]] = []  # told on two nodes: the violation, and both lines
         self._bindings: list[tuple[str, bool]] = []  # UIDs that were told bound, or bound no more, in order
 
     # -- clients
@@ -319,8 +317,8 @@ class PodChecker:
         return list(dict.fromkeys((*self._submissions, *self._listed)))
 
     def finish(self) -> None:
-        """Judge what was refused, when no answer can come any more, and the pods that were told on two nodes: the
-        history may say only afterwards that pods are being moved, and without reservations not which."""
+        """Judge what was refused, when no answer can come any more, and the pods that were told on two nodes.
+        The history may say only afterwards that pods are moved, and says which by reservations alone."""
         if not self.ledger.sees_reservations:
             self._note_whole_gangs()
         if self._moving and not self.ledger.sees_reservations:

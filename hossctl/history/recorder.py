@@ -190,8 +190,8 @@ class Recorder:
         self._run_before = _run(await self._dispatcher.rebalance(pb.RebalanceRequest()))
 
     async def _note_moves(self) -> None:
-        """Say once that the dispatcher moves pods, or has done so since the watch began: watchers are told of their
-        new nodes with nothing between, and the feed does not name them."""
+        """Say once that the dispatcher moves pods, or has done so since the watch began. Watchers are told of
+        their new nodes with nothing between, and the feed does not name the pods."""
         if self._moving:
             return
         status = await self._dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))

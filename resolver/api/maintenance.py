@@ -96,8 +96,8 @@ class Availability:
         before, self._over_limit = self._over_limit, ""
         if fullest > limit:
             self._over_limit = (
-                f"a shard has {fullest} reservations (reservations_per_shard: {limit}): to read it holds up Redis;"
-                " use more shards"
+                f"a shard has {fullest} reservations (reservations_per_shard: {limit}): to read it holds up"
+                " Redis; use more shards"
             )
             if not before:
                 logger().warning("shard_over_limit", reservations=fullest, reservations_per_shard=limit)

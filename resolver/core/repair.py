@@ -147,7 +147,8 @@ def plan_repair(
 
 
 def _forget_records(found: Repair, damaged: Mapping[str, Mapping[bytes, bytes]]) -> None:
-    """Forget damaged rules, and what is of no group or commit. What is of one is written anew with the others."""
+    """Forget damaged rules, and what belongs to no group or commit. What belongs to one is written anew with
+    it."""
     for key, records in damaged.items():
         for name, record in sorted(records.items()):
             group = key == "group_pods" and len(name) == U64.itemsize

@@ -422,7 +422,7 @@ class Reservations:
         return states.astype(np.uint8)
 
 
-UNCOUNTED = -1
+UNCOUNTED = -1  # a group's number of pods that was damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +432,7 @@ class ShardState:
     snapshot: Snapshot
     reservations: Reservations
     ports: dict[int, list[PortHold]]  # by node
-    groups: dict[int, tuple[bytes, int]]  # by key: definition, number of pods (UNCOUNTED: it was damaged)
+    groups: dict[int, tuple[bytes, int]]  # by key: definition, number of pods or UNCOUNTED
     commits: UnconfirmedCommits = field(default_factory=UnconfirmedCommits)
     # Of pods that were moved to this shard: node and commit of a source that is still to be released.
     moved: dict[bytes, tuple[int, int]] = field(default_factory=dict)
@@ -444,7 +444,8 @@ class ShardState:
     damaged_accounts: dict[bytes, bytes] = field(default_factory=dict)
     damaged_cards: dict[bytes, bytes] = field(default_factory=dict)
     labels: dict[bytes, bytes] = field(default_factory=dict)  # by node, as stored; what is damaged, too
-    # What cannot be read of rules, groups' numbers of pods, and commits: by key of the shard and field, as stored.
+    # Records of rules, of groups' numbers of pods and of commits that cannot be read, as stored: by key of the
+    # shard and field.
     damaged_records: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
 
     @property

@@ -56,7 +56,7 @@ class DeviceBinder:
     def __init__(self, api: KubeApi, utc_now: Callable[[], datetime]) -> None:
         self._utc_now = utc_now
         self._objects = ObjectWriter(api, DevicesRefused)
-        self._classes: dict[str, Object] = {}  # by name, read since then; forgotten after _CLASSES_AGE
+        self._classes: dict[str, Object] = {}  # by name; forgotten _CLASSES_AGE after the first was read
         self._classes_since = datetime.min.replace(tzinfo=timezone.utc)
 
     async def bind(self, request: ClaimsRequest) -> Bound | None:

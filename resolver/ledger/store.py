@@ -208,7 +208,8 @@ class RedisLedger(LedgerReading):
             raise
 
     async def raise_low_watermarks(self) -> None:
-        """To now: rules are about to be forgotten that pods may still bear, so whoever has not seen all is refused."""
+        """Raise them to now: rules are about to be forgotten that pods may still bear, so whoever has not seen
+        all changes is refused."""
         await self._rules.raise_low_watermarks([await self.seq(shard) for shard in range(self.shards)])
 
     async def forget_rules(self, low_watermarks: Sequence[int]) -> int:

@@ -1,7 +1,7 @@
 """What the simulation's Redis has answered: a memory for questions that are asked again and again.
 
-Services that have nothing to do ask for the same each time, and a round trip to the server costs more than all
-else in such a step. Invariant: an answer is remembered only if it depends on nothing but the keys of one slot,
+Services that have nothing to do ask for the same each time, and a round trip to the server costs more than
+all else in such a step. Invariant: an answer is remembered only if it depends on the keys of one slot alone,
 and only until something is written there."""
 
 from collections.abc import Sequence

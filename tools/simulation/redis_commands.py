@@ -1,5 +1,5 @@
-"""Commands of Redis as the simulation has them: what they are called, whether they write, and the slots of the
-keys that they touch."""
+"""Commands of Redis as the simulation has them: what they are called, whether they write, and the slots of
+the keys that they touch."""
 
 from collections.abc import Callable
 from functools import cache

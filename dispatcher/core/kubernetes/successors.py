@@ -14,7 +14,7 @@ from dispatcher.core.kubernetes.pod_objects import SeenPod, controller_of
 from hoss.kube.paths import object_path
 from hoss.model.pod import Movable, PodSpec
 from hoss.model.volume_topology import why_not_reached
-from hoss.model.volumes import VolumeView
+from hoss.model.volumes import ClaimMount, VolumeView
 
 _JOB_ENDS = ("Complete", "Failed")
 _UNMOVABLE_OWNERS = ("DaemonSet", "Node")  # their pods belong to one node
@@ -104,7 +104,6 @@ def unmovable(pod: SeenPod) -> str:
 def unmovable_kind(spec: PodSpec, *, ours: bool, owner: str, movable: Movable, gang: bool) -> str:
     """The same by what a pod is. `owner`: the kind of its controller, empty without one; `gang`: whether it
     is one of a gang. Plans of moves are told this (PodInfo.unmovable)."""
-    mounts = () if spec.volumes is None else spec.volumes.claims
     hindrances = {
         "another scheduler places it, and would place its successor": not ours,
         "it has no controller that would make it anew": not owner,
@@ -112,14 +111,20 @@ def unmovable_kind(spec: PodSpec, *, ours: bool, owner: str, movable: Movable, g
         "its annotation hoss.dev/movable says false": movable is Movable.NO,
         "it is one of a gang, which has to be whole": gang,
         "it claims devices, which its node has": spec.claims is not None,
-        "it has volumes of its own, which its successor would not have": any(m.owner for m in mounts),
+        "it has volumes of its own, which its successor would not have": any(
+            mount.owner for mount in _mounts(spec)
+        ),
     }
     return next((why for why, hinders in hindrances.items() if hinders), "")
 
 
+def _mounts(spec: PodSpec) -> tuple[ClaimMount, ...]:
+    return () if spec.volumes is None else spec.volumes.claims
+
+
 def unsettled_claim(spec: PodSpec, storage: VolumeView) -> str:
     """Which claim of the pod has no volume yet that a successor could go to; empty: each has one."""
-    for mount in () if spec.volumes is None else spec.volumes.claims:
+    for mount in _mounts(spec):
         claim = storage.claim(spec.namespace, mount.claim)
         if claim is None or not claim.bound:
             return f"its claim {mount.claim} {'does not exist' if claim is None else 'is not bound yet'}"
@@ -128,7 +133,7 @@ def unsettled_claim(spec: PodSpec, storage: VolumeView) -> str:
 
 def unmounted_volume(spec: PodSpec, node: str, labels: Mapping[str, str], storage: VolumeView) -> str:
     """Which volume of the pod this node, with these labels, cannot mount; empty: it can mount all."""
-    for mount in () if spec.volumes is None else spec.volumes.claims:
+    for mount in _mounts(spec):
         claim = storage.claim(spec.namespace, mount.claim)
         volume = None if claim is None else storage.volume(claim.volume_name)
         if volume is not None and (why := why_not_reached(volume, node, labels, storage.csi_node(node))):
