@@ -158,6 +158,11 @@ class SmallPlatform:
         pod.node = node
         self._change("ledger", shard, moved=[f"target-of-{uid}"], **here)
 
+    def give_target(self, uid: str, heir: str, node: str) -> None:
+        """A successor of the pod gets the target, and the pod keeps what it holds."""
+        target, row = f"target-of-{uid}", self._row(heir, node)
+        self._change("ledger", self.nodes[node].shard, released=[target], reserved=[row])
+
     def move_at_once(self, uid: str, node: str, *, worker: str = MOVER, gives_up: bool = True) -> None:
         """The pod gives up what it holds and gets this, confirmed, in one step of their shard."""
         pod, shard = self.pods[uid], self.nodes[node].shard

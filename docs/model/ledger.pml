@@ -170,8 +170,8 @@ inline validate(s, p, q) {
     fi
 }
 
-/* abort.lua: gives back what a two-phase commit holds. Never what is confirmed: the dispatcher counts on it,
- * and an old copy of a proposal may have found it as DUPLICATE. */
+/* release.lua with `unconfirmed`: gives back what a two-phase commit holds. Never what is confirmed: the
+ * dispatcher counts on it, and an old copy of a proposal may have found it as DUPLICATE. */
 inline abort(s, p, q) {
     if
 #ifndef ABORT_CONFIRMED

@@ -121,7 +121,8 @@ class LedgerChecker:
             why = "reserved unchecked: the pods were on their nodes already"
             self._findings.unjudged(Promise.NO_OVERCOMMIT, why, len(added))
         elif added:
-            self._judge_room(added, line, given)
+            targets = [pod for pod in left.values() if pod is not None and pod.target_of]
+            self._judge_room(_without_heirs(added, targets), line, given)
         for uid in event.get("moved", ()):
             self._take_target(uid, shard, left, line)
         for name, before, after in (
@@ -618,3 +619,20 @@ def _positive(amounts: Mapping[str, int]) -> dict[str, int]:
 
 def _amounts(amounts: Mapping[str, int]) -> str:
     return ", ".join(f"{key}={amount}" for key, amount in sorted(amounts.items()) if amount) or "nothing"
+
+
+def _without_heirs(added: Iterable[HeldPod], targets: list[HeldPod]) -> list[HeldPod]:
+    """Those that take other room than the targets that went in the same step. The successor of an evicted pod
+    takes what the target had, which was judged when that was reserved: the node may have shrunk since."""
+    left, others = list(targets), []
+    for pod in added:
+        heir_of = next((target for target in left if _room_of(target) == _room_of(pod)), None)
+        if heir_of is None:
+            others.append(pod)
+        else:
+            left.remove(heir_of)
+    return others
+
+
+def _room_of(pod: HeldPod) -> tuple[object, ...]:
+    return pod.node, pod.requests, pod.ports, pod.cards

@@ -5,7 +5,7 @@ compares them with their reservations, and quarantines them."""
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Protocol
@@ -194,24 +194,24 @@ async def add_quarantine(quarantine: Quarantine, shards: int, nodes: Iterable[pb
             node.quarantine.CopyFrom(status)
 
 
-async def add_quarantine_status(quarantine: Quarantine, ledger: Ledger, status: pb.ResolverStatus) -> None:
+async def add_quarantine_status(
+    quarantine: Quarantine,
+    ledger: Ledger,
+    quarantined: Mapping[int, QuarantineRecord],
+    status: pb.ResolverStatus,
+) -> None:
     """Add the latest events, and a sentence for each node in quarantine. Looks names up only if there are
     any."""
-    quarantined = {shard: await quarantine.quarantined(shard) for shard in range(ledger.shards)}
-    shards = {event.node % ledger.shards for event in quarantine.events} | {
-        shard for shard, out in quarantined.items() if out
-    }
+    shards = {node % ledger.shards for node in (*(event.node for event in quarantine.events), *quarantined)}
     names: dict[int, str] = {}
     for shard in shards:
         specs = (await ledger.snapshot(shard)).specs
         names.update((index, common_pb2.NodeSpec.FromString(spec).name) for index, spec in specs.items())
     for event in quarantine.events:
         status.events.add(unix_ms=event.unix_ms, node=names.get(event.node, str(event.node)), text=event.text)
-    for out in quarantined.values():
-        for node, found in out.items():
-            until = datetime.fromtimestamp(found.until_ms / 1000, timezone.utc).strftime("%H:%M:%S UTC")
-            name = names.get(node, str(node))
-            status.quarantined.append(
-                f"node {name} gets nothing until {until} (`hoss uncordon node {name}` ends "
-                f"that): {found.reason}"
-            )
+    for node, found in quarantined.items():
+        until = datetime.fromtimestamp(found.until_ms / 1000, timezone.utc).strftime("%H:%M:%S UTC")
+        name = names.get(node, str(node))
+        status.quarantined.append(
+            f"node {name} gets nothing until {until} (`hoss uncordon node {name}` ends that): {found.reason}"
+        )

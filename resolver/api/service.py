@@ -364,10 +364,10 @@ class ResolverService(ResolverServicer):
                 status.recovering = current.startswith(RECOVERING)
                 status.standing = "" if current.startswith(RESTORING) else current
             if not status.problem:
-                status.nodes, status.reservations = await self._ledger.counts()
-                marks = await self._ledger.dispatcher_marks()
-                status.journal_term, status.journal_write = marks.journal
-                await add_quarantine_status(self._quarantine, self._ledger, status)
+                summary = await self._ledger.summary()
+                status.nodes, status.reservations = summary.nodes, summary.reservations
+                status.journal_term, status.journal_write = summary.marks.journal
+                await add_quarantine_status(self._quarantine, self._ledger, summary.quarantined, status)
                 status.events.extend(self._nodes.events)
                 status.events.sort(key=lambda event: event.unix_ms)
         except LedgerUnavailable as exc:

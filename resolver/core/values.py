@@ -116,6 +116,10 @@ class DispatcherMarks(NamedTuple):
     term: int = 0  # the highest that has written here
     journal: tuple[int, int] = (0, 0)  # the newest write to the journal: its term, and its number there
 
+    def newest(self, other: "DispatcherMarks") -> "DispatcherMarks":
+        """Of each mark the newer one."""
+        return DispatcherMarks(max(self.term, other.term), max(self.journal, other.journal))
+
 
 ANYBODY = Writer()
 

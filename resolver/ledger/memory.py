@@ -55,6 +55,7 @@ from resolver.core.values import (
     Writer,
     reservation_dtype,
 )
+from resolver.ledger.port import LedgerSummary
 from resolver.ledger.scripts import lost_changes, other_ledger, superseded
 
 _LOOKUP = np.dtype([("node", "<u4"), ("seq", "<u8"), ("epoch", "<u8"), ("state", "u1")])
@@ -291,11 +292,6 @@ class MemoryLedger:
         self.leases_ended[shard] = self.arbiters[shard].leases_ended
         return reaped
 
-    async def dispatcher_marks(self) -> DispatcherMarks:
-        return DispatcherMarks(
-            max(arbiter.term for arbiter in self.arbiters), max(arbiter.journal for arbiter in self.arbiters)
-        )
-
     async def leases(self, shard: int, seqs: NDArray[np.uint64]) -> NDArray[np.int64]:
         arbiter, clock_ms = self._read(shard, incomplete=True), self._now_ms()
         behind_ms = clock_ms - arbiter.leases.now(clock_ms)
@@ -509,12 +505,18 @@ class MemoryLedger:
         # Up to a gap: after it a follower needs a snapshot.
         return [self._entry(shard, c) for place, c in enumerate(changes, after + 1) if c.seq == place] or None
 
-    async def counts(self) -> tuple[int, int]:
-        found = [self._read(shard) for shard in range(self.shards)]
-        return sum(len(a.specs) for a in found), sum(len(a.reservations) for a in found)
+    async def summary(self) -> LedgerSummary:
+        found = LedgerSummary()
+        for shard in range(self.shards):
+            arbiter = self._read(shard)
+            found.nodes += len(arbiter.specs)
+            found.reservations += len(arbiter.reservations)
+            found.marks = found.marks.newest(DispatcherMarks(arbiter.term, arbiter.journal))
+            found.quarantined |= arbiter.quarantine
+        return found
 
     async def table_sizes(self) -> dict[str, int]:
-        nodes, reservations = await self.counts()
+        summary = await self.summary()
         evictions = {
             "terminating": sum(len(arbiter.terminating) for arbiter in self.arbiters),
             "nominated": sum(len(arbiter.nominated) for arbiter in self.arbiters),
@@ -522,8 +524,8 @@ class MemoryLedger:
         }
         fullest = max(len(arbiter.reservations) for arbiter in self.arbiters)
         return {
-            "names": nodes,
-            "reservations": reservations,
+            "names": summary.nodes,
+            "reservations": summary.reservations,
             "fullest_shard": fullest,
             "grants": len(self._grants),
             **evictions,

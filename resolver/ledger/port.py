@@ -6,6 +6,7 @@ All raise LedgerUnavailable if the ledger is away, or is not the one that was op
 done."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from hoss.errors import LedgerUnavailable
 from hoss.wire.columns import Uids
 from resolver.core.moves import Moves
+from resolver.core.quarantine import QuarantineRecord
 from resolver.core.rules import RuleQuery
 from resolver.core.values import (
     ANYBODY,
@@ -34,6 +36,16 @@ from resolver.core.values import (
 
 class LedgerLostError(LedgerUnavailable):
     """Redis answers, but does not have the ledger that was opened, or not all of it."""
+
+
+@dataclass
+class LedgerSummary:
+    """What a status says of all shards, each as of one moment of its own."""
+
+    nodes: int = 0
+    reservations: int = 0
+    marks: DispatcherMarks = field(default_factory=DispatcherMarks)  # the newest that a shard knows
+    quarantined: dict[int, QuarantineRecord] = field(default_factory=dict)  # by node
 
 
 class Ledger(Protocol):
@@ -143,9 +155,6 @@ class Ledger(Protocol):
         """Resource names by index, after new names are appended. `incomplete`: also of a ledger that waits to
         be rebuilt."""
 
-    async def dispatcher_marks(self) -> DispatcherMarks:
-        """How far the shards know dispatchers and their journal: of each mark the newest."""
-
     async def seq(self, shard: int) -> int:
         """The seq of the shard's last change."""
 
@@ -190,8 +199,8 @@ class Ledger(Protocol):
     async def assumed(self, shard: int, nodes: NDArray[np.uint32]) -> Reservations:
         """Unconfirmed reservations on these nodes; if there are very many, those of the latest commits."""
 
-    async def counts(self) -> tuple[int, int]:
-        """The number of nodes and of reservations."""
+    async def summary(self) -> LedgerSummary:
+        """Counts, marks and quarantined nodes, with one read of each shard."""
 
     async def table_sizes(self) -> dict[str, int]:
         """The number of entries by key, summed over shards, and the reservations of the fullest shard."""

@@ -27,6 +27,7 @@ from resolver.core.values import (
     Writer,
 )
 from resolver.ledger import packing, stored
+from resolver.ledger.port import LedgerSummary
 from resolver.ledger.scripts import Call, ScriptRunner, lost_changes, other_ledger
 
 SHARD_KEYS = (
@@ -148,16 +149,6 @@ class LedgerReading:
     async def run(self, script: str, shard: int, writer: Writer = ANYBODY, **members: Any) -> Any:
         """Run a script on the shard, with these members of its argument."""
         return await self.scripts.run(*self._call(script, shard, members, writer))
-
-    async def dispatcher_marks(self) -> DispatcherMarks:
-        found = DispatcherMarks()
-        for shard in range(self.shards):
-            _, [(term, journal)] = await self._read(
-                shard, ("hmget", self._keys[shard][0], ["term", "journal"])
-            )
-            of, number = map(int, (journal or b"0 0").split())
-            found = DispatcherMarks(max(found.term, int(term or 0)), max(found.journal, (of, number)))
-        return found
 
     async def position(self, shard: int) -> Position:
         """The shard's position now. Raises LedgerLostError where it is not the history that is known."""
@@ -495,12 +486,23 @@ class LedgerReading:
             found = _position_of(await server.xrange(key, entry_id, entry_id))
         return "" if found is None else found.nonce
 
-    async def counts(self) -> tuple[int, int]:
-        nodes = reservations = 0
+    async def summary(self) -> LedgerSummary:
+        found = LedgerSummary()
         for shard, keys in enumerate(self._keys):
-            _, (here, held) = await self._read(shard, ("hlen", keys[3]), ("hlen", keys[5]))
-            nodes, reservations = nodes + int(here), reservations + int(held)
-        return nodes, reservations
+            _, (nodes, reservations, (term, journal), quarantined) = await self._read(
+                shard,
+                ("hlen", keys[3]),
+                ("hlen", keys[5]),
+                ("hmget", keys[0], ["term", "journal"]),
+                ("hgetall", keys[16]),
+            )
+            with stored.damage_named(shard):
+                of, number = map(int, (journal or b"0 0").split())
+            found.nodes += int(nodes)
+            found.reservations += int(reservations)
+            found.marks = found.marks.newest(DispatcherMarks(int(term or 0), (of, number)))
+            found.quarantined |= stored.read_quarantine(quarantined)
+        return found
 
 
 def _position_of(entries: Any) -> Position | None:

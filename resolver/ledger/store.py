@@ -456,9 +456,6 @@ def _decision(reply: "list[Any] | FencedReply | OldCopy", commit: CommitCall) ->
     return replace(decision, queries=queries, prepared=packing.reserves(decision))
 
 
-_TIMES = np.dtype([("since", "<i8"), ("until", "<i8")])
-
-
 class RedisQuarantine:
     """Implements resolver.api.quarantine.QuarantineStore."""
 
@@ -507,11 +504,4 @@ class RedisQuarantine:
         return [stored.number(field) for field in ended]
 
     async def quarantined(self, shard: int) -> dict[int, QuarantineRecord]:
-        found = {}
-        for field, record in (await self._ledger.quarantine_records(shard)).items():
-            if len(record) < _TIMES.itemsize:
-                continue  # damaged: it ends at the next look
-            since, until = np.frombuffer(record, _TIMES, 1)[0].tolist()
-            reason = record[_TIMES.itemsize :].decode(errors="replace")
-            found[stored.number(field)] = QuarantineRecord(reason, since, until)
-        return found
+        return stored.read_quarantine(await self._ledger.quarantine_records(shard))

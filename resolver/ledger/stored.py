@@ -14,12 +14,14 @@ from hoss.errors import LedgerUnavailable
 from hoss.wire.columns import CARDS, FLAG_GONE, FLAG_QUARANTINED, U32, U64, Uids, account_dtype
 from hoss.wire.uids import UID_BYTES
 from resolver.core.commits import commit_seqs
+from resolver.core.quarantine import QuarantineRecord
 from resolver.core.values import CLAIM_BYTES, AccountRows, Eviction, GroupRun, PortHold, reservation_dtype
 
 SPREAD_BYTES = 7
 MOST_AHEAD_MS = 2000  # as in lua/leases.lua
 NONCES_KEPT, NONCE_BYTES = 1024, 12  # as in lua/prelude.lua
 _VERSION_BYTES = 24  # of a domain version, for each shard
+_QUARANTINE_TIMES = np.dtype([("since", "<i8"), ("until", "<i8")])
 
 
 @contextmanager
@@ -202,6 +204,17 @@ def version_record(seqs: Sequence[int]) -> bytes:
 def read_source(record: bytes) -> tuple[int, int]:
     """Node and commit of a move's source."""
     return int.from_bytes(record[:4], "little"), int.from_bytes(record[4:], "little")
+
+
+def read_quarantine(records: Mapping[bytes, bytes]) -> dict[int, QuarantineRecord]:
+    """Nodes in quarantine. A damaged record is left out: it ends at the next look."""
+    found = {}
+    for field, record in records.items():
+        if len(record) >= _QUARANTINE_TIMES.itemsize:
+            since, until = np.frombuffer(record, _QUARANTINE_TIMES, 1)[0].tolist()
+            reason = record[_QUARANTINE_TIMES.itemsize :].decode(errors="replace")
+            found[number(field)] = QuarantineRecord(reason, since, until)
+    return found
 
 
 def read_share(record: bytes) -> tuple[bytes, tuple[int, ...]]:

@@ -229,7 +229,7 @@ async def test_no_step_of_a_reaping_takes_more_pods_than_it_may_but_for_the_last
 async def test_the_ledger_keeps_the_highest_term_and_the_newest_write_to_the_journal_that_it_was_told_of(
     ledger,
 ):
-    assert await ledger.dispatcher_marks() == (0, (0, 0))
+    assert (await ledger.summary()).marks == (0, (0, 0))
     nobody = numbered_uids(b"test-prefix-", 1, 1)
     for shard, term, write, expected in (
         (0, 2, 0, (2, (0, 0))),
@@ -241,10 +241,10 @@ async def test_the_ledger_keeps_the_highest_term_and_the_newest_write_to_the_jou
         (0, 3, 10, (3, (3, 10))),
     ):
         await ledger.release(shard, nobody, Writer(term, journal_write=write))
-        assert await ledger.dispatcher_marks() == expected
+        assert (await ledger.summary()).marks == expected
     with pytest.raises(LedgerUnavailable):
         await ledger.release(0, nobody, Writer(2, journal_write=99))
-    assert await ledger.dispatcher_marks() == (3, (3, 10))
+    assert (await ledger.summary()).marks == (3, (3, 10))
 
 
 async def test_of_too_many_workers_the_ones_with_the_oldest_epochs_are_fenced(

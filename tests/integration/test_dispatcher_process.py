@@ -98,7 +98,7 @@ class ResolverInMemory(ResolverService):
         return await super().GrantEpoch(request, context)
 
     async def GetStatus(self, request, context):
-        marks = await self.held.dispatcher_marks()
+        marks = (await self.held.summary()).marks
         return resolver_pb2.ResolverStatus(
             shards=1,
             serving=True,
@@ -774,7 +774,7 @@ async def test_a_dispatcher_with_a_lower_term_than_the_ledger_has_seen_gets_a_hi
     await worker.answer(batch, BOUND)
     await until(lambda: not platform.ledger.assumed, "all to be confirmed")
     platform.kill()
-    seen = (await platform.ledger.held.dispatcher_marks()).term
+    seen = (await platform.ledger.held.summary()).marks.term
     assert seen >= 3
     with redis.Redis(port=redis_server.port) as connection:
         connection.delete(*connection.keys("{hoss}:journal:*"))
@@ -786,7 +786,7 @@ async def test_a_dispatcher_with_a_lower_term_than_the_ledger_has_seen_gets_a_hi
     (batch,) = await worker.take(5)
     await worker.answer(batch, BOUND)
     await until(lambda: not platform.ledger.assumed, "the ledger to obey")
-    assert (await platform.ledger.held.dispatcher_marks()).term > seen
+    assert (await platform.ledger.held.summary()).marks.term > seen
 
 
 async def test_a_journal_of_a_newer_release_ends_the_dispatcher(redis_server):

@@ -1,4 +1,5 @@
-"""Redis does not stand still for a large ledger: it is read in slices, and removed by another thread."""
+"""Redis does not stand still for a large ledger: it is read in slices, and removed by another thread. A status
+asks it as little as it can."""
 
 import asyncio
 
@@ -8,10 +9,12 @@ import redis
 from redis_topologies import as_documented
 
 from hoss.redis_accounts import RESOLVER
-from hoss.wire.columns import account_dtype
+from hoss.wire.columns import account_dtype, numbered_uids
+from resolver.core.quarantine import QuarantineRequest
+from resolver.core.values import Writer
 from resolver.ledger import reading
 from resolver.ledger.rebuild import RedisRebuild
-from resolver.ledger.store import RedisLedger
+from resolver.ledger.store import RedisLedger, RedisQuarantine
 
 RESERVATIONS = "{hoss:0}:reservations"
 READS = {
@@ -73,6 +76,23 @@ async def test_if_the_shard_changes_meanwhile_they_are_read_at_one_moment(
         rows = found.snapshot.accounts
         requested = np.frombuffer(rows.records, account_dtype(rows.resources))["amounts"][0, 0, 1]
         assert requested == found.reservations.records["requests"][:, 0].sum() == 400
+
+
+async def test_a_summary_reads_each_shard_once(redis_server, make_node):
+    ledger = RedisLedger(redis_server.url)
+    await ledger.open(3)
+    for shard in range(3):
+        await ledger.upsert_nodes(shard, [make_node(f"n{shard}-{number}") for number in range(2)])
+    await ledger.release(1, numbered_uids(b"test-prefix-", 1, 1), Writer(4, journal_write=7))
+    out = QuarantineRequest("it refuses", milliseconds=60_000, most_per_mille=1000, unchanged_since=0)
+    assert await RedisQuarantine(ledger).take(2, 2, out) == "taken"
+    with redis.Redis(port=redis_server.port) as client:
+        client.config_resetstat()
+        summary = await ledger.summary()
+        assert client.info("commandstats")["cmdstat_exec"]["calls"] == 3
+    await ledger.close()
+    assert (summary.nodes, summary.reservations, summary.marks) == (6, 0, (4, (4, 7)))
+    assert {node: found.reason for node, found in summary.quarantined.items()} == {2: "it refuses"}
 
 
 async def rebuild_over(url, leftover):

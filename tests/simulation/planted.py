@@ -145,6 +145,7 @@ FAULTS = {
             ),
         ),
         seeds=(5,),
+        short_seeds=(0,),
     ),
     "acknowledged before durable": PlantedFault(
         "a submission is acknowledged while it is written, whatever comes of that",
@@ -171,6 +172,7 @@ FAULTS = {
             ),
         ),
         seeds=(112, 199),
+        short_seeds=(82,),
     ),
     "feed entry skipped": PlantedFault(
         "a follower that is two entries behind gets the second alone",
@@ -188,6 +190,7 @@ FAULTS = {
             ),
         ),
         seeds=(16,),
+        short_seeds=(150,),
     ),
     "gang on one shard": PlantedFault(
         "the second phase of a commit on several shards reaches the first shard only",
@@ -226,6 +229,7 @@ FAULTS = {
             ),
         ),
         seeds=(210,),
+        short_seeds=(9,),
     ),
     "assumed twice": PlantedFault(
         "a worker's cache counts a pod that it assumes twice",
@@ -266,6 +270,7 @@ FAULTS = {
             ),
         ),
         seeds=(180,),
+        short_seeds=(749,),
     ),
     "victim evicted twice": PlantedFault(
         "the room of a victim is returned to its node twice",

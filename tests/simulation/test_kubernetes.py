@@ -127,6 +127,14 @@ def test_devices_are_given_once_and_pods_that_ask_for_them_say_why_they_wait(ser
     assert result.reached[struck] == 1
 
 
+@pytest.mark.thorough
+def test_a_gang_of_two_kinds_does_not_wait_for_the_kind_that_no_change_helps(server):
+    plan = Plan.from_json(json.loads((PLANS / "gang-of-two-kinds-woken-in-part.json").read_text()))
+    result = run(plan, server)
+    assert result.problems() == []
+    assert result.reached[p.BINDINGS_LATE] == 1
+
+
 # -- moves through takeovers
 
 

@@ -40,6 +40,12 @@ def test_no_promise_is_broken_by_short_plans_of_seeds_from(first):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("first", thorough(2000, 2020, 10))
+def test_no_promise_is_broken_in_clusters_where_pods_are_moved_by_seeds_from(first):
+    done = simulate("--kubernetes", "--moves", "--seeds", 10, "--first", first)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_simulation_that_is_killed_leaves_no_process(jobs):
     command = [sys.executable, "-m", "tools.simulation", "--seeds", "1000", "--jobs", str(jobs)]

@@ -227,6 +227,19 @@ class Queues:
         self.incoming["active", event] += len(rows)
         self._registry.move(rows, Phase.QUEUED, now_ms, event)
         self.enqueue(rows, now, front=front)
+        self._wake_rest_of_gangs(rows, now, now_ms, event=event)
+
+    def _wake_rest_of_gangs(self, rows: Rows, now: float, now_ms: int, *, event: str) -> None:
+        """These pods are queued again. So is what else of their incomplete gangs waits for a change: a gang
+        leaves as a whole, and its minimum may fit without the others."""
+        gangs = self._registry.gangs.incomplete(rows)
+        if gangs:
+            phase = self._registry.pods.phase
+            members = np.concatenate([gang.rows for gang in gangs])
+            waiting = members[phase[members] == Phase.UNSCHEDULABLE]
+            if len(waiting):
+                woken = self._unschedulable.wake_pods(waiting, now, phase)
+                self._move_woken(woken, now, now_ms, event=event)
 
     def _requeue_all(self, parts: Sequence[Rows], now: float, now_ms: int, *, event: str) -> None:
         """Queue pods that waited again, in this order and behind those that were not tried yet."""

@@ -5,6 +5,7 @@ import pytest
 
 from dispatcher.api.intake import read_order
 from dispatcher.core import messages as m
+from dispatcher.core.changes import Changes, Room
 from dispatcher.core.pods.sets import NewGang, NewJob, NewPods, Order
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.slices import finished
@@ -83,6 +84,48 @@ def test_pods_of_a_gang_that_come_back_at_different_times_leave_together(bench, 
     bench.handle(m.ClusterChanged())
     bench.pass_time(2.0)
     assert [len(work.uids) for work in bench.sent["w1"]] == [4]
+
+
+@pytest.fixture
+def large_and_small(bench):
+    """Rows of a gang of two large and three small pods, with a worker; three of them are enough."""
+    templates = tuple(bench._template(PodSpec(requests=(("cpu", cpu),))) for cpu in (2000, 100))
+    jobs = (NewJob("large", 0, 2, 0), NewJob("small", 1, 3, 0))
+    order = Order("gang", templates, jobs, None, (NewGang("default", "gang", 3),))
+    bench.join("w1")
+    return bench.admit_order(order)
+
+
+FULL = {"reason": "full", "refused_by": ("NodeResourcesFit",)}
+
+
+def test_a_change_that_helps_some_pods_of_a_gang_has_all_of_them_tried_again(bench, large_and_small):
+    """Else those that it does not help keep the others waiting, until a change helps them or for five minutes."""
+    bench.answer("w1", UNSCHEDULABLE, **FULL)
+    bench.handle(room_for_a_small_pod())
+    bench.pass_time(2.0)
+    assert [(len(work.uids), work.gang_minimum) for work in bench.sent["w1"]] == [(5, 3)]
+
+
+def test_so_it_is_if_the_view_of_the_worker_did_not_contain_the_change(bench, large_and_small):
+    bench.handle(room_for_a_small_pod(seq=7))
+    bench.answer("w1", UNSCHEDULABLE, seen=6, **FULL)
+    bench.pass_time(2.0)
+    assert [(len(work.uids), work.gang_minimum) for work in bench.sent["w1"]] == [(5, 3)]
+
+
+def test_a_gang_some_of_whose_pods_the_resolver_refused_is_tried_again_whole(bench, large_and_small):
+    work = bench.sent["w1"].pop()
+    bench.outcomes(work, [0, 1], UNSCHEDULABLE, **FULL)
+    bench.outcomes(work, [2, 3, 4], CONFLICT)
+    bench.pass_time(2.0)
+    assert [(len(work.uids), work.gang_minimum) for work in bench.sent["w1"]] == [(5, 3)]
+
+
+def room_for_a_small_pod(seq=1):
+    allocatable = np.array([[300], [10]], np.int64)
+    room = Room(("cpu", "pods"), allocatable, np.zeros_like(allocatable), np.empty((0, 16), np.uint16))
+    return m.ClusterChanged(Changes(rooms=(room,)), shard=0, seq=seq)
 
 
 def test_once_its_minimum_is_bound_the_rest_are_ordinary_pods(bench, gang_of):

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 
+import pytest
 from waiting import DEADLINE_SECONDS, until
 
 from hoss.errors import LedgerUnavailable
@@ -31,6 +32,26 @@ async def test_leases_end_on_the_other_shards_while_one_is_away():
     reaping.cancel()
     await asyncio.gather(reaping, return_exceptions=True)
     assert counters["reaped"] >= 3
+
+
+@pytest.mark.parametrize(("shards", "asked"), [(1, set()), (2, {0, 1})])
+async def test_what_moved_pods_left_on_other_shards_is_looked_for_where_there_are_others(shards, asked):
+    ledger, reaped, finished = MemoryLedger(shards, lambda: 0), [], set()
+
+    async def reap(shard):
+        reaped.append(shard)
+        return 0
+
+    async def finish_moves(shard):
+        finished.add(shard)
+        return 0
+
+    ledger.reap, ledger.finish_moves = reap, finish_moves
+    reaping = asyncio.create_task(reap_periodically(ledger, Counter(), period_seconds=0.0))
+    await until(lambda: len(reaped) > 2 * shards, "two rounds")
+    reaping.cancel()
+    await asyncio.gather(reaping, return_exceptions=True)
+    assert finished == asked
 
 
 async def test_a_removal_is_finished_by_another_resolver_once_it_was_seen_unfinished_twice(make_node):

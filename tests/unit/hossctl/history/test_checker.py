@@ -59,6 +59,19 @@ def ledger(platform: SmallPlatform, shard: int, **fields: Any) -> None:
     platform._change("ledger", shard, **fields)
 
 
+def with_successor(platform: SmallPlatform, cpu: int) -> None:
+    """A pod of 600 is to move to n0, which shrinks to 500, and a successor of so much gets its place."""
+    steps(
+        *submitted_and_bound(("r-0", "n1"), cpu=600),
+        ("reserve_target", "r-0", "n0"),
+        ("node", "n0", 500),
+        ("submit", "s", 1, {"cpu": cpu}),
+        ("give_target", "r-0", "s-0", "n0"),
+        ("move", "s-0", "Bound"),
+        ("confirm", "s-0"),
+    )(platform)
+
+
 CASES = {
     "more cpu is reserved than the node has": Case(
         Promise.NO_OVERCOMMIT,
@@ -119,6 +132,12 @@ CASES = {
         lambda platform: with_cards(platform, first=0, second=0),
         lambda platform: with_cards(platform, first=0, second=1),
         "node n0: 1500 thousandths of card 0 are held and there are 1000",
+    ),
+    "a successor gets more than the target had on a node that shrank": Case(
+        Promise.NO_OVERCOMMIT,
+        lambda platform: with_successor(platform, cpu=700),
+        lambda platform: with_successor(platform, cpu=600),
+        "node n0: 700 of cpu are held and 500 are allocatable",
     ),
     "a pod is reserved on a removed node": Case(
         Promise.NO_OVERCOMMIT,
