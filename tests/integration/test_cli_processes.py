@@ -64,21 +64,28 @@ def test_a_process_that_ended_is_not_found(sleeper, tmp_path):
     assert record.find() is None
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="the first thread of a process does not end before the others"
-)
-def test_a_process_whose_first_thread_has_ended_has_not_ended_while_another_listens(tmp_path):
+@pytest.fixture
+def half_ended():
+    """The id of a process whose first thread has ended, and the port on which another one listens."""
+    process = subprocess.Popen([sys.executable, "-c", HALF_ENDED], stdout=subprocess.PIPE)
+    port = int(process.stdout.readline())
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    yield process.pid, port
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no thread ends the first one alone")
+def test_a_process_whose_first_thread_has_ended_has_not_ended_while_another_listens(half_ended, tmp_path):
     """So it is for a moment after each SIGKILL; whoever starts a service again needs its port."""
-    with subprocess.Popen([sys.executable, "-c", HALF_ENDED], stdout=subprocess.PIPE) as process:
-        port = int(process.stdout.readline())
-        record = record_of("half", process.pid, tmp_path / "log")
-        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
-        assert record.find() is not None
-        with pytest.raises(InvalidInput, match="is in use"):
-            check_free(port, where="--port")
-        assert stop_all([record], grace_seconds=DEADLINE_SECONDS) == []
-        assert record.find() is None
+    pid, port = half_ended
+    record = record_of("half", pid, tmp_path / "log")
+    assert record.find() is not None
+    with pytest.raises(InvalidInput, match="is in use"):
         check_free(port, where="--port")
+    assert stop_all([record], grace_seconds=DEADLINE_SECONDS) == []
+    assert record.find() is None
+    check_free(port, where="--port")
 
 
 def test_a_process_that_ignores_the_request_to_end_is_killed_and_named(tmp_path):
