@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import redis_topologies
 from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS, wait_until
 
@@ -93,6 +94,11 @@ def test_a_port_that_another_process_was_given_is_not_even_tried(given, monkeypa
     with pytest.raises(HossError, match="nearly all ports of loopback"):
         ports.free_ports(1)
     assert tried == []
+
+
+def test_nobody_is_given_the_port_on_which_a_redis_of_a_cluster_hears_the_others():
+    """It is 10,000 above the port that the Redis was given, and nobody holds a lock on it."""
+    assert ports._FIRST + redis_topologies._BUS_PORT_OFFSET >= ports._FIRST + ports._PORTS
 
 
 def test_a_port_on_which_something_listens_is_left_to_others_once_that_has_ended(few, monkeypatch):
