@@ -15,8 +15,8 @@ from collections import deque
 
 from hoss.errors import HossError, InvalidInput
 
-# Below the ports of outgoing connections: such a connection could take a port before its server does. A Redis of
-# a Cluster also listens 10,000 above its own port, so nobody is given a port that far above another one.
+# Below the ports of outgoing connections: such a connection could take a port before its server does. A
+# Redis of a Cluster also listens 10,000 above its own port, so nobody is given a port that far above another.
 _FIRST, _PORTS = 20_000, 10_000
 _HELD = 1_000  # locks of one process; by the time that it needs more, the oldest ports have their servers
 _held: deque[int] = deque()

@@ -341,8 +341,8 @@ class _SimulatedPool(BlockingConnectionPool):
         return self._released
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """One after another, without the tasks of redis-py: a pool may be closed by what a killed process left, when
-        that is freed and no loop runs."""
+        """One after another, without the tasks of redis-py: a pool may be closed by what a killed process
+        left, when that is freed and no loop runs."""
         closed = [*self._available_connections, *(self._in_use_connections if inuse_connections else ())]
         for connection in closed:
             await connection.disconnect()

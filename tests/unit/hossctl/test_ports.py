@@ -79,7 +79,7 @@ def test_two_processes_are_never_given_the_same_port(given):
 
 
 def test_a_port_that_another_process_was_given_is_not_even_tried(given, monkeypatch):
-    """For a moment it would be in use, and that may be the moment in which the server that it is for starts."""
+    """A try takes it for a moment, and in that moment the server that it is for may start."""
     ((port,),) = given(1, 1)
     monkeypatch.setattr(ports, "_FIRST", port)
     monkeypatch.setattr(ports, "_PORTS", 1)
