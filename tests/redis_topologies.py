@@ -37,7 +37,8 @@ MASTERS = 3
 SENTINEL_AND_CLUSTER = ("sentinel", "cluster")
 _SLOTS = 16384
 _BUS_PORT_OFFSET = 10_000
-_OUTGOING_PORTS = 32_768  # from there on the system gives ports to outgoing connections
+# From there on tests/unit/hossctl/test_ports.py and outgoing connections have theirs.
+_BUS_PORTS_END = 32_100
 # Who is silent for so long is taken for dead: in tests that kill a server soon, in all others never. A
 # machine that is held up for some seconds would take a server of the whole run away from the tests that come
 # after.
@@ -361,5 +362,5 @@ def _free_cluster_port() -> int:
 def _candidates() -> Iterator[int]:
     while True:
         port = free_ports(1)[0]
-        if port + _BUS_PORT_OFFSET < _OUTGOING_PORTS:
+        if port + _BUS_PORT_OFFSET < _BUS_PORTS_END:
             yield port

@@ -12,6 +12,7 @@ from typing import TypeVar
 import psutil
 
 from hoss.errors import LedgerUnavailable, TransportError
+from hossctl.local.process import has_ended
 
 DEADLINE_SECONDS = 120.0
 COMMAND_SECONDS = 540.0  # of a command that starts, fills and ends platforms of its own
@@ -58,11 +59,8 @@ async def until(
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether it runs. An init that takes its time to notice the dead leaves them as zombies: they do not."""
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    """Whether it runs; a later process with its id is another one."""
+    return process.is_running() and not has_ended(process)
 
 
 def _pauses() -> Iterator[float]:

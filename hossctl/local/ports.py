@@ -15,8 +15,9 @@ from collections import deque
 
 from hoss.errors import HossError, InvalidInput
 
-# Below the ports of outgoing connections: such a connection could take a port before its server does.
-_FIRST, _PORTS = 20_000, 12_000
+# Below the ports of outgoing connections: such a connection could take a port before its server does. A
+# Redis of a Cluster also listens 10,000 above its own port, so nobody is given a port that far above another.
+_FIRST, _PORTS = 20_000, 10_000
 _HELD = 1_000  # locks of one process; by the time that it needs more, the oldest ports have their servers
 _held: deque[int] = deque()
 _CONNECT_SECONDS = 10.0
@@ -32,18 +33,24 @@ def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as probes:
         for _ in range(_PORTS):
             if len(found) == count:
-                return found
+                break
             port = _FIRST + secrets.randbelow(_PORTS)
+            # The lock comes first: a probe of another process's port could be what its server finds there.
+            if not _hold(port):
+                continue
             with contextlib.ExitStack() as tried:
+                tried.callback(_release, port)
                 probe = tried.enter_context(socket.socket())  # fails where no more files may be opened
                 with contextlib.suppress(OSError):
                     probe.bind(("127.0.0.1", port))
-                    if _hold(port):
-                        found.append(port)
-                        probes.enter_context(tried.pop_all())
-    raise HossError(
-        f"nearly all ports of loopback from {_FIRST} to {_FIRST + _PORTS} are in use; stop what holds them"
-    )
+                    tried.pop_all()
+                    probes.enter_context(probe)
+                    found.append(port)
+    if len(found) < count:
+        raise HossError(
+            f"nearly all ports of loopback from {_FIRST} to {_FIRST + _PORTS} are in use; stop what holds them"
+        )
+    return found
 
 
 def check_loopback() -> None:
@@ -89,10 +96,16 @@ def _hold(port: int) -> bool:
             return False
     _held.append(port)
     if len(_held) > _HELD:
-        oldest = _held.popleft()
-        if lock is not None:
-            fcntl.lockf(lock, fcntl.LOCK_UN, 1, oldest)
+        _release(_held[0])
     return True
+
+
+def _release(port: int) -> None:
+    """Let others have a port that this process holds."""
+    _held.remove(port)
+    lock = _lock_file()
+    if lock is not None:
+        fcntl.lockf(lock, fcntl.LOCK_UN, 1, port)
 
 
 @functools.cache

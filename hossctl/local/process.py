@@ -43,7 +43,7 @@ class ProcessRecord:
         """The process if it is alive, else None."""
         try:
             process = psutil.Process(self.pid)
-            if abs(process.create_time() - self.started) > 1 or process.status() == psutil.STATUS_ZOMBIE:
+            if abs(process.create_time() - self.started) > 1 or has_ended(process):
                 return None
         except psutil.NoSuchProcess:
             return None
@@ -52,6 +52,17 @@ class ProcessRecord:
     def as_json(self) -> dict[str, Any]:
         """The fields, for the state file."""
         return asdict(self)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether nothing of it runs any more, reaped or not: an init may leave the dead as zombies for a while.
+
+    A process that is killed is a zombie as soon as its first thread has ended. Its other threads keep what
+    they listen on until they have ended too, and another process cannot listen there before that."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def record_of(name: str, pid: int, log: Path, address: str = "") -> ProcessRecord:
@@ -164,11 +175,7 @@ def _ended(process: psutil.Process) -> bool:
     try:
         process.wait(0)  # reaps a child of ours, which would stay a zombie
     except psutil.TimeoutExpired:
-        # Not our child: init reaps it, some inits with a delay.
-        try:
-            return bool(process.status() == psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return True
+        return has_ended(process)  # where it is not our child, and init has not reaped it yet
     return True
 
 

@@ -70,8 +70,11 @@ async def test_invariant_5_a_gang_refused_on_one_shard_holds_nothing_on_the_othe
     nodes, decide, make_proposal
 ):
     await nodes.commit(1, [make_proposal([9], [[1]], cpu=600)])
-    decisions = await decide(parts_of(make_proposal, 600), 2)
-    assert [decision.verdicts.tolist() for decision in decisions] == [[Verdict.CONFLICT_RESOURCE], [ABORTED]]
+    # Three pods on the other shard: to give back one of them would be half of the gang's release.
+    parts = [(1, make_proposal([1], [[1]], cpu=600)), (0, make_proposal([2, 3, 4], [[0]] * 3))]
+    decisions = await decide(parts, 4)
+    found = [decision.verdicts.tolist() for decision in decisions]
+    assert found == [[Verdict.CONFLICT_RESOURCE], [ABORTED] * 3]
     assert [decision.seq for decision in decisions] == [0, 0]
     assert await held(nodes) == [0, 1]
 

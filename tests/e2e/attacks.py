@@ -11,6 +11,7 @@ import grpc.aio
 import yaml
 from e2e.cluster import Cluster
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from waiting import DEADLINE_SECONDS
 
 from hoss.client.access import ClientAccess
 from hoss.client.dispatcher import DispatcherClient
@@ -35,21 +36,24 @@ METHODS = {
 }
 
 
-_CALL_SECONDS = 20.0
 _LATER_CALLS = 3
 _NO_ANSWER = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
 
 
-async def attempt(channel: grpc.aio.Channel, method: str, *, let_in: bool = False) -> grpc.StatusCode:
-    """The status of a call with an empty request. `let_in`: the caller should be. A stream that says nothing
-    is then OK once later calls on its connection have been answered: it would have been refused before."""
+async def attempt(
+    channel: grpc.aio.Channel, method: str, *, connects: bool = True, let_in: bool = False
+) -> grpc.StatusCode:
+    """The status of a call with an empty request. `connects`: the caller gets a connection, and waits for it:
+    an attempt to connect lasts two seconds, and a machine may stall for longer. `let_in`: the caller should
+    be. A stream that says nothing is then OK once later calls on its connection have been answered: it would
+    have been refused before."""
     descriptor = METHODS[method][1]
     form = "_".join(
         "stream" if streams else "unary"
         for streams in (descriptor.client_streaming, descriptor.server_streaming)
     )
     call = getattr(channel, form)(method)(
-        iter([b""]) if descriptor.client_streaming else b"", timeout=_CALL_SECONDS
+        iter([b""]) if descriptor.client_streaming else b"", timeout=DEADLINE_SECONDS, wait_for_ready=connects
     )
     try:
         if descriptor.server_streaming:
@@ -74,7 +78,7 @@ async def _answered(channel: grpc.aio.Channel) -> None:
     health = health_pb2_grpc.HealthStub(channel)
     for _ in range(_LATER_CALLS):
         try:
-            await health.Check(health_pb2.HealthCheckRequest(), timeout=_CALL_SECONDS)
+            await health.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_SECONDS, wait_for_ready=True)
         except grpc.aio.AioRpcError as exc:  # noqa: PERF203 - a refusal is an answer, and another call follows it
             assert exc.code() not in _NO_ANSWER, exc  # noqa: PT017 - other codes are answers
 

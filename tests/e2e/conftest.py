@@ -16,7 +16,7 @@ import redis
 from fork_server import FORK_SERVER
 from machine import OPENB_FILES, no_openb
 from traces.make_trace import FILES as TRACE_FILES
-from waiting import COMMAND_SECONDS
+from waiting import COMMAND_SECONDS, lives
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,7 @@ def _taken_down(command: Hoss) -> Iterator[Hoss]:
     if (command.home / "platform.json").exists():
         left = command.processes()
         command("down", code=None)
-        assert not [
-            name for name, process in left.items() if process.is_running() and process.status() != "zombie"
-        ]
+        assert not [name for name, process in left.items() if lives(process)]
 
 
 @pytest.fixture

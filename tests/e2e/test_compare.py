@@ -24,8 +24,9 @@ def compared(hoss, *options, code=0):
 
 def test_every_mode_is_what_it_says(hoss, tmp_path):
     file = tmp_path / "compare.json"
-    # Decisions take time, so that those who do not hear of each other in time meet on a machine of any speed.
-    options = ("--nodes", "40", "--fills", "1.0", "--decision-job-ms", "10")
+    # Decisions take longer than a busy machine needs to wake all workers up: those who do not hear of each
+    # other in time meet.
+    options = ("--nodes", "40", "--fills", "1.0", "--decision-job-ms", "100")
     found = compared(hoss, *options, "--json", str(file))
     assert Comparison.model_validate_json(file.read_text()) == found
     assert found.finished

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from waiting import wait_until
+from waiting import DEADLINE_SECONDS, wait_until
 
 from hoss.errors import HossError, InvalidInput
 from hossctl.local import platform
+from hossctl.local.ports import check_free
 from hossctl.local.process import ProcessRecord, ServiceProcess, launch_python, record_of, stop_all
 
 STUBBORN = """\
@@ -19,6 +20,14 @@ import signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", flush=True)
 time.sleep(60)
+"""
+
+HALF_ENDED = """\
+import ctypes, socket, threading
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+threading.Thread(target=threading.Event().wait).start()
+ctypes.CDLL(None).pthread_exit(None)
 """
 
 
@@ -53,6 +62,30 @@ def test_a_process_that_ended_is_not_found(sleeper, tmp_path):
     sleeper.kill()
     sleeper.wait()
     assert record.find() is None
+
+
+@pytest.fixture
+def half_ended():
+    """The id of a process whose first thread has ended, and the port on which another one listens."""
+    process = subprocess.Popen([sys.executable, "-c", HALF_ENDED], stdout=subprocess.PIPE)
+    port = int(process.stdout.readline())
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    yield process.pid, port
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no thread ends the first one alone")
+def test_a_process_whose_first_thread_has_ended_has_not_ended_while_another_listens(half_ended, tmp_path):
+    """So it is for a moment after each SIGKILL; whoever starts a service again needs its port."""
+    pid, port = half_ended
+    record = record_of("half", pid, tmp_path / "log")
+    assert record.find() is not None
+    with pytest.raises(InvalidInput, match="is in use"):
+        check_free(port, where="--port")
+    assert stop_all([record], grace_seconds=DEADLINE_SECONDS) == []
+    assert record.find() is None
+    check_free(port, where="--port")
 
 
 def test_a_process_that_ignores_the_request_to_end_is_killed_and_named(tmp_path):

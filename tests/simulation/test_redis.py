@@ -1,7 +1,10 @@
 """Redis in a simulation: HOSS's own code over it, virtual time, faults, and the same every time."""
 
 import asyncio
+import gc
 import random
+import sys
+import warnings
 from collections.abc import Awaitable
 
 import pytest
@@ -107,6 +110,27 @@ def test_the_ledger_commits_and_its_feed_tells_who_waits_at_that_moment(world, t
     assert decision.verdicts.tolist() == [Verdict.COMMITTED] * 2
     assert entry.seq == decision.seq
     assert seconds < 0.01
+
+
+def test_a_client_that_is_closed_when_no_loop_runs_any_more_leaves_nothing_behind(world):
+    """So it is when what a killed process left is freed: it cleans up, and has nobody who would run a task."""
+    client = world.client()
+    assert world.run(client.ping())
+    closing = client.aclose()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "error"
+        )  # of a coroutine that was never awaited: raised where nobody sees it ...
+        unseen, hook = [], sys.unraisablehook
+        sys.unraisablehook = unseen.append  # ... but here
+        try:
+            with pytest.raises(StopIteration):
+                closing.send(None)
+            gc.collect()
+        finally:
+            sys.unraisablehook = hook
+    assert unseen == []
+    assert not client.connection_pool._available_connections[0].is_connected
 
 
 def test_a_feed_without_news_is_empty_after_its_time(world, two_nodes):

@@ -21,7 +21,7 @@ import redis
 from hoss.errors import HossError
 from hossctl.endpoints import Endpoints
 from hossctl.local.ports import free_ports
-from hossctl.local.process import READY_SECONDS, Launched, ServiceProcess, stop_all
+from hossctl.local.process import READY_SECONDS, Launched, ServiceProcess, has_ended, stop_all
 from hossctl.local.redis_server import RedisServer, find_redis_server
 from tools.faults.machines import Network
 
@@ -137,7 +137,7 @@ class Platform:
     def runs(self, name: str) -> bool:
         """Whether a process that was started has not ended."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            return self.process(name).status() != psutil.STATUS_ZOMBIE
+            return not has_ended(self.process(name))
         return False
 
     def kill(self, name: str) -> None:

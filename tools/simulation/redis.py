@@ -340,6 +340,13 @@ class _SimulatedPool(BlockingConnectionPool):
             self._waiting.popleft().set_result(None)
         return self._released
 
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """One after another, without the tasks of redis-py: a pool may be closed by what a killed process
+        left, when that is freed and no loop runs."""
+        closed = [*self._available_connections, *(self._in_use_connections if inuse_connections else ())]
+        for connection in closed:
+            await connection.disconnect()
+
 
 class _Session:
     """A connection as the network and the server see it. What is sent arrives in order, and so do replies."""

@@ -7,11 +7,12 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+import redis_topologies
 from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS, wait_until
 
@@ -46,27 +47,70 @@ def few(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     return ports._FIRST, ports._PORTS
 
 
-def test_two_processes_are_never_given_the_same_port(few, tmp_path: Path, monkeypatch):
+@pytest.fixture
+def given(few, tmp_path: Path, monkeypatch) -> Iterator[Callable[[int, int], list[list[int]]]]:
+    """`given(2, 5)`: five ports for each of two other processes, which hold them until the test ends."""
     (tmp_path / "asking").mkdir()
     (tmp_path / "asking" / "__main__.py").write_text(ASKING)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    said = [tmp_path / f"{number}.json" for number in range(PROCESSES)]
-    reading, writing = os.pipe()  # their input, which ends when all have said what they were given
-    processes = []
-    for file in said:
-        with file.open("wb") as out:
-            processes.append(
-                FORK_SERVER.start("asking", [*map(str, few), str(EACH)], stdin=reading, stdout=out)
-            )
-    wait_until(
-        lambda: all(file.read_bytes().endswith(b"\n") for file in said), "all to say what they were given"
-    )
+    reading, writing = os.pipe()  # their input
+    asking = []
+
+    def ask(processes: int, each: int) -> list[list[int]]:
+        said = [tmp_path / f"{number}.json" for number in range(processes)]
+        for file in said:
+            with file.open("wb") as out:
+                arguments = [*map(str, few), str(each)]
+                asking.append(FORK_SERVER.start("asking", arguments, stdin=reading, stdout=out))
+        wait_until(
+            lambda: all(file.read_bytes().endswith(b"\n") for file in said), "all to say what they were given"
+        )
+        return [json.loads(file.read_bytes()) for file in said]
+
+    yield ask
     os.close(writing)
-    assert [process.wait(DEADLINE_SECONDS) for process in processes] == [0] * PROCESSES
+    assert [process.wait(DEADLINE_SECONDS) for process in asking] == [0] * len(asking)
     os.close(reading)
-    given = [json.loads(file.read_bytes()) for file in said]
-    every = [port for of_one in given for port in of_one]
+
+
+def test_two_processes_are_never_given_the_same_port(given):
+    every = [port for of_one in given(PROCESSES, EACH) for port in of_one]
     assert len(set(every)) == len(every) == PROCESSES * EACH
+
+
+def test_a_port_that_another_process_was_given_is_not_even_tried(given, monkeypatch):
+    """A try takes it for a moment, and in that moment the server that it is for may start."""
+    ((port,),) = given(1, 1)
+    monkeypatch.setattr(ports, "_FIRST", port)
+    monkeypatch.setattr(ports, "_PORTS", 1)
+    tried = []
+
+    class Probe(socket.socket):
+        def bind(self, address):
+            tried.append(address)
+            super().bind(address)
+
+    monkeypatch.setattr(ports.socket, "socket", Probe)
+    with pytest.raises(HossError, match="nearly all ports of loopback"):
+        ports.free_ports(1)
+    assert tried == []
+
+
+def test_nobody_is_given_the_port_on_which_a_redis_of_a_cluster_hears_the_others():
+    """It is 10,000 above the port that the Redis was given, and nobody holds a lock on it."""
+    assert ports._FIRST + redis_topologies._BUS_PORT_OFFSET >= ports._FIRST + ports._PORTS
+
+
+def test_a_port_on_which_something_listens_is_left_to_others_once_that_has_ended(few, monkeypatch):
+    [port] = ports.free_ports(1)
+    ports._release(port)
+    monkeypatch.setattr(ports, "_FIRST", port)
+    monkeypatch.setattr(ports, "_PORTS", 1)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", port))
+        with pytest.raises(HossError, match="nearly all ports of loopback"):
+            ports.free_ports(1)
+    assert ports.free_ports(1) == [port]
 
 
 def test_ports_of_one_call_are_different_and_nobody_listens_there(few):
