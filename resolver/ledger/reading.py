@@ -103,6 +103,7 @@ class LedgerReading:
         self.epoch = ""
         self.shards = 0
         self.leases_ended: list[int] = []
+        self.damaged_commits: list[list[str]] = []
 
     @property
     def _schema_key(self) -> str:
