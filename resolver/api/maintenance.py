@@ -147,7 +147,9 @@ async def reap_periodically(ledger: Ledger, counters: Counter[str], *, period_se
             damaged = ledger.damaged_commits[shard]
             if damaged:
                 counters["damaged_commits"] += len(damaged)
-                logger().warning("commits_damaged", shard=shard, commits=damaged[:_MOST_NAMED], see="hoss audit")
+                logger().warning(
+                    "commits_damaged", shard=shard, commits=damaged[:_MOST_NAMED], see="hoss audit"
+                )
 
 
 async def forget_periodically(ledger: Ledger, counters: Counter[str], *, period_seconds: float) -> None:
