@@ -211,8 +211,8 @@ class RebuildService:
                 for key, records in state.damaged_records.items()
                 for field, record in records.items()
             ]
-            if "rules" in repair.forgotten:
-                await self._ledger.raise_low_watermarks()
+            if "rules" in repair.forgotten:  # pods may still bear them
+                await self._ledger.read_rules()
             if not repair.changes or await self._store.repair(
                 shard, state.snapshot.seq, repair, based_on=based_on
             ):

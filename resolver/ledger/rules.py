@@ -70,18 +70,20 @@ class SharedRules:
     async def read(self) -> None:
         """Read shard 0 first, so that the other shards are read no older."""
         books: list[RuleBook] = []
-        positions, damaged = [], set[bytes]()
+        damaged = set[bytes]()
         for keys in self._keys:
             at, (version, records) = await self._read(
                 len(books), ("hget", keys[0], "rules"), ("hgetall", keys[_RULES])
             )
             known, unreadable = packing.read_rules(records, at.seq)
             books.append(RuleBook(int(version or 0), known))
-            positions.append(at.seq)
             damaged |= unreadable.keys()
         if damaged - self._refused_below:
-            # A rule that cannot be read counts as forgotten: see `forget`. Who bears it registers it anew.
-            await self.raise_low_watermarks(positions, damaged=True)
+            # A rule that cannot be read counts as forgotten: see `forget`. Who bears it registers it anew. Resolvers
+            # that know it may have placed pods by it until they have to read the rules, which is after the read above.
+            await self.raise_low_watermarks(
+                [int(await self._run("reread_rules", shard)) for shard in range(len(self._keys))]
+            )
         self._refused_below = damaged  # one that is repaired may be damaged again
         self.books = books
 
@@ -115,11 +117,10 @@ class SharedRules:
             await self.read()
         raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
 
-    async def raise_low_watermarks(self, seqs: Sequence[int], *, damaged: bool = False) -> None:
-        """From now on refuse pods that rules might concern if their worker has not seen these seqs, by shard.
-        `damaged`: all resolvers read the rules again, of which some cannot be read."""
+    async def raise_low_watermarks(self, seqs: Sequence[int]) -> None:
+        """From now on refuse pods that rules might concern if their worker has not seen these seqs, by shard."""
         for shard in range(len(self._keys)):
-            await self._run("raise_low_watermarks", shard, seqs=packing.seqs(seqs), damaged=damaged)
+            await self._run("raise_low_watermarks", shard, seqs=packing.seqs(seqs))
 
     async def forget(self, low_watermarks: Sequence[int]) -> int:
         # First of all, refuse proposals that rely on what is about to be forgotten.

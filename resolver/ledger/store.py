@@ -208,9 +208,9 @@ class RedisLedger(LedgerReading):
             self._rules.distrust()
             raise
 
-    async def raise_low_watermarks(self) -> None:
-        """To now: rules are about to be forgotten that pods may still bear, so whoever has not seen all is refused."""
-        await self._rules.raise_low_watermarks([await self.seq(shard) for shard in range(self.shards)])
+    async def read_rules(self) -> None:
+        """Damaged rules count as forgotten from now on, and whoever has not seen all until now is refused."""
+        await self._rules.read()
 
     async def forget_rules(self, low_watermarks: Sequence[int]) -> int:
         return await self._rules.forget(low_watermarks)

@@ -342,6 +342,21 @@ async def test_prepared_pods_whose_rule_another_resolver_forgot_and_registered_a
     assert refused.verdicts.tolist() == [T]
 
 
+@two_shards
+async def test_a_prepared_pod_is_refused_if_what_its_worker_did_not_know_is_forgotten_before_it_is_validated(
+    racks, decide, proposed
+):
+    seen = await known(racks, decide, proposed, APART)
+    part = proposed(2, 2, 0, web(APART), seen, on=1)
+    decision = await Committer(racks, 1).decide(part[1])
+    assert await decide(proposed(1, 1, 0, web(APART), seen)) == [C]
+    placed = await seqs(racks)
+    assert await decide(proposed(1, 3, 1, web(APART), seen)) == [C]
+    assert await racks.forget_rules(placed) == 0, "the rule was used since, but not in the first rack"
+    [refused] = await finish_prepared(racks, [part], [decision], 0)
+    assert refused.verdicts.tolist() == [T]
+
+
 async def test_rules_that_come_and_go_take_no_room_for_ever(racks, decide, proposed):
     for number in range(30):
         rule = PlacementRule(
