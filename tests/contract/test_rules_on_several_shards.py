@@ -357,6 +357,31 @@ async def test_a_prepared_pod_is_refused_if_what_its_worker_did_not_know_is_forg
     assert refused.verdicts.tolist() == [T]
 
 
+@pytest.mark.parametrize("ledger_url", ["server"], indirect=True)
+async def test_many_rules_are_registered_and_forgotten_in_steps_that_do_not_hold_up_redis(
+    racks, decide, proposed, monkeypatch
+):
+    monkeypatch.setattr("resolver.ledger.rules._STEP", 2)
+    steps, run = [], racks._rules._run
+
+    async def noted(script, shard, **members):
+        # Of `rules` every second one is a key.
+        rows = members.get("keys", members.get("fields", members.get("rules", [])[::2]))
+        steps.append((script, len(rows)))
+        return await run(script, shard, **members)
+
+    monkeypatch.setattr(racks._rules, "_run", noted)
+    rules = [replace(APART, topology_key=key) for key in ("rack", "row", "room", "hall", "site")]
+    seen = await racks.register_rules([web(*rules)])
+    assert await decide(proposed(1, 1, 0, web(*rules), seen)) == [C]
+    assert await racks.forget_rules(await seqs(racks)) == len(rules)
+    assert await kept_of_rules(racks) == 0
+    # Redis gives a small hash as a whole, whatever step it is asked for.
+    for script, calls in (("register_rules", 3), ("forget_rules", 3), ("forget_versions", 2)):
+        sizes = [size for name, size in steps if name == script]
+        assert (max(sizes), len(sizes) >= calls) == (2, True), script
+
+
 async def test_rules_that_come_and_go_take_no_room_for_ever(racks, decide, proposed):
     for number in range(30):
         rule = PlacementRule(
