@@ -8,7 +8,7 @@ import numpy as np
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARDS, U32, account_dtype, digest
 from hoss.wire.uids import uid_text
-from resolver.api.nodes import decoded
+from resolver.api.nodes import decoded, slices
 from resolver.core.audit import LedgerFinding, ShardAccounts, audit, too_near
 from resolver.core.values import ShardState
 from resolver.ledger.port import Ledger
@@ -65,7 +65,12 @@ async def _together(ledger: Ledger, states: list[ShardState]) -> list[LedgerFind
         np.concatenate([s.reservations.records[name][at] for s, at in zip(states, committed, strict=True)])
         for name in ("node", "group", "seq")
     )
-    groups = {key: group_of(definition) for s in states for key, (definition, _) in s.groups.items()}
+    groups = {
+        key: group_of(definition)
+        for s in states
+        async for part in slices(list(s.groups.items()))
+        for key, (definition, _) in part
+    }
     labels = {
         index: {label.key: label.value for label in spec.labels}
         for s in states

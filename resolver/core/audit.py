@@ -48,13 +48,14 @@ def too_near(
     groups: Mapping[int, Group],
     labels: Mapping[int, Labels],
 ) -> Iterator[TooNear | None]:
-    """One finding for each broken rule and domain, and None before each rule, where others may get their turn.
-    `nodes`, `group_keys`: each pod's node and group (0: none); `labels`: of each node."""
+    """One finding for each broken rule and domain, and None wherever others may get their turn: for each group and
+    each rule. `nodes`, `group_keys`: each pod's node and group (0: none); `labels`: of each node."""
     order = np.argsort(group_keys, kind="stable")
     keys, starts = np.unique(group_keys[order], return_index=True)
     rows_of = dict(zip(keys.tolist(), np.split(order, starts[1:]), strict=False))
     bearers: dict[PlacementRule, list[int]] = {}
     for key in rows_of:
+        yield None
         for rule in groups[key].rules if key in groups else ():
             if rule.anti_affinity:
                 bearers.setdefault(rule, []).append(key)

@@ -58,3 +58,10 @@ def test_spreading_and_affinity_are_no_invariants():
 def test_a_rule_that_names_no_label_is_held_against_everybody():
     everybody = PlacementRule("rack", LabelSelector((Requirement("app", "Exists"),)), ("default",))
     assert found([(0, "db"), (1, "web")], db=group("db", everybody), web=group("web")) == [(0, 1, "r0")]
+
+
+def test_others_may_get_their_turn_before_each_group_and_each_rule():
+    nodes, keys = np.zeros(3, np.uint32), np.array([1, 2, 3], np.uint64)
+    rules = [PlacementRule(key, WEB, ("default",)) for key in ("rack", "row")]
+    groups = {1: group("web", *rules), 2: group("db"), 3: group("web", rules[0])}
+    assert list(too_near(nodes, keys, groups, LABELS)).count(None) == 3 + 2
