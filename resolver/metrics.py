@@ -19,7 +19,7 @@ EVENTS = Metric(
     "hoss_resolver_events_total",
     MetricKind.COUNTER,
     "Proposals that were invalid or came while the ledger was unavailable; pods displaced or reaped; "
-    "steps of quarantine.",
+    "commits with damaged records whose leases were over; steps of quarantine.",
     ("event",),
 )
 WAITING = Metric(

@@ -32,6 +32,8 @@ ChangedT = TypeVar("ChangedT")
 _SLICE_ROWS = 100_000
 _SLICE_SETS = 2000  # bare pods are sets of their own
 
+Finds = Callable[[], Awaitable[Rows]]
+
 
 class Admission:
     """Accepts, ungates, retries and deletes pods.
@@ -127,18 +129,18 @@ class Admission:
             revision=self._runtime.machine.log.revision,
         )
 
-    async def delete(self, find: Callable[[], Rows]) -> int:
+    async def delete(self, find: Finds) -> int:
         """Delete the pods that `find` returns. Returns how many existed. Raises LedgerUnavailable with
         nothing deleted, and OutcomeUnknown."""
         if self._follows_cluster:
             refuse_changes("delete pods")
         return await _to_the_end(self._delete(find))
 
-    async def _delete(self, find: Callable[[], Rows]) -> int:
+    async def _delete(self, find: Finds) -> int:
         # One at a time, because bitmaps are written as a whole.
         async with self._deleting:
             live = set(Phase) - {Phase.DELETED, Phase.ABSENT}
-            rows = await self._in_phase(self._registry.pods.distinct(find()), *live)
+            rows = await self._in_phase(find, *live)
             if not len(rows):
                 return 0
             deleted = await self._bitmaps(_slices(rows), self._registry.deleted)
@@ -146,10 +148,11 @@ class Admission:
             await self._handle_in_slices(rows, m.Deleted)
             return len(rows)
 
-    async def _in_phase(self, rows: Rows, *phases: Phase) -> Rows:
-        """Those of these rows whose pods are in one of the phases. Others may get rows of deleted pods in
-        between: pods of sets that came after the call are not meant."""
+    async def _in_phase(self, find: Finds, *phases: Phase) -> Rows:
+        """Those of the rows that `find` returns whose pods are in one of the phases. Others may get rows of deleted
+        pods in between: pods of sets that came after the call are not meant."""
         pods, newest = self._registry.pods, self._registry.directory.newest
+        rows = pods.distinct(await find())
         wanted = np.array([phase in phases for phase in Phase], np.bool_)
         parts = [rows[:0]]
         for part in _slices(rows):
@@ -159,7 +162,7 @@ class Admission:
         await asyncio.sleep(0)  # copying nine million takes a slice of its own
         return found
 
-    async def remove_gates(self, find: Callable[[], Rows], gates: frozenset[str]) -> tuple[int, int]:
+    async def remove_gates(self, find: Finds, gates: frozenset[str]) -> tuple[int, int]:
         """Remove gates (all if none are named) from the pods that `find` returns. Returns how many had one,
         and how many of these have none left. Raises LedgerUnavailable with nothing removed, and
         OutcomeUnknown."""
@@ -167,9 +170,9 @@ class Admission:
             refuse_changes("remove scheduling gates")
         return await _to_the_end(self._remove_gates(find, gates))
 
-    async def _remove_gates(self, find: Callable[[], Rows], gates: frozenset[str]) -> tuple[int, int]:
+    async def _remove_gates(self, find: Finds, gates: frozenset[str]) -> tuple[int, int]:
         async with self._deleting:
-            named = await self._in_phase(self._registry.pods.distinct(find()), Phase.UNSCHEDULABLE)
+            named = await self._in_phase(find, Phase.UNSCHEDULABLE)
             parts: list[Rows] = []
             removed = set(gates)
             for part in _slices(named):
@@ -189,14 +192,14 @@ class Admission:
             changed = sum(map(len, parts))
             return changed, changed - left
 
-    async def retry(self, find: Callable[[], Awaitable[Rows]]) -> int:
+    async def retry(self, find: Finds) -> int:
         """Forgive and queue the failed ones of the pods that `find` returns. Returns how many. Raises
         LedgerUnavailable with none queued, and OutcomeUnknown."""
         return await _to_the_end(self._retry(find))
 
-    async def _retry(self, find: Callable[[], Awaitable[Rows]]) -> int:
+    async def _retry(self, find: Finds) -> int:
         async with self._deleting:
-            rows = await self._in_phase(self._registry.pods.distinct(await find()), Phase.FAILED)
+            rows = await self._in_phase(find, Phase.FAILED)
             if len(rows):
                 self._registry.faults.forgive(rows)
                 await self._checkpointer.write_faults()

@@ -49,6 +49,9 @@ from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.convert_storage import storage_changes_to_proto
 from hoss.wire.uids import UID_BYTES, uid_text
 
+# Of a request, looked up in one step: some ten milliseconds.
+_NAMES_AT_ONCE = 5000
+
 # Messages of one stream that are checked but not durable yet. Beyond them gRPC's flow control slows the
 # client.
 MOST_PENDING_MESSAGES = 16
@@ -315,7 +318,7 @@ class DispatcherService(DispatcherServicer):
 
         async def find() -> Rows:
             if not request.every:
-                return self._named(view, request, not_found)
+                return await self._named(view, request, not_found)
             return view.of_rows(await in_turns(self._queries.matching(every)))
 
         return pb.RetryReply(retried_pods=await self._admission.retry(find), not_found=not_found)
@@ -324,35 +327,44 @@ class DispatcherService(DispatcherServicer):
         """What the present call may see."""
         return TenantView(self._runtime.machine, callers_tenant())
 
-    def _named(
+    async def _named(
         self,
         view: TenantView,
         request: pb.DeleteRequest | pb.RemoveGatesRequest | pb.RetryRequest,
         not_found: list[str],
     ) -> Rows:
-        """The rows that a request names. `not_found` gets the names that the view does not know."""
+        """The rows that a request names. `not_found` gets the names that the view does not know. Others get their
+        turn in between, so rows may have got other pods since, of newer sets."""
         not_found.clear()
-        directory, phase = self._registry.directory, self._registry.pods.phase
+        directory, pods = self._registry.directory, self._registry.pods
         parts: list[Rows] = [np.empty(0, np.uint32)]
-        for name in request.jobs:
+        for looked_up, name in enumerate(request.jobs, 1):
+            if looked_up % _NAMES_AT_ONCE == 0:
+                await asyncio.sleep(0)
             job = directory.job(request.namespace, name)
             # One that is not durable yet has no pods. It may be refused, or come a moment later.
             if job is None or not job.submission.durable or not view.has_job(job):
                 not_found.append(f"job {name}")
             else:
                 parts.append(self._registry.rows_of(job))
-        for name in request.pods:
+        for looked_up, name in enumerate(request.pods, 1):
+            if looked_up % _NAMES_AT_ONCE == 0:
+                await asyncio.sleep(0)
             row = directory.row_of_name(request.namespace, name)
-            if row is None or phase[row] in {Phase.ABSENT, Phase.DELETED} or not view.has_row(row):
+            if row is None or pods.phase[row] in {Phase.ABSENT, Phase.DELETED} or not view.has_row(row):
                 not_found.append(f"pod {name}")
             else:
                 parts.append(np.array([row], np.uint32))
         uids = decode_uids(request.uids)
-        rows = directory.rows_of_uids(uids)
-        known = rows != NONE_U32
-        known[known] = np.isin(rows[known], view.of_rows(rows[known]))
-        not_found.extend(f"pod {uid_text(uid.tobytes())}" for uid in uids[~known])
-        return np.concatenate([*parts, rows[known]])
+        for start in range(0, len(uids), _NAMES_AT_ONCE):
+            part = uids[start : start + _NAMES_AT_ONCE]
+            rows = directory.rows_of_uids(part)
+            known = rows != NONE_U32
+            known[known] = np.isin(rows[known], view.of_rows(rows[known]))
+            not_found.extend(f"pod {uid_text(uid.tobytes())}" for uid in part[~known])
+            parts.append(rows[known])
+            await asyncio.sleep(0)
+        return np.concatenate(parts)
 
     async def _set_worker_state(self, request: pb.SetWorkerStateRequest) -> pb.SetWorkerStateReply:
         worker = set_worker_state(self._runtime, request.name, request.state)

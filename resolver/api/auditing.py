@@ -1,18 +1,21 @@
 """The service's audit call: reads the whole ledger and reports what resolver.core.audit finds."""
 
+import asyncio
 from collections.abc import Mapping
 
 import numpy as np
 
-from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARDS, U32, account_dtype, digest
 from hoss.wire.uids import uid_text
+from resolver.api.nodes import decoded, slices
 from resolver.core.audit import LedgerFinding, ShardAccounts, audit, too_near
 from resolver.core.values import ShardState
 from resolver.ledger.port import Ledger
 from resolver.messages.nodes import wrong_labels
 from resolver.messages.proposals import group_of
+
+_RULES_AT_ONCE = 200  # some milliseconds
 
 
 async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
@@ -24,7 +27,7 @@ async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
     for shard in range(ledger.shards):
         state = await ledger.state(shard)
         states.append(state)
-        specs = {i: common_pb2.NodeSpec.FromString(spec) for i, spec in state.snapshot.specs.items()}
+        specs = {i: spec async for i, spec in decoded(state.snapshot.specs)}
         names.update((i, spec.name) for i, spec in specs.items())
         labels, versions = wrong_labels(state.labels, specs), await ledger.damaged_versions(shard)
         accounts = _shard_accounts(shard, state, labels, versions)
@@ -33,7 +36,10 @@ async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
         reply.reservations += len(accounts.uids)
         value = digest(accounts.indexes, accounts.accounts, accounts.card_indexes, accounts.cards)
         reply.digests.add(shard=shard, seq=state.snapshot.seq, digest=value)
-    for finding in [*audit(shards, schema, names), *await _together(ledger, states)]:
+    await asyncio.sleep(0)  # others get their turn
+    found = audit(shards, schema, names)
+    await asyncio.sleep(0)
+    for finding in [*found, *await _together(ledger, states)]:
         if finding.invariant:
             node = "" if finding.node is None else names.get(finding.node, "")
             reply.violations.add(
@@ -59,14 +65,23 @@ async def _together(ledger: Ledger, states: list[ShardState]) -> list[LedgerFind
         np.concatenate([s.reservations.records[name][at] for s, at in zip(states, committed, strict=True)])
         for name in ("node", "group", "seq")
     )
-    groups = {key: group_of(definition) for s in states for key, (definition, _) in s.groups.items()}
-    labels = {
-        index: {label.key: label.value for label in common_pb2.NodeSpec.FromString(spec).labels}
+    groups = {
+        key: group_of(definition)
         for s in states
-        for index, spec in s.snapshot.specs.items()
+        async for part in slices(list(s.groups.items()))
+        for key, (definition, _) in part
+    }
+    labels = {
+        index: {label.key: label.value for label in spec.labels}
+        for s in states
+        async for index, spec in decoded(s.snapshot.specs)
     }
     findings = []
-    for pair in too_near(nodes, keys, groups, labels):
+    for turn, pair in enumerate(too_near(nodes, keys, groups, labels)):
+        if pair is None:
+            if turn % _RULES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            continue
         rows = [pair.bearer, pair.other]
         # The shards are read one after the other: one pod may have left before the other came, unless both
         # are there now.

@@ -16,6 +16,7 @@ from resolver.ledger.port import Ledger, LedgerLostError
 _CHECK_SECONDS = 1.0
 _RETRY_SECONDS = 0.25  # while it is away
 _COUNT_SECONDS = 10.0
+_MOST_NAMED = 10  # commits that a line of the log lists
 
 
 class Availability:
@@ -144,6 +145,12 @@ async def reap_periodically(ledger: Ledger, counters: Counter[str], *, period_se
             if reaped:
                 counters["reaped"] += reaped
                 logger().warning("leases_ended", shard=shard, pods=reaped)
+            damaged = ledger.damaged_commits[shard]
+            if damaged:
+                counters["damaged_commits"] += len(damaged)
+                logger().warning(
+                    "commits_damaged", shard=shard, commits=damaged[:_MOST_NAMED], see="hoss audit"
+                )
 
 
 async def forget_periodically(ledger: Ledger, counters: Counter[str], *, period_seconds: float) -> None:

@@ -25,7 +25,7 @@ _MOST_EVENTS = 100
 
 # Nodes that are checked, converted and written in one step of the event loop. A node takes up to 30
 # microseconds, or more where it has many labels.
-_SLICE_NODES = 250
+_SLICE_ROWS = 250
 
 SlicedT = TypeVar("SlicedT", bound=Any)  # a sequence, an array or a repeated field: slices are like the whole
 
@@ -55,7 +55,7 @@ class NodeChanges:
         """Add or replace these nodes. All are checked before any is written."""
         offered: dict[str, None] = {}
         names: set[str] = set()
-        async for part in _slices(request.nodes):
+        async for part in slices(request.nodes):
             check_nodes(part, names)
             offered |= dict.fromkeys(amount.resource for node in part for amount in node.allocatable)
         present = await self._ledger.schema()
@@ -69,7 +69,7 @@ class NodeChanges:
         overcommitted: list[str] = []
         shards = np.array([shard_of(node.name, self._ledger.shards) for node in request.nodes], np.int64)
         for shard in np.unique(shards).tolist():
-            async for positions in _slices(np.flatnonzero(shards == shard)):
+            async for positions in slices(np.flatnonzero(shards == shard)):
                 nodes = [request.nodes[position] for position in positions.tolist()]
                 if undated := [node.name for node in nodes if has_undated_taints(node)]:
                     known = await self._ledger.nodes_named(shard, undated)
@@ -141,7 +141,7 @@ async def list_nodes(ledger: Ledger, request: pb.ListNodesRequest) -> pb.ListNod
     found: list[pb.NodeInfo] = []
     while left and (not request.limit or len(found) <= request.limit):
         # One more than the page has, for the token; more where the selector may pass over many.
-        count = max(request.limit + 1 - len(found), _SLICE_NODES) if request.limit else len(left)
+        count = max(request.limit + 1 - len(found), _SLICE_ROWS) if request.limit else len(left)
         infos = [info async for info in _infos(ledger, schema, left[:count], requirements)]
         found += sorted(infos, key=_name)
         left = left[count:]
@@ -184,15 +184,15 @@ async def _infos(
 
 async def decoded(specs: Mapping[int, bytes]) -> AsyncIterator[tuple[int, common_pb2.NodeSpec]]:
     """Nodes by index. Others get their turn between slices of them."""
-    async for part in _slices(list(specs.items())):
+    async for part in slices(list(specs.items())):
         for index, spec in part:
             yield index, common_pb2.NodeSpec.FromString(spec)
 
 
-async def _slices(rows: SlicedT) -> AsyncIterator[SlicedT]:
+async def slices(rows: SlicedT) -> AsyncIterator[SlicedT]:
     """Parts of a sequence, each of which takes some milliseconds; others get their turn in between."""
-    for start in range(0, len(rows), _SLICE_NODES):
-        yield rows[start : start + _SLICE_NODES]
+    for start in range(0, len(rows), _SLICE_ROWS):
+        yield rows[start : start + _SLICE_ROWS]
         await asyncio.sleep(0)
 
 

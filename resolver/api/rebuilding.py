@@ -13,6 +13,7 @@ from hoss.telemetry import logger
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import U32
+from resolver.api.nodes import decoded, slices
 from resolver.core.contents import Contents, ReservedPods, compose
 from resolver.core.repair import Repair, plan_repair, replace_rule_records
 from resolver.core.values import LedgerNodeChange
@@ -173,7 +174,7 @@ class RebuildService:
         await self._ledger.reap(shard)  # what should have ended
         for attempt in range(_REPAIR_ATTEMPTS):
             state = await self._ledger.state(shard)
-            parsed = {i: common_pb2.NodeSpec.FromString(spec) for i, spec in state.snapshot.specs.items()}
+            parsed = {i: spec async for i, spec in decoded(state.snapshot.specs)}
             names = {i: spec.name for i, spec in parsed.items()}
             labels = wrong_labels(state.labels, parsed)
             versions = await self._ledger.damaged_versions(shard)
@@ -183,7 +184,12 @@ class RebuildService:
                 if versions
                 else []
             )
-            claims = {key: group_of(text).ports for key, (text, _) in state.groups.items() if text}
+            claims = {
+                key: group_of(text).ports
+                async for part in slices(list(state.groups.items()))
+                for key, (text, _) in part
+                if text
+            }
             specs = state.snapshot.specs
             damaged = {*state.damaged_accounts, *state.damaged_cards, *labels}
             described = {
@@ -211,8 +217,8 @@ class RebuildService:
                 for key, records in state.damaged_records.items()
                 for field, record in records.items()
             ]
-            if "rules" in repair.forgotten:
-                await self._ledger.raise_low_watermarks()
+            if "rules" in repair.forgotten:  # pods may still bear them
+                await self._ledger.read_rules()
             if not repair.changes or await self._store.repair(
                 shard, state.snapshot.seq, repair, based_on=based_on
             ):

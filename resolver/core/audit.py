@@ -17,7 +17,7 @@ from hoss.wire.columns import CARD_CLOSED, FLAG_GONE, FLAG_SHRUNK, NO_CARD, U32,
 from hoss.wire.uids import UID_BYTES, uid_text
 from resolver.core.accounts import ReservationSums, resource_name, sum_reservations
 from resolver.core.commits import CommitFault
-from resolver.core.rules import PlacementRule
+from resolver.core.rules import PlacementRule, labels_asked
 from resolver.core.values import (
     HOLDS_PORTS,
     IS_TERMINATING,
@@ -47,24 +47,28 @@ def too_near(
     group_keys: NDArray[np.uint64],
     groups: Mapping[int, Group],
     labels: Mapping[int, Labels],
-) -> Iterator[TooNear]:
-    """One finding for each broken rule and domain. `nodes`, `group_keys`: each pod's node and group (0:
-    none); `labels`: of each node."""
+) -> Iterator[TooNear | None]:
+    """One finding for each broken rule and domain, and None wherever others may get their turn: for each group and
+    each rule. `nodes`, `group_keys`: each pod's node and group (0: none); `labels`: of each node."""
     order = np.argsort(group_keys, kind="stable")
     keys, starts = np.unique(group_keys[order], return_index=True)
     rows_of = dict(zip(keys.tolist(), np.split(order, starts[1:]), strict=False))
     bearers: dict[PlacementRule, list[int]] = {}
     for key in rows_of:
+        yield None
         for rule in groups[key].rules if key in groups else ():
             if rule.anti_affinity:
                 bearers.setdefault(rule, []).append(key)
+    known = {key: None for key in rows_of if key in groups}  # in order
+    labelled: dict[tuple[str, str] | None, dict[int, None]] = {None: known}
+    for key in known:
+        for label in groups[key].labels:
+            labelled.setdefault(label, {})[key] = None
     for rule, keys_of_bearers in bearers.items():
+        yield None
         named = replace(rule, every_namespace=False)
-        seen = [
-            key
-            for key in rows_of
-            if key in groups and named.matches(groups[key].namespace, groups[key].labels)
-        ]
+        candidates = dict.fromkeys(key for label in labels_asked(rule) for key in labelled.get(label, ()))
+        seen = [key for key in candidates if named.matches(groups[key].namespace, groups[key].labels)]
         bearing = _by_domain(
             rule, [row for key in keys_of_bearers for row in rows_of[key].tolist()], nodes, labels
         )

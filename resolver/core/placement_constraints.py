@@ -76,13 +76,9 @@ class DomainConstraints:
         commit."""
         group = proposal.groups[slot] if proposal.groups else None
         seen = proposal.seen_of(self.shards)
-        behind = [
-            low_watermark
-            for low_watermark, known in zip(self.low_watermarks, seen, strict=True)
-            if low_watermark > known
-        ]
-        if group is not None and behind:
-            return behind[0]
+        below = self._below_low_watermarks(seen)
+        if group is not None and below:
+            return below[1]
         constraints = self.book.constraints(group, first=proposal.first(slot))
         if not constraints or self.shards > 1:
             return 0
@@ -91,6 +87,13 @@ class DomainConstraints:
             query, proposal.epoch, seen
         )
         return unknown[1] if unknown else 0
+
+    def _below_low_watermarks(self, seen: Sequence[int]) -> Position | None:
+        """The first low watermark that the worker has not seen. What was recorded below them may be forgotten."""
+        for shard, low_watermark in enumerate(self.low_watermarks):
+            if low_watermark > seen[shard]:
+                return shard, low_watermark
+        return None
 
     def hides_domain(self, proposal: Proposal, slot: int, node: int) -> bool:
         """Whether a pod of the slot may not go to the node, because its rules ask for labels that were
@@ -113,8 +116,10 @@ class DomainConstraints:
         self.begin()
         before = self.copied_versions()
         answers: list[Position | None] = []
+        # They may have been raised, and versions forgotten, since the pods were prepared.
+        below = self._below_low_watermarks(seen)
         for query in queries:
-            unknown = self.unknown_to_worker(query, epoch, seen) if query.placed else None
+            unknown = (below or self.unknown_to_worker(query, epoch, seen)) if query.placed else None
             answers.append(unknown)
             if unknown or not query.placed:
                 self.record_refused(query)

@@ -8,12 +8,14 @@ last bearer and the last match came, and from which worker."""
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from hoss.model.resources import Pairs
 from hoss.model.selectors import LabelSelector, Requirement
 
 _MOST_GROUPS = 10_000  # whose constraints are cached
+_MOST_KEYS = 1 << 16  # of rules, that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,12 @@ class RuleBook:
     rules: dict[int, RegisteredRule] = field(default_factory=dict)
     # By the group's key.
     _constraints: dict[int, tuple[PlacementConstraint, ...]] = field(default_factory=dict)
+    # Keys of rules by the labels of which a pod must have one to match; None: pods without such a label may.
+    _by_label: dict[tuple[str, str] | None, set[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, known in self.rules.items():
+            self._index(key, known.rule)
 
     def missing(self, groups: Iterable[Borne | None]) -> dict[int, PlacementRule]:
         """Rules that these groups bear and that are not registered, by key."""
@@ -153,13 +161,27 @@ class RuleBook:
 
     def register(self, rules: dict[int, PlacementRule], seq: int) -> None:
         self.version = max(self.version, seq)
-        self.rules.update({key: RegisteredRule(rule, seq) for key, rule in rules.items()})
+        for key, rule in rules.items():
+            self.add(key, RegisteredRule(rule, seq))
         self._constraints.clear()
+
+    def add(self, key: int, known: RegisteredRule) -> None:
+        """Add a rule to a book that nobody has asked for constraints yet."""
+        self.rules[key] = known
+        self._index(key, known.rule)
+
+    def _index(self, key: int, rule: PlacementRule) -> None:
+        for label in labels_asked(rule):
+            self._by_label.setdefault(label, set()).add(key)
 
     def forget(self, keys: Iterable[int], seq: int) -> None:
         self.version = max(self.version, seq)
         for key in keys:
-            self.rules.pop(key, None)
+            known = self.rules.pop(key, None)
+            for label in labels_asked(known.rule) if known else ():
+                self._by_label[label].discard(key)
+                if not self._by_label[label]:
+                    del self._by_label[label]
         self._constraints.clear()
 
     def constraints(self, group: Borne | None, *, first: bool = False) -> tuple[PlacementConstraint, ...]:
@@ -174,9 +196,15 @@ class RuleBook:
         found = self._constraints.get(group.key)
         if found is None:
             own = {rule_key(rule) for rule in group.rules}
+            asked = [
+                own,
+                self._by_label.get(None, ()),
+                *(self._by_label.get(label, ()) for label in group.labels),
+            ]
             candidates = (
                 PlacementConstraint(key, known, key in own, known.rule.matches(group.namespace, group.labels))
-                for key, known in sorted(self.rules.items())
+                for key in sorted(set().union(*asked) & self.rules.keys())
+                for known in (self.rules[key],)
             )
             found = tuple(
                 constraint
@@ -188,6 +216,14 @@ class RuleBook:
                 self._constraints.clear()
             self._constraints[group.key] = found
         return found
+
+
+def labels_asked(rule: PlacementRule) -> Iterable[tuple[str, str] | None]:
+    """Labels of which every pod has one that the rule's selector selects. (None,): no such labels are known."""
+    for requirement in rule.selector.requirements:
+        if requirement.operator == "In":
+            return [(requirement.key, value) for value in requirement.values]
+    return (None,)
 
 
 def _by_name(constraint: PlacementConstraint, names: Iterable[str]) -> Iterable[PlacementConstraint]:
@@ -216,7 +252,9 @@ def registered_later(
     return None
 
 
+@lru_cache(maxsize=_MOST_KEYS)
 def rule_key(rule: PlacementRule) -> int:
+    """A digest of the rule, u64."""
     return int.from_bytes(hashlib.blake2b(repr(packed(rule)).encode(), digest_size=8).digest(), "little")
 
 

@@ -73,6 +73,7 @@ class MemoryLedger:
         for arbiter in self.arbiters:
             arbiter.epoch = self.epoch
         self.leases_ended = [0] * shards
+        self.damaged_commits: list[list[str]] = [[] for _ in range(shards)]
         self._known = [Position(0)] * shards  # the highest position of each shard that this resolver knows
         self._calls = count(1)  # of all resolvers: for nonces
         self._now_ms = now_ms

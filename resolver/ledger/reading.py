@@ -1,5 +1,6 @@
 """The ledger in Redis: its keys, how scripts and commands reach them, and the read operations."""
 
+import asyncio
 import contextlib
 import random
 from collections import Counter
@@ -104,6 +105,7 @@ class LedgerReading:
         self.epoch = ""
         self.shards = 0
         self.leases_ended: list[int] = []
+        self.damaged_commits: list[list[str]] = []
 
     @property
     def _schema_key(self) -> str:
@@ -313,11 +315,13 @@ class LedgerReading:
             )
             accounts, cards, specs, ports, groups, group_pods, pending, prepared, leases, *clocks = columns
             *clocks, moved, shares, damaged, labels, rules = clocks
+            await asyncio.sleep(0)  # others get their turn between steps
             readable = await self._readable(shard, held)
             damaged |= {uid: record for uid, record in held.items() if uid not in readable}
             resources = max(len(await self.schema(incomplete=True)), 1)
             nodes = stored.readable_nodes(accounts, cards, specs)
             reservations = _reservations(readable, list(pending), list(prepared), resources)
+            await asyncio.sleep(0)
             counts, uncounted = stored.pod_counts(group_pods)
             holds, unheld = stored.pod_counts(prepared)
             unheld |= {field: pods for field, pods in prepared.items() if not commit_seqs([field])}

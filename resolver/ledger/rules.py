@@ -3,9 +3,11 @@
 Invariant: a rule that shard 0 knows is known on all shards. So a rule is registered on shard 0 last, and
 forgotten there first."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from hoss.errors import LedgerUnavailable
 from resolver.core.rules import PlacementRule, RuleBook, RuleQuery, registered_later
@@ -15,6 +17,7 @@ from resolver.ledger import packing
 RULE_READS = 10  # per call, because other resolvers changed the rules meanwhile
 _STEP = 1000
 _RULES, _DOMAIN_VERSIONS = 13, 14  # positions in SHARD_KEYS
+RowT = TypeVar("RowT")
 
 
 class SharedRules:
@@ -64,24 +67,33 @@ class SharedRules:
     async def register(self, rules: dict[int, PlacementRule]) -> None:
         """Record every placement that concerns these rules from now on."""
         for shard in (*range(1, len(self.books)), 0):
-            await self._run("register_rules", shard, rules=packing.rule_arguments(rules), again=shard > 0)
+            for part in _parts(list(rules.items())):
+                arguments = packing.rule_arguments(dict(part))
+                await self._run("register_rules", shard, rules=arguments, again=shard > 0)
         await self.read()
 
     async def read(self) -> None:
         """Read shard 0 first, so that the other shards are read no older."""
         books: list[RuleBook] = []
-        positions, damaged = [], set[bytes]()
+        damaged = set[bytes]()
         for keys in self._keys:
             at, (version, records) = await self._read(
                 len(books), ("hget", keys[0], "rules"), ("hgetall", keys[_RULES])
             )
-            known, unreadable = packing.read_rules(records, at.seq)
-            books.append(RuleBook(int(version or 0), known))
-            positions.append(at.seq)
-            damaged |= unreadable.keys()
+            book, stored_rules = RuleBook(int(version or 0)), iter(records.items())
+            while part := dict(islice(stored_rules, _STEP)):
+                known, unreadable = packing.read_rules(part, at.seq)
+                for key, rule in known.items():
+                    book.add(key, rule)
+                damaged |= unreadable.keys()
+                await asyncio.sleep(0)  # others get their turn
+            books.append(book)
         if damaged - self._refused_below:
-            # A rule that cannot be read counts as forgotten: see `forget`. Who bears it registers it anew.
-            await self.raise_low_watermarks(positions, damaged=True)
+            # A rule that cannot be read counts as forgotten: see `forget`. Who bears it registers it anew. Resolvers
+            # that know it may have placed pods by it until they have to read the rules, which is after the read above.
+            await self.raise_low_watermarks(
+                [int(await self._run("reread_rules", shard)) for shard in range(len(self._keys))]
+            )
         self._refused_below = damaged  # one that is repaired may be damaged again
         self.books = books
 
@@ -115,11 +127,10 @@ class SharedRules:
             await self.read()
         raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
 
-    async def raise_low_watermarks(self, seqs: Sequence[int], *, damaged: bool = False) -> None:
-        """From now on refuse pods that rules might concern if their worker has not seen these seqs, by shard.
-        `damaged`: all resolvers read the rules again, of which some cannot be read."""
+    async def raise_low_watermarks(self, seqs: Sequence[int]) -> None:
+        """From now on refuse pods that rules might concern if their worker has not seen these seqs, by shard."""
         for shard in range(len(self._keys)):
-            await self._run("raise_low_watermarks", shard, seqs=packing.seqs(seqs), damaged=damaged)
+            await self._run("raise_low_watermarks", shard, seqs=packing.seqs(seqs))
 
     async def forget(self, low_watermarks: Sequence[int]) -> int:
         # First of all, refuse proposals that rely on what is about to be forgotten.
@@ -129,17 +140,24 @@ class SharedRules:
             _, ((cursor, versions),) = await self._read(
                 0, ("hscan", keys[_DOMAIN_VERSIONS], cursor, None, _STEP)
             )
-            for start in range(0, len(versions), _STEP):
-                await self._run("forget_versions", 0, fields=list(versions)[start : start + _STEP])
+            for part in _parts(list(versions)):
+                await self._run("forget_versions", 0, fields=part)
             if cursor == 0:
                 break
         _, (known,) = await self._read(0, ("hkeys", keys[_RULES]))
         forgotten = list(known)
-        for shard in range(len(self.books)):  # shard 0 first: see the module
-            reply = await self._run(
-                "forget_rules", shard, keys=forgotten, low_watermark=low_watermarks[shard]
-            )
-            forgotten = [reply[at : at + 8] for at in range(0, len(reply), 8)] if shard == 0 else forgotten
+        for shard, low_watermark in enumerate(low_watermarks):  # shard 0 first: see the module
+            here: list[bytes] = []
+            for part in _parts(forgotten):
+                reply = await self._run("forget_rules", shard, keys=part, low_watermark=low_watermark)
+                here += [reply[at : at + 8] for at in range(0, len(reply), 8)]
+            forgotten = here if shard == 0 else forgotten
         if forgotten:
             await self.read()
         return len(forgotten)
+
+
+def _parts(rows: list[RowT]) -> Iterator[list[RowT]]:
+    """Parts of these that Redis takes in one step."""
+    for start in range(0, len(rows), _STEP):
+        yield rows[start : start + _STEP]

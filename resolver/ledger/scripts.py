@@ -58,6 +58,7 @@ _PARTS = {
     "load": ("prelude", "load"),
     "finish": ("prelude", "leases", "unlink", "finish"),
     "set_tombstone": ("unlink", "set_tombstone"),
+    "reread_rules": ("prelude", "reread_rules"),
     "raise_low_watermarks": ("prelude", "raise_low_watermarks"),
     "forget_versions": ("prelude", "forget_versions"),
     "forget_rules": ("prelude", "forget_rules"),

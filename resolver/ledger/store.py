@@ -127,6 +127,7 @@ class RedisLedger(LedgerReading):
         self.epoch = epoch
         self._watermarks = [Position(0)] * self.shards
         self.leases_ended = [0] * self.shards
+        self.damaged_commits = [[] for _ in range(self.shards)]
         self._rules.open(self._keys)
 
     async def close(self) -> None:
@@ -207,10 +208,9 @@ class RedisLedger(LedgerReading):
             self._rules.distrust()
             raise
 
-    async def raise_low_watermarks(self) -> None:
-        """Raise them to now: rules are about to be forgotten that pods may still bear, so whoever has not seen
-        all changes is refused."""
-        await self._rules.raise_low_watermarks([await self.seq(shard) for shard in range(self.shards)])
+    async def read_rules(self) -> None:
+        """Damaged rules count as forgotten from now on, and whoever has not seen all until now is refused."""
+        await self._rules.read()
 
     async def forget_rules(self, low_watermarks: Sequence[int]) -> int:
         return await self._rules.forget(low_watermarks)
@@ -303,10 +303,12 @@ class RedisLedger(LedgerReading):
 
     async def reap(self, shard: int) -> int:
         reaped, more = 0, 1
+        self.damaged_commits[shard] = []
         while more:
-            released, more, ended = await self.run("reap", shard, most=_REAPED_PODS)
+            released, more, ended, damaged = await self.run("reap", shard, most=_REAPED_PODS)
             reaped += int(released)
             self.leases_ended[shard] = int(ended)
+            self.damaged_commits[shard] += [commit.decode(errors="replace") for commit in damaged]
         return reaped
 
     async def leases(self, shard: int, seqs: NDArray[np.uint64]) -> NDArray[np.int64]:

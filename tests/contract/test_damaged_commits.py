@@ -60,15 +60,19 @@ async def test_a_lease_whose_list_of_pods_is_damaged_confirms_nobody_and_ends_af
     nodes, make_proposal, record
 ):
     first, second = make_proposal([1, 2], [[0], [0]]), make_proposal([3], [[2]])
-    await nodes.commit(0, [first])
+    [decision] = await nodes.commit(0, [first])
     damaged = await damage(nodes, "pending", record)
     await nodes.commit(0, [second])
     assert await nodes.reap(0) == 1
+    assert set(nodes.damaged_commits[0]) == {f"{decision.seq}"}
     assert await states(nodes, first) == [ASSUMED, ASSUMED]
     assert await states(nodes, second) == [NONE]
     assert len((await nodes.assumed(0, np.array([0], np.uint32))).uids) in (0, 2)
+    assert await nodes.reap(0) == 0
+    assert nodes.damaged_commits[0] == []  # it is told of once
     await repair(nodes, pending=damaged)
     assert await nodes.reap(0) == 2
+    assert nodes.damaged_commits[0] == []
     assert await states(nodes, first) == [NONE, NONE]
 
 
@@ -118,12 +122,13 @@ async def test_a_prepared_commit_whose_number_of_pods_is_damaged_stays_prepared_
     nodes, make_proposal, record
 ):
     proposal = replace(make_proposal([1, 2, 3], [[0], [0], [2]]), prepared=True)
-    await nodes.commit(0, [proposal])
+    [decision] = await nodes.commit(0, [proposal])
     await damage(nodes, "holds", record)
     assert await nodes.release(0, proposal.uids[:1]) == 1
     assert await states(nodes, proposal) == [NONE, PREPARED, PREPARED]
     assert len((await nodes.snapshot(0, groups=True)).prepared) == 1
     assert await nodes.reap(0) == 2
+    assert nodes.damaged_commits[0] == [f"{decision.seq}"]
     assert await states(nodes, proposal) == [NONE, NONE, NONE]
     key, redis = await stored(nodes, "holds")
     assert set(await redis.hgetall(key)) == {b"stranger's", b"007"}
@@ -138,6 +143,14 @@ async def test_pods_of_a_prepared_commit_are_counted_anew_by_a_repair(nodes, mak
     assert await redis.hgetall(key) == {b"%d" % decision.seq: b"2"}
 
 
+async def test_a_prepared_commit_that_counts_right_is_not_reported_as_damaged(nodes, make_proposal):
+    proposal = replace(make_proposal([1, 2, 3], [[0], [0], [2]]), prepared=True)
+    await nodes.commit(0, [proposal])
+    assert await nodes.release(0, proposal.uids[:1]) == 1
+    assert await nodes.reap(0) == 2
+    assert nodes.damaged_commits[0] == []
+
+
 async def test_a_lease_of_a_stranger_ends(nodes, make_proposal):
     key, redis = await stored(nodes, "leases")
     holds, _ = await stored(nodes, "holds")
@@ -145,6 +158,7 @@ async def test_a_lease_of_a_stranger_ends(nodes, make_proposal):
     await redis.hset(holds, "stranger's", "1")
     await nodes.commit(0, [make_proposal([1], [[0]])])
     assert await nodes.reap(0) == 1
+    assert set(nodes.damaged_commits[0]) == {"stranger's"}
     assert (await redis.zcard(key), await redis.hlen(holds)) == (0, 0)
 
 

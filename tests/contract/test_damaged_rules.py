@@ -54,13 +54,13 @@ async def racks(make_ledger, make_node, request):
 def place(racks, make_proposal):
     """The verdicts on one pod for a node, and its alternates if it has any, by a worker that knows all."""
 
-    async def run(pod, nodes, group, worker=1, **more):
+    async def run(pod, nodes, group, worker=1, ledger=racks, **more):
         asked = make_proposal([pod], [nodes], groups=[group], worker=f"w{worker}", epoch=worker)
-        seen = tuple([await racks.seq(shard) for shard in range(racks.shards)])
+        seen = tuple([await ledger.seq(shard) for shard in range(ledger.shards)])
         asked = replace(asked, **{"seen": seen, **more})
-        [decision] = await racks.commit(0, [asked])
+        [decision] = await ledger.commit(0, [asked])
         if decision.queries or decision.prepared:
-            [decision] = await finish_prepared(racks, [(0, asked)], [decision], 0)
+            [decision] = await finish_prepared(ledger, [(0, asked)], [decision], 0)
         return decision.verdicts.tolist()[0]
 
     return run
@@ -209,6 +209,33 @@ async def test_who_has_not_seen_all_until_a_rule_was_found_damaged_is_refused_if
     assert await place(2, [FIRST], web(), seen=before) == T
     assert await place(3, [FIRST], "", seen=before) == C
     assert await place(4, [racks.shards], web()) == C
+
+
+@redis_alone
+@shards
+async def test_who_has_not_seen_what_another_resolver_placed_while_a_rule_was_found_damaged_is_refused(
+    racks, place, ledger_url
+):
+    """The other resolver still knows the rule, so it takes a pod that bears it. The worker of the second pod has not
+    seen that one, and this resolver does not know the rule any more."""
+    await racks.register_rules([web(APART)])
+    before = tuple([await racks.seq(shard) for shard in range(racks.shards)])
+    other = RedisLedger(ledger_url)
+    await other.open(racks.shards)
+    await damage_rules(racks, b"short", range(racks.shards))
+    run = other._rules._run
+
+    async def place_first(*call, **members):
+        other._rules._run = run
+        assert await place(1, [FIRST], web(APART), seen=before) == C
+        return await run(*call, **members)
+
+    other._rules._run = place_first
+    try:
+        await other._rules.read()
+        assert await place(2, [FIRST], web(), seen=before, ledger=other) == T
+    finally:
+        await other.close()
 
 
 @redis_alone

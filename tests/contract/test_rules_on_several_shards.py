@@ -342,6 +342,46 @@ async def test_prepared_pods_whose_rule_another_resolver_forgot_and_registered_a
     assert refused.verdicts.tolist() == [T]
 
 
+@two_shards
+async def test_a_prepared_pod_is_refused_if_what_its_worker_did_not_know_is_forgotten_before_it_is_validated(
+    racks, decide, proposed
+):
+    seen = await known(racks, decide, proposed, APART)
+    part = proposed(2, 2, 0, web(APART), seen, on=1)
+    decision = await Committer(racks, 1).decide(part[1])
+    assert await decide(proposed(1, 1, 0, web(APART), seen)) == [C]
+    placed = await seqs(racks)
+    assert await decide(proposed(1, 3, 1, web(APART), seen)) == [C]
+    assert await racks.forget_rules(placed) == 0, "the rule was used since, but not in the first rack"
+    [refused] = await finish_prepared(racks, [part], [decision], 0)
+    assert refused.verdicts.tolist() == [T]
+
+
+@pytest.mark.parametrize("ledger_url", ["server"], indirect=True)
+async def test_many_rules_are_registered_and_forgotten_in_steps_that_do_not_hold_up_redis(
+    racks, decide, proposed, monkeypatch
+):
+    monkeypatch.setattr("resolver.ledger.rules._STEP", 2)
+    steps, run = [], racks._rules._run
+
+    async def noted(script, shard, **members):
+        # Of `rules` every second one is a key.
+        rows = members.get("keys", members.get("fields", members.get("rules", [])[::2]))
+        steps.append((script, len(rows)))
+        return await run(script, shard, **members)
+
+    monkeypatch.setattr(racks._rules, "_run", noted)
+    rules = [replace(APART, topology_key=key) for key in ("rack", "row", "room", "hall", "site")]
+    seen = await racks.register_rules([web(*rules)])
+    assert await decide(proposed(1, 1, 0, web(*rules), seen)) == [C]
+    assert await racks.forget_rules(await seqs(racks)) == len(rules)
+    assert await kept_of_rules(racks) == 0
+    # Redis gives a small hash as a whole, whatever step it is asked for.
+    for script, calls in (("register_rules", 3), ("forget_rules", 3), ("forget_versions", 2)):
+        sizes = [size for name, size in steps if name == script]
+        assert (max(sizes), len(sizes) >= calls) == (2, True), script
+
+
 async def test_rules_that_come_and_go_take_no_room_for_ever(racks, decide, proposed):
     for number in range(30):
         rule = PlacementRule(

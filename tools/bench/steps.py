@@ -24,7 +24,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.api.admission import Admission
+from dispatcher.api.admission import Admission, Finds
 from dispatcher.api.cluster_objects import ClusterObjectStore
 from dispatcher.api.queries import Queries
 from dispatcher.api.tenancy import TenantView
@@ -192,8 +192,15 @@ async def _large_job(setting: Setting, measured: "_Measured") -> None:
     dispatcher.bind(rows, setting.nodes)
     await measured("audit", in_turns(queries.audit(pb.DispatcherAuditRequest(limit=100_000))))
     await measured("a node is removed", _node_gone(dispatcher))
-    await measured("delete a job", dispatcher.admission.delete(lambda: rows))
+    await measured("delete a job", dispatcher.admission.delete(_finding(rows)))
     await measured("forget it", _ticks(dispatcher, 400))
+
+
+def _finding(rows: Rows) -> Finds:
+    async def find() -> Rows:
+        return rows
+
+    return find
 
 
 async def _failed_and_gated(setting: Setting, measured: "_Measured") -> None:
@@ -202,7 +209,7 @@ async def _failed_and_gated(setting: Setting, measured: "_Measured") -> None:
     job = pb.Job(name="gated", template=0, replicas=setting.pods)
     await dispatcher.submit(pb.SubmitRequest(request_id="gated", templates=[gated], jobs=[job]))
     rows = np.arange(setting.pods, dtype=np.uint32)
-    await measured("remove gates", dispatcher.admission.remove_gates(lambda: rows, frozenset()))
+    await measured("remove gates", dispatcher.admission.remove_gates(_finding(rows), frozenset()))
     dispatcher.runtime.machine.registry.pods.phase[rows] = Phase.FAILED
 
     async def find() -> Rows:
@@ -351,7 +358,7 @@ async def _bare_pods(setting: Setting, measured: "_Measured") -> None:
     await measured("admit bare pods", dispatcher.admission.submit(_bare(setting.bare, 0)))
     await measured("change the policy for them", _policy(dispatcher))
     rows = np.arange(setting.bare, dtype=np.uint32)
-    await measured("delete them", dispatcher.admission.delete(lambda: rows))
+    await measured("delete them", dispatcher.admission.delete(_finding(rows)))
     await measured("forget them", _ticks(dispatcher, 100))
 
 

@@ -342,12 +342,12 @@ class Directory:
         prefixes = np.ascontiguousarray(uids[:, :UID_PREFIX_BYTES]).view(f"V{UID_PREFIX_BYTES}").ravel()
         ordinals = np.ascontiguousarray(uids[:, UID_PREFIX_BYTES:]).view(">u4").ravel().astype(np.uint32)
         distinct, which = np.unique(prefixes, return_inverse=True)
-        for number, prefix in enumerate(distinct):
-            pod_set = self._prefixes.get(bytes(prefix))
-            if pod_set is not None and not pod_set.given_uids:
-                mine = np.flatnonzero((which == number) & (ordinals < pod_set.count))
-                at = pod_set.first + ordinals[mine]
-                rows[mine] = np.where(self._pods.pod_set[at] == pod_set.index, at, NONE_U32)
+        sets = [self._prefixes.get(bytes(prefix)) for prefix in distinct]  # of bare pods as many as UIDs
+        found = [(0, 0, 0) if s is None or s.given_uids else (s.first, s.count, s.index) for s in sets]
+        first, count, index = np.array(found, np.int64).reshape(-1, 3)[which].T
+        mine = np.flatnonzero(ordinals < count)
+        at = (first + ordinals)[mine]
+        rows[mine] = np.where(self._pods.pod_set[at] == index[mine], at, NONE_U32)
         return rows
 
     def _check_listed(self, order: Order, pods: NewPods, new_jobs: dict[tuple[str, str], int]) -> Steps[None]:

@@ -9,7 +9,7 @@
 local epoch, seen  -- set by the caller: the worker's epoch; by shard, from 1, the seq up to which it knew it
 local CONSTRAINT_VALUES = 6
 local shards = tonumber(meta[3])
-local unknown_to_worker, record_placed, record_refused, write_versions
+local below_low_watermarks, unknown_to_worker, record_placed, record_refused, write_versions
 
 do
   local VERSION_FORMAT, NO_VERSION = '<' .. rep('I8I8I8', shards), rep('\0', 24 * shards)
@@ -25,6 +25,17 @@ do
       versions[field] = version
     end
     return version
+  end
+
+  -- Shard (from 0) and seq of the first low watermark that the worker has not seen; nil: it has seen all. What
+  -- was recorded below them may be forgotten.
+  function below_low_watermarks()
+    local low_watermarks = meta[5] and {unpack_values('<' .. rep('I8', shards), meta[5])}
+    for shard = 1, low_watermarks and shards or 0 do
+      if low_watermarks[shard] > seen[shard] then
+        return shard - 1, low_watermarks[shard]
+      end
+    end
   end
 
   -- Shard (from 0) and seq of what the worker did not know when it placed a pod, reserved by commit `seq`

@@ -16,15 +16,7 @@ local seq_bytes = pack_values('<I8', seq)
 
 -- A worker whose knowledge is below the low watermarks may have refused_rules a pod that a forgotten rule was
 -- about.
-local below_watermark
-if args.rules and meta[5] then
-  local low_watermarks = {unpack_values('<' .. rep('I8', shards), meta[5])}
-  for shard = 1, shards do
-    if low_watermarks[shard] > seen[shard] then
-      below_watermark = below_watermark or low_watermarks[shard]
-    end
-  end
-end
+local below_watermark = args.rules and select(2, below_low_watermarks())
 
 -- The definitions of new groups, and the port claims of those that hold ports.
 local definitions, claims, any_ports = {}, {}, false

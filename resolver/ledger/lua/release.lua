@@ -3,4 +3,4 @@
 --       as_of: the seq up to which the writer knew the shard; reservations that are newer stay (nil: any)
 --
 -- Returns the released UIDs, joined.
-return concat(release_pods(args.uids, args.seqs, args.as_of, args.unconfirmed))
+return concat((release_pods(args.uids, args.seqs, args.as_of, args.unconfirmed)))

@@ -4,7 +4,8 @@
 -- or a seq; then only reservations that are not newer are released. `unconfirmed`: only those that are prepared or
 -- assumed. `rewritten`: nil, or the records of these UIDs, which the caller has read; it writes others in their
 -- place, so these are not deleted. `over`: nil, or commits that end with this, whatever is left of them. UIDs
--- without a reservation are skipped, so the function may run twice. Returns the released UIDs.
+-- without a reservation are skipped, so the function may run twice. Returns the released UIDs, and those of the
+-- commits that end of which another number of pods was stored than they had.
 
 -- The records of the accounts of these reservations' nodes, by node; false: the node is forgotten. One read for all.
 local function accounts_of(reservations)
@@ -132,14 +133,19 @@ local function release_pods(uids, seqs, as_of, unconfirmed, rewritten, over)
       end
     end
   end
+  local miscounted = {}
   for i = 1, any_prepared and over and #over or 0 do
-    if call('HEXISTS', PREPARED, over[i]) == 1 then
+    local stored_count = call('HGET', PREPARED, over[i])
+    if stored_count then
+      if stored_count ~= string.format('%d', prepared_pods[over[i]] or 0) then
+        miscounted[#miscounted + 1] = over[i]
+      end
       call('HSET', PREPARED, over[i], 1)  -- whatever it counted
       prepared_pods[over[i]] = 1
     end
   end
   if #released == 0 and not next(prepared_pods) then
-    return released
+    return released, miscounted
   end
   for from = 1, rewritten and 0 or #released, STEP do
     call('HDEL', RESERVATIONS, unpack(released, from, math.min(from + STEP - 1, #released)))
@@ -170,5 +176,5 @@ local function release_pods(uids, seqs, as_of, unconfirmed, rewritten, over)
     write_ports(node, held)
   end
   publish(seq, entry)
-  return released
+  return released, miscounted
 end

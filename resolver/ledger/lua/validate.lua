@@ -14,9 +14,14 @@ if (meta[4] or '0') ~= args.rules then
 end
 epoch, seen = args.of_epoch, {unpack_values('<' .. rep('I8', shards), args.seen)}
 local unknown, refused = {}, 0
+-- They may have been raised, and versions forgotten, since the pods were prepared.
+local below_on, below = below_low_watermarks()
 for position, pod in ipairs(args.pods) do
   local of_slot, domains, shard, seq = unpack(pod)
-  local there, newest = unknown_to_worker(of_slot, domains, shard, seq)
+  local there, newest = below_on, below
+  if not newest or #domains == 0 then
+    there, newest = unknown_to_worker(of_slot, domains, shard, seq)
+  end
   if newest then
     refused = refused + 1
   end

@@ -34,6 +34,13 @@ def admission(bench, journal):
     return Admission(runtime, ClusterObjectStore(runtime, follows_cluster=False), None, rng=random.Random(1))
 
 
+def finds(rows):
+    async def find():
+        return rows
+
+    return find
+
+
 async def seen_meanwhile(bench, rows, task) -> set[int]:
     """How many pods were deleted at the turns that others got while the task ran."""
     seen = set()
@@ -45,7 +52,7 @@ async def seen_meanwhile(bench, rows, task) -> set[int]:
 
 async def test_while_a_large_job_is_deleted_others_get_their_turn(bench, admission):
     rows = bench.job("large", PODS)
-    deleting = asyncio.ensure_future(admission.delete(lambda: rows))
+    deleting = asyncio.ensure_future(admission.delete(finds(rows)))
     assert len(await seen_meanwhile(bench, rows, deleting)) >= 4
     assert await deleting == PODS
     assert bench.all_are(rows, Phase.DELETED)
@@ -53,7 +60,7 @@ async def test_while_a_large_job_is_deleted_others_get_their_turn(bench, admissi
 
 async def test_while_gates_of_a_large_job_are_removed_others_get_their_turn(bench, admission):
     rows = bench.job("large", PODS, gates=("a.io/quota",))
-    removing = asyncio.ensure_future(admission.remove_gates(lambda: rows, frozenset()))
+    removing = asyncio.ensure_future(admission.remove_gates(finds(rows), frozenset()))
     before, seen = 0, set()
     while not removing.done():
         await asyncio.sleep(0)
@@ -68,10 +75,10 @@ async def test_each_pod_loses_the_gates_that_are_named_whatever_others_it_has(be
     both = bench.job("both", 2, gates=("a.io/quota", "a.io/data"))
     one, none = bench.job("one", 3, gates=("a.io/quota",)), bench.job("none", 2)
     named = np.concatenate([both, one, none])
-    assert await admission.remove_gates(lambda: named, frozenset({"a.io/quota"})) == (5, 3)
+    assert await admission.remove_gates(finds(named), frozenset({"a.io/quota"})) == (5, 3)
     assert bench.all_are(both, Phase.UNSCHEDULABLE)
     assert bench.all_are(one, Phase.QUEUED)
-    assert await admission.remove_gates(lambda: both[:1], frozenset()) == (1, 1)
+    assert await admission.remove_gates(finds(both[:1]), frozenset()) == (1, 1)
     removals = (await journal.recover()).ungated.values()
     assert sorted((gate, int(mask.sum())) for of_set in removals for gate, mask in of_set.items()) == [
         ("a.io/data", 1),
@@ -82,11 +89,7 @@ async def test_each_pod_loses_the_gates_that_are_named_whatever_others_it_has(be
 
 async def test_while_failed_pods_are_looked_for_others_get_their_turn(bench, admission):
     rows = bench.job("large", PODS)
-
-    async def find():
-        return rows
-
-    looking, turns = asyncio.ensure_future(admission.retry(find)), 0
+    looking, turns = asyncio.ensure_future(admission.retry(finds(rows))), 0
     while not looking.done():
         await asyncio.sleep(0)
         turns += 1
@@ -96,7 +99,7 @@ async def test_while_failed_pods_are_looked_for_others_get_their_turn(bench, adm
 
 async def test_a_deletion_is_in_the_journal_before_the_first_pod_is_deleted(bench, admission, journal):
     rows = bench.job("large", PODS)
-    deleting = asyncio.ensure_future(admission.delete(lambda: rows))
+    deleting = asyncio.ensure_future(admission.delete(finds(rows)))
     while Phase.DELETED not in bench.phases(rows[:1]):  # noqa: ASYNC110 - turn by turn
         await asyncio.sleep(0)
     assert not deleting.done()
@@ -107,14 +110,14 @@ async def test_a_deletion_is_in_the_journal_before_the_first_pod_is_deleted(benc
 
 async def test_a_deletion_whose_client_leaves_is_not_left_half_done(bench, admission):
     rows = bench.job("large", PODS)
-    deleting = asyncio.ensure_future(admission.delete(lambda: rows))
+    deleting = asyncio.ensure_future(admission.delete(finds(rows)))
     while Phase.DELETED not in bench.phases(rows[:1]):  # noqa: ASYNC110 - turn by turn
         await asyncio.sleep(0)
     deleting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await deleting
     another = bench.job("small", 3)
-    assert await admission.delete(lambda: another) == 3  # after the large one
+    assert await admission.delete(finds(another)) == 3  # after the large one
     assert bench.all_are(rows, Phase.DELETED)
 
 
@@ -125,7 +128,7 @@ async def test_pods_that_got_rows_of_deleted_ones_while_a_deletion_looks_at_its_
     bench.handle(m.Deleted(gone))
     named = asyncio.Event()
 
-    def find():
+    async def find():
         named.set()
         return np.concatenate([rows, gone])
 
@@ -138,6 +141,21 @@ async def test_pods_that_got_rows_of_deleted_ones_while_a_deletion_looks_at_its_
     assert not deleting.done()
     assert await deleting == PODS
     assert bench.all_are(rows, Phase.DELETED)
+    assert not {Phase.DELETED, Phase.ABSENT} & set(bench.phases(others))
+
+
+async def test_pods_that_got_rows_of_deleted_ones_while_rows_are_looked_up_are_not_deleted(bench, admission):
+    gone, others = bench.job("gone", 1000), []
+    bench.handle(m.Deleted(gone))
+
+    async def find():
+        for _ in range(5):
+            bench.pass_time(40)
+        others.extend(bench.job("others", 1000))
+        return gone
+
+    assert await admission.delete(find) == 0
+    assert np.isin(others, gone).all(), "they have other rows"
     assert not {Phase.DELETED, Phase.ABSENT} & set(bench.phases(others))
 
 
@@ -158,7 +176,7 @@ async def test_a_large_job_comes_in_slices_and_each_of_its_pods_once(bench, admi
 
 async def test_rows_that_are_named_twice_are_deleted_once(bench, admission):
     rows = bench.job("j", 5000)
-    assert await admission.delete(lambda: rows[[*range(3000), *range(2000)]]) == 3000
+    assert await admission.delete(finds(rows[[*range(3000), *range(2000)]])) == 3000
     assert bench.phases(rows).count(Phase.DELETED) == 3000
 
 
@@ -241,10 +259,11 @@ async def test_a_deletion_that_comes_while_a_large_job_is_admitted_deletes_all_o
     while not bench.machine.counters["accepted"]:  # noqa: ASYNC110 - turn by turn
         await asyncio.sleep(0)
     assert not submitting.done()
-    assert (
-        await admission.delete(lambda: bench.machine.registry.rows_of(directory.job("default", "large")))
-        == PODS
-    )
+
+    async def find():
+        return bench.machine.registry.rows_of(directory.job("default", "large"))
+
+    assert await admission.delete(find) == PODS
     await submitting
 
 

@@ -404,6 +404,33 @@ async def test_a_job_that_is_not_durable_yet_is_not_found_by_deletions_and_remov
     await runtime.end()
 
 
+@pytest.mark.parametrize("by_uid", [False, True], ids=["by name", "by UID"])
+async def test_while_many_pods_of_a_deletion_are_looked_up_others_get_their_turn(
+    runtime, monkeypatch, by_uid
+):
+    monkeypatch.setattr("dispatcher.api.service._NAMES_AT_ONCE", 10)
+    none, turns = cast("Any", None), []
+    service = DispatcherService(
+        runtime, none, none, none, none, mover=none, leadership=none, checkpointer=none, rng=random.Random(1)
+    )
+
+    async def delete(count):
+        uids = b"".join(bytes([n]) * 16 for n in range(1, count + 1))
+        names = [f"pod-{n}" for n in range(count)]
+        request = pb.DeleteRequest(namespace="default", **({"uids": uids} if by_uid else {"pods": names}))
+        deleting = asyncio.ensure_future(service.Delete(request, none))
+        turns.append(0)
+        while not deleting.done():
+            await asyncio.sleep(0)
+            turns[-1] += 1
+        assert len((await deleting).not_found) == count
+
+    await delete(9)
+    await delete(90)
+    assert turns[1] >= turns[0] + 8
+    await runtime.end()
+
+
 async def test_names_of_deleted_pods_belong_to_whoever_has_them_next_also_after_a_takeover(
     runtime, journal, ledger
 ):

@@ -18,7 +18,7 @@ def found(pods, **groups):
     nodes = np.array([node for node, _ in pods], np.uint32)
     of = np.array([keys.get(name, 0) for _, name in pods], np.uint64)
     by_key = {keys[name]: group for name, group in groups.items()}
-    return [(pair.bearer, pair.other, pair.domain) for pair in too_near(nodes, of, by_key, LABELS)]
+    return [(pair.bearer, pair.other, pair.domain) for pair in too_near(nodes, of, by_key, LABELS) if pair]
 
 
 def group(app="web", *rules, namespace="default"):
@@ -53,3 +53,15 @@ def test_spreading_and_affinity_are_no_invariants():
     spread = PlacementRule("rack", WEB, ("default",), anti_affinity=False)
     near = PlacementRule("rack", WEB, ("default",), anti_affinity=False, self_affinity=True)
     assert found([(0, "web"), (1, "web"), (2, "web")], web=group("web", spread, near)) == []
+
+
+def test_a_rule_that_names_no_label_is_held_against_everybody():
+    everybody = PlacementRule("rack", LabelSelector((Requirement("app", "Exists"),)), ("default",))
+    assert found([(0, "db"), (1, "web")], db=group("db", everybody), web=group("web")) == [(0, 1, "r0")]
+
+
+def test_others_may_get_their_turn_before_each_group_and_each_rule():
+    nodes, keys = np.zeros(3, np.uint32), np.array([1, 2, 3], np.uint64)
+    rules = [PlacementRule(key, WEB, ("default",)) for key in ("rack", "row")]
+    groups = {1: group("web", *rules), 2: group("db"), 3: group("web", rules[0])}
+    assert list(too_near(nodes, keys, groups, LABELS)).count(None) == 3 + 2

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from waiting import DEADLINE_SECONDS, until
@@ -52,6 +53,22 @@ async def test_what_moved_pods_left_on_other_shards_is_looked_for_where_there_ar
     reaping.cancel()
     await asyncio.gather(reaping, return_exceptions=True)
     assert finished == asked
+
+
+async def test_commits_with_damaged_records_are_logged_and_counted(monkeypatch):
+    ledger, counters, logged = MemoryLedger(1, lambda: 0), Counter(), []
+    ledger.damaged_commits[0] = [f"{seq}" for seq in range(12)]
+    monkeypatch.setattr(
+        "resolver.api.maintenance.logger",
+        lambda: SimpleNamespace(warning=lambda event, **fields: logged.append((event, fields))),
+    )
+    reaping = asyncio.create_task(reap_periodically(ledger, counters, period_seconds=0.0))
+    await until(lambda: counters["damaged_commits"] > 0)
+    reaping.cancel()
+    await asyncio.gather(reaping, return_exceptions=True)
+    event, fields = logged[0]
+    assert (event, fields["commits"]) == ("commits_damaged", [f"{seq}" for seq in range(10)])
+    assert counters["damaged_commits"] % 12 == 0
 
 
 async def test_a_removal_is_finished_by_another_resolver_once_it_was_seen_unfinished_twice(make_node):
