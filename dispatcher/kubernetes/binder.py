@@ -429,6 +429,11 @@ class PodBinder:
             ]
             if claims
             else (),
+            claim_versions=[
+                pb.ClaimVersions(versions=steps.get(row, READY).versions) for row in rows.tolist()
+            ]
+            if any(judgement.versions for judgement in steps.values())
+            else (),
         )
 
 

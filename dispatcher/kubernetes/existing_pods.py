@@ -25,6 +25,7 @@ from hoss.wire.columns import NONE_U32, U8, U32, Uids, decode
 
 WRITER = "kubernetes mirror"  # its epoch fences this writer of earlier terms
 _PODS_PER_CALL = 1000
+_MOST_KINDS = 20_000
 
 
 class ExistingPods:
@@ -46,6 +47,9 @@ class ExistingPods:
         self._on_unreviewed = on_unreviewed
         self._order = asyncio.Lock()  # asyncio's locks are first come, first served
         self._epoch = 0
+        self._kinds: dict[
+            tuple[int, int], pb.PodKind
+        ] = {}  # by class, which no other one follows, and priority
         runtime.set_executor(m.Reserve, self._reserve)
         runtime.set_executor(m.Release, self._release)
 
@@ -91,7 +95,7 @@ class ExistingPods:
         templates, kinds = np.unique(registry.pods.template[rows], return_inverse=True)
         return pb.UpsertPodsRequest(
             writer=WRITER,
-            kinds=[kind_of(registry, template) for template in templates.tolist()],
+            kinds=[self._kind(template) for template in templates.tolist()],
             pods=pb.PodColumns(
                 uids=registry.pods.uid[rows].tobytes(),
                 nodes=registry.pods.node[rows].astype(U32).tobytes(),
@@ -99,6 +103,17 @@ class ExistingPods:
             ),
             node_names=[common_pb2.NodeName(index=index, name=name) for index, name in names.items() if name],
         )
+
+    def _kind(self, template: int) -> pb.PodKind:
+        """Each call has a few pods of many classes, so most have been read for earlier calls."""
+        templates = self._runtime.machine.registry.templates
+        key = int(templates.class_id[template]), int(templates.priority[template])
+        known = self._kinds.get(key)
+        if known is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
+            known = self._kinds[key] = kind_of(self._runtime.machine.registry, template)
+        return known
 
     async def _upsert(self, request: pb.UpsertPodsRequest) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """The verdicts, and which pods' bindings nobody has reviewed."""

@@ -221,6 +221,7 @@ def _read_claim(item: Object) -> PersistentVolumeClaim:
             ),
             "",
         ),
+        version=text(metadata, "resourceVersion", "metadata"),
     )
 
 

@@ -3,7 +3,7 @@
 A *claim* is a PersistentVolumeClaim. Only properties that kube-scheduler's volume plugins read are kept."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from hoss.model.resources import Pairs
@@ -175,6 +175,8 @@ class PersistentVolumeClaim:
     deleting: bool = False
     selected_node: str = ""
     controller_uid: str = ""
+    # The object's resourceVersion, for who writes to the API server. A change of it alone is no change.
+    version: str = field(default="", compare=False)
 
     @property
     def bound(self) -> bool:

@@ -881,20 +881,35 @@ class UpsertPodsReply(_message.Message):
     def __init__(self, verdicts: _Optional[bytes] = ..., unreviewed: _Optional[bytes] = ...) -> None: ...
 
 class BindRequest(_message.Message):
-    __slots__ = ("uids", "nodes", "pods", "node_names", "volumes", "resource_claims")
+    __slots__ = ("uids", "nodes", "pods", "node_names", "volumes", "resource_claims", "claim_versions")
     UIDS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     PODS_FIELD_NUMBER: _ClassVar[int]
     NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     uids: bytes
     nodes: bytes
     pods: _containers.RepeatedScalarFieldContainer[str]
     node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
     volumes: bytes
     resource_claims: _containers.RepeatedCompositeFieldContainer[ResourceClaimNames]
-    def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., pods: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., volumes: _Optional[bytes] = ..., resource_claims: _Optional[_Iterable[_Union[ResourceClaimNames, _Mapping]]] = ...) -> None: ...
+    claim_versions: _containers.RepeatedCompositeFieldContainer[ClaimVersions]
+    def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., pods: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., volumes: _Optional[bytes] = ..., resource_claims: _Optional[_Iterable[_Union[ResourceClaimNames, _Mapping]]] = ..., claim_versions: _Optional[_Iterable[_Union[ClaimVersions, _Mapping]]] = ...) -> None: ...
+
+class ClaimVersions(_message.Message):
+    __slots__ = ("versions",)
+    class VersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.ScalarMap[str, str]
+    def __init__(self, versions: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ResourceClaimNames(_message.Message):
     __slots__ = ("names", "ready_seconds")

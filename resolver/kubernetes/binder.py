@@ -50,6 +50,7 @@ class BindingRequest(NamedTuple):
     chosen: Mapping[str, HeldClaim] = MappingProxyType({})  # devices by claim; none: it had them before
     is_current: Callable[[], bool] = always  # whether the ledger that chose the devices is still the ledger
     ready_seconds: float = BINDING_SECONDS  # how long devices may take to become ready
+    versions: Mapping[str, str] = MappingProxyType({})  # of volume claims that name no volume and no node
 
 
 class Binder:
@@ -97,7 +98,14 @@ class Binder:
         )
         if request.volumes is not None:
             not_yet = await self._volumes.bind(
-                VolumeRequest(namespace, request.volumes, request.node, request.undo, request.written)
+                VolumeRequest(
+                    namespace,
+                    request.volumes,
+                    request.node,
+                    request.undo,
+                    request.written,
+                    request.versions,
+                )
             )
             if not_yet is not None and not_yet.result is BindResult.REFUSED and request.claims:
                 return await self._devices.release(devices) or not_yet

@@ -13,6 +13,7 @@ from hoss.kube.paths import object_path, pod_path
 from hoss.model.devices import BINDING_SECONDS, HeldClaim, extended_claim_name
 from resolver.core.kubernetes.binding_review import BindResult, Bound
 from resolver.core.kubernetes.claim_allocations import (
+    FINALIZER,
     ClaimUser,
     DevicesRefused,
     check_extended,
@@ -91,10 +92,13 @@ class DeviceBinder:
         if held is None and _is_extended(request, name):
             # The ledger was rebuilt and knows no choice. What was begun is taken back, as after any refusal.
             raise DevicesRefused(f"claim {request.namespace}/{name} has no devices any more")
+        claim = None
         if held is not None and held.mappings:
-            made = await self._objects.create(_claims(request), extended_claim(held, request.user), name)
-            check_extended(made, request.user)
-        claim = await self._objects.write(path, lambda found: finalizer_patch(found, chosen))
+            claim = await self._objects.create(_claims(request), extended_claim(held, request.user), name)
+            check_extended(claim, request.user)
+        elif held is not None:
+            claim = await self._objects.protect(path, FINALIZER)
+        claim = await self._objects.write(path, lambda found: finalizer_patch(found, chosen), known=claim)
         classes = {of: await self._class(of) for of in classes_of(claim, chosen)}
 
         def reserving(found: Object) -> dict[str, Any] | None:

@@ -126,6 +126,8 @@ class ExistingPodReservations:
             raise InvalidInput(
                 f"does not name all of {len(uids)} pods, and their nodes", where="pods, node_names"
             )
+        if len(request.claim_versions) not in (0, len(uids)):
+            raise InvalidInput(f"is not of {len(uids)} pods", where="claim_versions")
         reserved, nominated = await self._reserved(uids, nodes)
         missing = [
             Bound(BindResult.VICTIMS if waits else BindResult.UNRESERVED) for waits in nominated.tolist()
@@ -134,10 +136,11 @@ class ExistingPodReservations:
         steps = decode(request.volumes, U8, name="volumes", rows=len(uids)) if request.volumes else None
         volumes = {} if steps is None else await self._volumes(uids, nodes, steps, reserved)
         devices = await self._devices(request, uids, nodes, reserved)
+        versions = [dict(of_pod.versions) for of_pod in request.claim_versions] or [{}] * len(uids)
         requests = [
             BindingRequest(
                 request.pods[i], uid_text(uids[i].tobytes()), names[int(nodes[i])], *volumes.get(i, ())
-            )._replace(**devices.get(i, {}))
+            )._replace(**devices.get(i, {}), versions=versions[i])
             for i in np.flatnonzero(reserved).tolist()
         ]
         answers = iter(await self._binder.bind(requests))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hoss.errors import TransportError
-from hoss.kube.api import JSON, MERGE_PATCH, KubeApi, Object, Reply
+from hoss.kube.api import JSON, MERGE_PATCH, STRATEGIC_PATCH, KubeApi, Object, Reply
 from hoss.kube.paths import object_path
 
 _PATIENCE_SECONDS = 10.0
@@ -46,6 +46,16 @@ class ObjectWriter:
         reply = await self._ask("DELETE", path, body, content_type=JSON)
         if not reply.done and reply.status not in (_CONFLICT, _NOT_FOUND):
             raise self._refused(reply.message)
+
+    async def protect(self, path: str, finalizer: str) -> Object | None:
+        """Give the object this finalizer beside those that it has, whatever they are: the one change that
+        needs no look at the object before. Returns the object; None: the API server refuses it."""
+        body = {"metadata": {"finalizers": [finalizer]}}
+        reply = await self._ask("PATCH", path, body, content_type=STRATEGIC_PATCH)
+        if not reply.done:
+            return None
+        protected: Object = reply.json()
+        return protected
 
     async def write(
         self,

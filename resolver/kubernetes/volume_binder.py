@@ -1,6 +1,8 @@
 """Binds the volumes of reserved pods before the pods are bound: writes what the pod's worker chose, and says
 whether the claims are bound. It does not wait: whoever asks, asks again when a claim has changed."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from hoss.errors import TransportError
@@ -13,6 +15,7 @@ from resolver.core.kubernetes.volume_bindings import (
     is_bound,
     reserving_patch,
     selecting_patch,
+    unselected,
     unselecting_patch,
 )
 from resolver.kubernetes.object_writer import ObjectWriter
@@ -22,13 +25,15 @@ WAITS = Bound(BindResult.WAITS, "volumes are being bound")
 
 class VolumeRequest(NamedTuple):
     """A pod's claims with what was chosen for them. `undo`: take back what can be, and refuse. `written`: all
-    was written before."""
+    was written before. `versions`: by name, claims that name no volume and no node as long as they have these
+    resourceVersions."""
 
     namespace: str
     volumes: PodVolumes
     node: str
     undo: bool = False
     written: bool = False
+    versions: Mapping[str, str] = MappingProxyType({})
 
 
 class VolumeBinder:
@@ -60,7 +65,8 @@ class VolumeBinder:
     async def _bind_claim(self, request: VolumeRequest, mount: ClaimMount) -> bool:
         """Write what was chosen for the claim, unless it is written. Returns whether the claim is bound."""
         path, no_claim = _claim_path(request, mount), _missing(f'persistentvolumeclaim "{mount.claim}"')
-        claim = await self._objects.read(path, no_claim)
+        version = request.versions.get(mount.claim, "") if mount.provisioned else ""
+        claim = unselected(mount.claim, version) if version else await self._objects.read(path, no_claim)
         if is_bound(claim):
             return True
         if mount.volume:

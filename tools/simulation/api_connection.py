@@ -21,7 +21,7 @@ import orjson
 
 from hoss.errors import TransportError
 from hoss.kube.access import Access
-from hoss.kube.api import JSON, REQUEST_SECONDS, KubeApi, Refused, Reply
+from hoss.kube.api import JSON, REQUEST_SECONDS, STRATEGIC_PATCH, KubeApi, Refused, Reply
 from hoss.wire.uids import random_uid_text
 from tools.simulation.api_model import (
     ApiModel,
@@ -87,6 +87,7 @@ class _Request(NamedTuple):
     body: Object | None
     params: Mapping[str, str]
     sent_after: int = 0  # so many losses of the ledger
+    content_type: str = STRATEGIC_PATCH
 
 
 class _Watcher:
@@ -298,7 +299,7 @@ class SimulatedApiServer:
         sent_by_ledger = request.client.startswith(_ASKS_LEDGER) and request.sent_after == self.losses
         self._asking = request.client, judged or sent_by_ledger
         reply = self._read_cached(request) or self.model.answer(
-            request.method, request.path, request.body, request.params
+            request.method, request.path, request.body, request.params, request.content_type
         )
         self._asking = "", False
         if request.method != "GET" or not reply.done:
@@ -444,11 +445,11 @@ class SimulatedKubeApi(KubeApi):
         body: Object | None = None,
         *,
         params: Mapping[str, str] | None = None,
-        content_type: str = JSON,  # noqa: ARG002 - every patch is merged
+        content_type: str = JSON,
         timeout_seconds: float = REQUEST_SECONDS,
     ) -> Reply:
         losses = self._simulated.losses
-        request = _Request(self._process, method, path, body, dict(params or {}), losses)
+        request = _Request(self._process, method, path, body, dict(params or {}), losses, content_type)
         return await self._simulated.request(request, timeout_seconds)
 
     @asynccontextmanager

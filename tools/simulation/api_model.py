@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from hoss.kube.api import Reply
+from hoss.kube.api import STRATEGIC_PATCH, Reply
 from hoss.wire.uids import random_uid_text
 
 Object = dict[str, Any]
@@ -162,18 +162,26 @@ class ApiModel:
 
     # -- requests
 
-    def answer(self, method: str, path: str, body: Object | None, params: Mapping[str, str]) -> Reply:
+    def answer(
+        self,
+        method: str,
+        path: str,
+        body: Object | None,
+        params: Mapping[str, str],
+        content_type: str = STRATEGIC_PATCH,
+    ) -> Reply:
         """Carry out a request that is no watch."""
         try:
             target = target_of(path)
             if target.subresource:
-                return self._subresource(method, target, body or {})
+                return self._subresource(method, target, body or {}, content_type)
             if method == "DELETE":
                 return self._delete(target, body or {}, params)
             if method == "GET":
                 return self._get(target, params)
-            verbs = {"POST": self._create, "PUT": self._replace, "PATCH": self._patched}
-            return verbs[method](target, body or {})
+            if method == "PATCH":
+                return self._patched(target, body or {}, strategic=content_type == STRATEGIC_PATCH)
+            return {"POST": self._create, "PUT": self._replace}[method](target, body or {})
         except Refusal as refusal:
             return refusal.reply
 
@@ -225,7 +233,7 @@ class ApiModel:
         }
         return _reply(self._write(target.kind, before, {**body, "metadata": metadata}))
 
-    def _patched(self, target: Target, body: Object, subresource: str = "") -> Reply:
+    def _patched(self, target: Target, body: Object, subresource: str = "", *, strategic: bool) -> Reply:
         before = self._existing(target)
         wanted = body.get("metadata", {})
         # In patches of the status of a custom resource the UID means nothing.
@@ -242,8 +250,9 @@ class ApiModel:
             for name, value in changes.get("metadata", {}).items()
             if name not in ("uid", "resourceVersion")
         }
-        # Lists are merged in strategic patches, which are asked for pods, budgets and nodes.
-        merged = _merged(before, changes, lists_too=target.kind in _MERGED_STRATEGICALLY)
+        merged = _merged(before, changes, lists_too=strategic)
+        if "deletionTimestamp" in before["metadata"] and set(_finalizers(merged)) - set(_finalizers(before)):
+            raise Refusal(422, f'{target.kind} "{target.name}" is invalid: no new finalizers can be added')
         written = self._write(target.kind, before, merged)
         if "deletionTimestamp" in before["metadata"] and target.kind != POD and not _kept(written):
             self._remove(target.kind, written)
@@ -273,13 +282,14 @@ class ApiModel:
             self._remove(POD, leaving)
         return _reply(leaving)
 
-    def _subresource(self, method: str, target: Target, body: Object) -> Reply:
+    def _subresource(self, method: str, target: Target, body: Object, content_type: str) -> Reply:
         if target.subresource == "binding" and method == "POST":
             return self._bind(target, body)
         if target.subresource == "eviction" and method == "POST":
             return self._evict(target._replace(subresource=""), body.get("deleteOptions") or {})
         if target.subresource in ("status", "resize") and method == "PATCH":
-            return self._patched(target, body, target.subresource)
+            strategic = content_type == STRATEGIC_PATCH
+            return self._patched(target, body, target.subresource, strategic=strategic)
         raise Refusal(405, f"{method} is not for {target.subresource}")
 
     def _evict(self, target: Target, options: Object) -> Reply:
@@ -398,8 +408,8 @@ def selects(budget: Object, pod: Object) -> bool:
 
 
 def _merged(before: Object, changes: Object, *, lists_too: bool = True) -> Object:
-    """A strategic merge: lists of objects with a type or a name are merged by it, others are replaced, and
-    what is None is removed. Without `lists_too` all lists are replaced."""
+    """A strategic merge: lists of objects with a type or a name are merged by it, finalizers are added to,
+    others are replaced, and what is None is removed. Without `lists_too` all lists are replaced."""
     result = dict(before)
     for key, value in changes.items():
         there = result.get(key)
@@ -409,13 +419,14 @@ def _merged(before: Object, changes: Object, *, lists_too: bool = True) -> Objec
             result[key] = _merged(there if isinstance(there, dict) else {}, value, lists_too=lists_too)
         elif isinstance(value, list) and lists_too and key in _MERGED_BY:
             result[key] = _merged_lists(there or [], value, _MERGED_BY[key])
+        elif lists_too and key == "finalizers":
+            result[key] = [*dict.fromkeys([*(there or []), *value])]
         else:
             result[key] = value
     return result
 
 
 _MERGED_BY = {"conditions": "type", "containers": "name"}
-_MERGED_STRATEGICALLY = (POD, NODE, BUDGET)
 
 
 def _merged_lists(before: list[Object], changes: list[Object], by: str) -> list[Object]:
@@ -443,7 +454,12 @@ def _defaulted(pod: Object) -> Object:
 
 def _kept(item: Object) -> bool:
     """Whether finalizers keep an object that is deleted."""
-    return bool(item["metadata"].get("finalizers"))
+    return bool(_finalizers(item))
+
+
+def _finalizers(item: Object) -> list[str]:
+    found: list[str] = item["metadata"].get("finalizers") or []
+    return found
 
 
 def _ended(pod: Object) -> bool:

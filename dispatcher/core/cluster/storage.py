@@ -69,10 +69,10 @@ class StorageObjects:
         return StorageUpdate(tuple(self._objects.values()), complete=True)
 
     def apply(self, update: StorageUpdate) -> StorageUpdate:
-        """Take in changes. Returns those that change anything."""
+        """Take in changes. Returns those that change anything but versions."""
         gone = tuple(key for key in update.gone if self._objects.pop(key, None) is not None)
         changed = tuple(item for item in update.objects if self._objects.get(storage_key_of(item)) != item)
-        self._objects.update((storage_key_of(item), item) for item in changed)
+        self._objects.update((storage_key_of(item), item) for item in update.objects)
         return StorageUpdate(changed, gone)
 
 

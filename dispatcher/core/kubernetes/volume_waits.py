@@ -7,6 +7,7 @@ A wait ends when its pod is bound, refused or gone, and at the latest after the 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from dispatcher.core.cluster.storage import StorageObjects
@@ -31,14 +32,15 @@ class VolumeStep(IntEnum):
 
 
 class VolumeJudgement(NamedTuple):
-    """The next step for a pod. `reason`: why its volumes cannot be bound, with UNDO."""
+    """The next step for a pod. `reason`: why its volumes cannot be bound, with UNDO. `versions`: by name the
+    claims that were last seen to ask for no node yet, with BIND."""
 
     step: VolumeStep
     reason: str = ""
+    versions: Mapping[str, str] = MappingProxyType({})
 
 
 READY = VolumeJudgement(VolumeStep.BOUND_ALREADY)
-_BIND = VolumeJudgement(VolumeStep.BIND)
 _CHECK = VolumeJudgement(VolumeStep.CHECK)
 _WAIT = VolumeJudgement(VolumeStep.WAIT)
 
@@ -104,7 +106,8 @@ class VolumeWaits:
             return VolumeJudgement(VolumeStep.UNDO, wait.reason)
         self._note_selected(wait, keys)
         if wait.written_at is None:
-            return _BIND
+            free = [c for c in claims if c is not None and not c.volume_name and not c.selected_node]
+            return VolumeJudgement(VolumeStep.BIND, versions={claim.name: claim.version for claim in free})
         # A provisioner may give up so soon that the informers never show the claim with its node.
         return _WAIT if now - wait.written_at < self._repeat_seconds else _CHECK
 

@@ -46,7 +46,7 @@ class ClaimUser(NamedTuple):
 
 def extended_claim(held: HeldClaim, user: ClaimUser) -> Object:
     """The claim for the extended resources of a pod, as it is made: a request for each group of devices that
-    was chosen. The pod owns it, so that it goes with the pod."""
+    was chosen. The pod owns it, so that it goes with the pod. It is protected from the start."""
     counts = Counter(result.request for result in held.allocation.results)
     classes = {mapping.request: mapping.device_class for mapping in held.mappings}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": user.name, "uid": user.uid, "controller": True}
@@ -68,6 +68,7 @@ def extended_claim(held: HeldClaim, user: ClaimUser) -> Object:
             "namespace": held.namespace,
             "name": held.name,
             "annotations": {EXTENDED_CLAIM_ANNOTATION: "true"},
+            "finalizers": [FINALIZER],
             "ownerReferences": [owner],
         },
         "spec": {"devices": {"requests": requests}},

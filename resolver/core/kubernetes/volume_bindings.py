@@ -24,6 +24,11 @@ class VolumeRefused(Exception):  # noqa: N818 - says what happened
         super().__init__(f"{_PLUGIN}: {reason}")
 
 
+def unselected(name: str, version: str) -> Object:
+    """What matters of a claim that names no volume and no node at this resourceVersion."""
+    return {"metadata": {"name": name, "resourceVersion": version}, "spec": {}}
+
+
 def is_bound(claim: Object) -> bool:
     """Whether the claim has its volume for good (kube-scheduler's isPVCFullyBound)."""
     return bool(claim["spec"].get("volumeName")) and _BIND_COMPLETED in _annotations(claim)
@@ -79,6 +84,5 @@ def _annotations(item: Object) -> dict[str, str]:
 
 def _patch(item: Object, annotations: dict[str, Any]) -> dict[str, Any]:
     """Of this very object in this very state: the API server answers 409 if it has changed."""
-    metadata = item["metadata"]
-    same = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+    same = {key: item["metadata"][key] for key in ("uid", "resourceVersion") if key in item["metadata"]}
     return {"metadata": same | ({"annotations": annotations} if annotations else {})}

@@ -419,6 +419,26 @@ def test_a_claim_with_a_finalizer_goes_when_that_is_gone_and_is_patched_in_one_s
     hold(case)
 
 
+def test_a_strategic_patch_adds_a_finalizer_unless_the_object_is_being_deleted(hold):
+    async def case(api: KubeApi) -> None:
+        exactly = {"deviceClassName": "gpu"}
+        spec = {"devices": {"requests": [{"name": "one", "exactly": exactly}]}}
+        metadata = {"name": "kept", "finalizers": ["example.com/own"]}
+        claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata}
+        assert (await api.send("POST", DEVICE_CLAIMS, {**claim, "spec": spec})).done
+        path, finalizer = f"{DEVICE_CLAIMS}/kept", "resource.kubernetes.io/delete-protection"
+        for _ in range(2):
+            added = await patch(api, path, {"metadata": {"finalizers": [finalizer]}})
+            assert sorted(added.json()["metadata"]["finalizers"]) == ["example.com/own", finalizer]
+        assert (await api.send("DELETE", path)).done
+        assert (await patch(api, path, {"metadata": {"finalizers": [finalizer]}})).done
+        late = await patch(api, path, {"metadata": {"finalizers": ["example.com/late"]}})
+        assert late.status == 422
+        assert (await merge(api, path, {"metadata": {"finalizers": None}})).done
+
+    hold(case)
+
+
 async def watched(
     api: KubeApi, params: dict[str, str], events: int, path: str = "/api/v1/pods"
 ) -> list[tuple[str, str, int]]:

@@ -39,11 +39,18 @@ def test_a_pod_goes_where_its_device_is_and_the_claim_says_so_before_the_pod_is_
     parameters = {"driver": DRIVER, "parameters": {"mode": "fast"}}
     devices.create_class(config=[{"opaque": parameters}])
     devices.publish("n2", "gpu-0")
-    devices.create_claim("mine", config=[{"opaque": parameters, "requests": ["one"]}])
+    devices.create_claim(
+        "mine",
+        config=[{"opaque": parameters, "requests": ["one"]}],
+        marks={"finalizers": ["example.com/of-its-owner"]},
+    )
     api.create_pod("p", scheduler="hoss", resourceClaims=claiming("mine"))
     assert placed(api, "p") == "n2"
     claim = devices.claim("mine")
-    assert claim["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
+    assert sorted(claim["metadata"]["finalizers"]) == [
+        "example.com/of-its-owner",
+        "resource.kubernetes.io/delete-protection",
+    ]
     [user] = claim["status"]["reservedFor"]
     assert user == {"resource": "pods", "name": "p", "uid": api.pod("p")["metadata"]["uid"]}
     allocation = claim["status"]["allocation"]

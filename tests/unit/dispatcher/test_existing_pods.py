@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 
 from dispatcher.core import messages as m
+from dispatcher.core.pods.table import Phase
+from dispatcher.kubernetes import existing_pods
 from dispatcher.kubernetes.existing_pods import ExistingPods
+from dispatcher.ledger.rebuilding import kind_of
+from dispatcher.runtime import Runtime
+from hoss.model.pod import PodSpec
+from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import decode_uids
 
 
@@ -41,3 +47,43 @@ async def test_all_that_was_asked_for_before_is_done_when_it_says_so():
     await done
     assert ledger.released == [0, 1, 2]
     await asyncio.gather(*jobs)
+
+
+class Resolver:
+    """Commits everything, and keeps the kinds that the last call named."""
+
+    def __init__(self) -> None:
+        self.kinds: list[pb.PodKind] = []
+
+    async def grant_epoch(self, _writer: str) -> int:
+        return 1
+
+    async def upsert_pods(self, request: pb.UpsertPodsRequest) -> pb.UpsertPodsReply:
+        self.kinds = list(request.kinds)
+        return pb.UpsertPodsReply(verdicts=bytes([pb.COMMITTED]))
+
+
+class Nodes:
+    def name(self, index: int) -> str:
+        return f"n{index}"
+
+
+class ValidLease:
+    def require_valid_lease(self) -> None:
+        """It is valid."""
+
+
+async def test_a_class_is_read_once_however_many_calls_tell_of_its_pods(bench, monkeypatch):
+    """A full cluster is told of in many calls, each with a few pods of most classes."""
+    read = []
+    monkeypatch.setattr(existing_pods, "kind_of", lambda *of: read.append(of) or kind_of(*of))
+    resolver, runtime = Resolver(), Runtime(bench.machine, None, None)
+    ExistingPods(runtime, resolver, ValidLease(), Nodes(), lambda _rows: None)
+    pods = bench.machine.registry.pods
+    for name, cpu in (("a", 100), ("b", 100), ("c", 200), ("d", 100)):
+        rows = bench.pods(name, spec=PodSpec(requests=(("cpu", cpu),)))
+        pods.phase[rows], pods.node[rows] = Phase.BOUND, 0
+        await runtime.carry_out(m.Reserve(rows, pods.uid[rows]))
+        [kind] = resolver.kinds
+        assert {amount.resource: amount.amount for amount in kind.requests}["cpu"] == cpu
+    assert len(read) == 2

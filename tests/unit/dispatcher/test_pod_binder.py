@@ -124,6 +124,7 @@ class Answers:
         self.ready_seconds = [claims.ready_seconds for claims in message.resource_claims]
         names = [name for claims in message.resource_claims for name in claims.names]
         self.asked.append((pb.VolumeStep.Name(max(message.volumes, default=0)), names))
+        self.versions = [dict(of_pod.versions) for of_pod in message.claim_versions]
         if len(self.asked) == self.at:
             self.then()
         result = self.results.pop(0) if len(self.results) > 1 else self.results[0]
@@ -265,6 +266,21 @@ async def test_volumes_get_the_time_that_the_profile_of_the_pods_worker_gives_th
     assert pod.resolver.asked == [("VOLUMES_UNDO", [])]
     [why] = pod.told
     assert why.endswith("binding volumes: context deadline exceeded")
+
+
+@pytest.mark.parametrize(("selected", "told"), [("", [{"data": "7"}]), ("n1", [])])
+async def test_a_resolver_is_told_the_versions_of_claims_whose_volumes_are_to_be_provisioned(
+    bench, monkeypatch, selected, told
+):
+    pod = WaitingForDevices(bench, monkeypatch, pb.BIND_DONE, claims=(), mounts=("data",))
+    waits = PersistentVolumeClaim(
+        "default", "data", storage_class="fast", selected_node=selected, version="7"
+    )
+    bench.machine.storage.apply(StorageUpdate((waits,)))
+    bench.machine.nodes.update({1: m.KnownNode("n1", {})}, 0)
+    await pod.run()
+    assert pod.resolver.asked == [("VOLUMES_BIND", [])]
+    assert pod.resolver.versions == told
 
 
 async def test_in_an_outage_each_pod_waits_for_its_binding_once(bench, nobody_listens):

@@ -64,29 +64,49 @@ def test_a_pod_waits_until_its_claim_is_bound_and_a_resolver_writes_once_or_agai
     assert waits.change(claim()) == []
 
 
+@pytest.mark.parametrize(
+    ("seen", "versions"),
+    [
+        ({}, {"data": "7"}),
+        ({"selected_node": "n1"}, {}),
+        ({"volume_name": "pv"}, {}),
+    ],
+)
+def test_a_resolver_is_told_the_version_of_a_claim_that_names_neither_node_nor_volume(seen, versions):
+    waits = Waits(claim(version="7", **seen))
+    assert waits.judge() == (VolumeStep.BIND, "", versions)
+
+
+def test_a_version_alone_is_no_change_for_workers_but_the_one_that_a_resolver_is_told():
+    waits = Waits(claim(version="7"))
+    changed = waits.storage.apply(StorageUpdate((claim(version="8"),)))
+    assert changed == StorageUpdate()
+    assert waits.judge().versions == {"data": "8"}
+
+
 def test_a_claim_whose_node_a_provisioner_removes_fails_and_stays_failed():
     waits = Waits(claim())
     waits.judge()
     waits.change(claim(selected_node="n1"))
     waits.change(claim())
     failed = (VolumeStep.UNDO, PREFIX + 'provisioning failed for PVC "data"')
-    assert waits.judge(1.0) == failed
+    assert waits.judge(1.0)[:2] == failed
     waits.change(claim(selected_node="n1"))
-    assert waits.judge(2.0) == failed
+    assert waits.judge(2.0)[:2] == failed
 
 
 def test_after_the_time_limit_what_was_asked_for_is_taken_back():
     waits = Waits(claim())
     waits.judge(10.0)
     assert waits.judge(609.9).step is VolumeStep.BIND
-    assert waits.judge(610.0) == (VolumeStep.UNDO, PREFIX + "context deadline exceeded")
+    assert waits.judge(610.0)[:2] == (VolumeStep.UNDO, PREFIX + "context deadline exceeded")
 
 
 def test_the_profile_that_placed_a_pod_may_have_another_time_limit():
     waits, pod = Waits(claim()), POD._replace(timeout_seconds=30.0)
     waits.waits.judge(pod, 10.0)
     assert waits.waits.judge(pod, 39.9).step is VolumeStep.BIND
-    assert waits.waits.judge(pod, 40.0) == (VolumeStep.UNDO, PREFIX + "context deadline exceeded")
+    assert waits.waits.judge(pod, 40.0)[:2] == (VolumeStep.UNDO, PREFIX + "context deadline exceeded")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +120,7 @@ def test_the_profile_that_placed_a_pod_may_have_another_time_limit():
     ],
 )
 def test_what_no_longer_fits_the_node_is_refused_in_kube_schedulers_words(objects, why):
-    assert Waits(*objects).judge() == (VolumeStep.UNDO, PREFIX + why)
+    assert Waits(*objects).judge()[:2] == (VolumeStep.UNDO, PREFIX + why)
 
 
 def test_storage_objects_tell_only_what_changed():

@@ -229,6 +229,7 @@ def test_the_claim_for_extended_resources_asks_for_what_was_chosen_and_belongs_t
         "namespace": "default",
         "name": "p-extended-resources-1",
         "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+        "finalizers": [FINALIZER],
         "ownerReferences": [
             {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u9", "controller": True}
         ],
@@ -259,6 +260,8 @@ def test_a_pod_is_told_once_which_request_its_containers_use():
 def test_the_claim_for_extended_resources_loses_its_protection_before_it_is_deleted():
     made = extended_claim(EXTENDED, USER)
     made["metadata"] |= SAME
+    assert unprotecting_patch(made, USER)["metadata"] == SAME | {"finalizers": None}
+    made["metadata"]["finalizers"] = ["x"]
     assert unprotecting_patch(made, USER) is None
     made["metadata"]["finalizers"] = ["x", FINALIZER]
     assert unprotecting_patch(made, USER)["metadata"] == SAME | {"finalizers": ["x"]}

@@ -156,6 +156,17 @@ async def test_only_what_is_reserved_on_that_very_node_is_bound(ground):
     assert ground.bound == [BindingRequest("default/p0", uid_text(UIDS[0].tobytes()), "n0")]
 
 
+async def test_versions_of_claims_are_those_of_their_pod(ground):
+    await ground.upsert("n0", "n1")
+    request = asked(ground, "n0", "n1")
+    request.claim_versions.add(versions={"data": "7"})
+    with pytest.raises(InvalidInput, match="claim_versions"):
+        await ground.standing.bind(request)
+    request.claim_versions.add()
+    await ground.standing.bind(request)
+    assert [made.versions for made in ground.bound] == [{"data": "7"}, {}]
+
+
 async def test_a_pod_is_not_bound_before_the_last_pod_that_it_preempted_is_released(ground, make_proposal):
     await ground.upsert("n0")
     shard, node = shard_of("n0", 2), ground.nodes["n0"]
