@@ -169,7 +169,7 @@ let again = 0;
 
 function move() {
   clearTimeout(again);
-  let { page, names } = here();
+  let { page, names, query } = here();
   const listedBy = LISTED_BY[page] ?? page;
   if (viewer.tenant && find("pages").querySelector(`[data-page=${listedBy}]`)?.dataset.of === "platform") page = "closed";
   for (const link of find("pages").children) {
@@ -190,6 +190,8 @@ function move() {
   }
   if (viewer.login) return find("page").replaceChildren();
   repeat(pages[page], pages[page].open(find("page"), names));
+  const [namespace, name] = [query.get("namespace"), query.get("name")];
+  if (page === "pods" && name) story.look(namespace ? `${namespace}/${name}` : name);
 }
 
 /** A page asks again while it is shown and somebody looks. */
