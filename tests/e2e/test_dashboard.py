@@ -587,6 +587,7 @@ def test_the_link_of_hoss_up_logs_in_and_logging_out_shows_nothing_more(page, cl
     page.until(lambda: "Log in to look" in page.text("#notice"), "the way to log in to be shown")
     page.open(closed.state.dashboards[0] + "?again")
     page.until(lambda: "Log in to look" in page.text("#notice"), "nothing else to be shown")
+    assert not page.text("#overview")
     page.open(link)  # which was used
     page.until(lambda: "used before" in page.text("#token-form"), "the link to be refused")
     assert not page.errors()

@@ -178,17 +178,17 @@ function move() {
       link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.offsetLeft - link.parentElement.clientWidth / 3;
     } else link.removeAttribute("aria-current");
   }
-  find("overview").hidden = page !== "overview";
-  find("page").hidden = page === "overview" || viewer.login; // to log in comes first
+  find("overview").hidden = page !== "overview" || viewer.login; // to log in comes first
+  find("page").hidden = page === "overview" || viewer.login;
   const listed = find("pages").querySelector("[aria-current]")?.textContent ?? "No such page";
   document.title = page === "overview" ? "HOSS" : `${names.join("/") || listed} · HOSS`;
   story.close();
+  if (viewer.login) return find("page").replaceChildren();
   if (page === "overview") {
     find("page").replaceChildren();
     heat.layOut();
     return showCurves();
   }
-  if (viewer.login) return find("page").replaceChildren();
   repeat(pages[page], pages[page].open(find("page"), names));
   const [namespace, name] = [query.get("namespace"), query.get("name")];
   if (page === "pods" && name) story.look(namespace ? `${namespace}/${name}` : name);
