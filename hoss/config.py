@@ -79,8 +79,11 @@ def read_object(text: str, where: str) -> dict[str, Any]:
     if len(documents) > 1:
         raise ConfigError(f"holds {len(documents)} documents; give one", where=where)
     raw = documents[0] if documents else None
+    if raw is None:
+        raise ConfigError("is empty; write a mapping with apiVersion and kind", where=where)
     if not isinstance(raw, dict):
-        raise ConfigError(f"holds {type(raw).__name__}, not a mapping with apiVersion and kind", where=where)
+        found = "a list" if isinstance(raw, list) else quoted(raw)
+        raise ConfigError(f"holds {found}, not a mapping with apiVersion and kind", where=where)
     return raw
 
 

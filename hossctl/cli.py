@@ -259,7 +259,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench compare": (
         "hoss bench compare --quick --out now",
         (
-            "hoss bench compare --schedulers default,fgd,examples/assignment.py:Assignment --loads openb"
+            "hoss bench compare --schedulers default,fgd,examples/emptiest_first.py:EmptiestFirst --loads openb"
             " --nodes 100"
         ),
     ),

@@ -31,15 +31,13 @@ class Endpoints:
         """By flag, else HOSS_DISPATCHER, else the current context's, else the local platform's. Raises
         TransportError where there is none."""
         given = self.dispatcher or known_addresses("dispatcher")
-        return (
-            read_addresses(given, "--dispatcher") if given else _local("--dispatcher").dispatcher.split(",")
-        )
+        return read_addresses(given, "--dispatcher") if given else _local("dispatcher").dispatcher.split(",")
 
     def resolver_addresses(self) -> list[str]:
         """By flag, else HOSS_RESOLVER, else the current context's, else the local platform's. Raises
         TransportError where there is none."""
         given = self.resolver or known_addresses("resolver")
-        return read_addresses(given, "--resolver") if given else list(_local("--resolver").resolvers)
+        return read_addresses(given, "--resolver") if given else list(_local("resolver").resolvers)
 
     def open_channel(self) -> "OpenChannel":
         """What the clients of this platform open their channels with."""
@@ -143,18 +141,23 @@ def read_addresses(text: str, option: str) -> list[str]:
     return addresses
 
 
-def _local(option: str) -> "PlatformState":
+def _local(service: str) -> "PlatformState":
     from hossctl.local import platform  # noqa: PLC0415 - only where no address was given
 
     directory = home()
     state = platform.load_state(directory)
     if state is None or not state.dispatcher:
         raise TransportError(
-            f"no platform is running here: start one with `hoss up`, or name one with {option}"
+            f"no platform is running here: start one with `hoss up`, or name one with --{service}"
         )
     if not state.living():
         raise TransportError(
             "the local platform has died: see its logs in "
             f"{directory / 'logs'}, and start it again with `hoss down` and `hoss up`"
+        )
+    if (ended := state.ended_process(service)) is not None:
+        raise TransportError(
+            f"process {ended.name} (pid {ended.pid}) of the local platform has ended; see {ended.log}, and start "
+            "the platform again with `hoss down` and `hoss up`: its data is kept"
         )
     return state

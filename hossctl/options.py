@@ -39,9 +39,37 @@ def complete_kinds(*allowed: Kind) -> Callable[[str], list[str]]:
 
 def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """A completion of NAME by the objects of the kind before it: none where no platform answers in time."""
+    return _complete(ctx, ctx.params.get("kind") or "", incomplete)
+
+
+def complete_names_of(kind: Kind) -> Callable[[typer.Context, str], list[str]]:
+    """A completion of NAME where a command is about one kind."""
+    return lambda ctx, incomplete: _complete(ctx, kind.value, incomplete)
+
+
+def complete_objects(*allowed: Kind) -> Callable[[typer.Context, str], list[str]]:
+    """A completion of KIND/NAME, of these kinds: of the kind, and of the name once it can be no other kind."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        given, slash, name = incomplete.partition("/")
+        begun = [kind.singular for kind in allowed if kind.singular.startswith(given)]
+        if not slash and len(begun) > 1:
+            return [f"{kind}/" for kind in begun]
+        chosen = given if slash else "".join(begun)
+        return [f"{chosen}/{known}" for known in _complete(ctx, chosen, name)]
+
+    return complete
+
+
+def complete_words(*words: str) -> Callable[[str], list[str]]:
+    """A completion of one of these words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def _complete(ctx: typer.Context, kind_given: str, incomplete: str) -> list[str]:
     given = ctx.params
     try:
-        kind = read_kind(given.get("kind") or "")
+        kind = read_kind(kind_given)
         query = Query(kind, (), ALL if given.get("all_namespaces") else given.get("namespace") or "default")
         endpoints = Endpoints(given.get("dispatcher") or "", given.get("resolver") or "")
         endpoints.check(kind)
@@ -171,6 +199,7 @@ OutputOrTemplate = Annotated[
         metavar="table|wide|json|yaml|name|jsonpath=TEMPLATE",
         help="How to print. A template: '{.items[*].name}', "
         "'{range .items[*]}{.name} {.node}{\"\\n\"}{end}'.",
+        autocompletion=complete_words(*(choice.value for choice in Format)),
     ),
 ]
 

@@ -42,7 +42,12 @@ _MARKED: Mapping[tuple[str, str], type[LedgerUnavailable]] = {
 RETRY_AFTER_MS = "retry-after-ms"
 
 # Beginnings of gRPC's own texts without a connection. The texts end with the cause.
-_NO_CONNECTION = ("connections to all backends failing", "failed to connect to all addresses")
+_NO_CONNECTION = (
+    "connections to all backends failing",
+    "failed to connect to all addresses",
+    "errors resolving",
+    "DNS resolution failed",
+)
 
 # Part of gRPC's text about a connection that failed -> what to do. A server says nothing about a client's
 # certificate that it refuses: it closes the connection.
@@ -88,9 +93,8 @@ def translate(exc: grpc.aio.AioRpcError, peer: str) -> HossError:
     if exc.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and retry_after_ms is not None:
         return Overloaded(text, int(retry_after_ms) / 1000)
     if exc.code() is grpc.StatusCode.UNAVAILABLE and text.startswith(_NO_CONNECTION):
-        reason = text.removesuffix(": OK").rpartition(": ")[
-            2
-        ]  # of a handshake gRPC adds that reading went well
+        # Of a handshake gRPC adds that reading went well, and what it says of a name's lookup is in brackets.
+        reason = text.removesuffix(": OK").removesuffix("]").rpartition(": ")[2]
         remedy = next((said for part, said in _HANDSHAKE.items() if part in text), _NOT_THERE)
         return TransportError(f"{peer} cannot be reached ({reason}): {remedy}")
     return TransportError(f"{peer}: {exc.code().name}: {text}")

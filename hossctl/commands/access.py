@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hoss import contexts
-from hoss.errors import InvalidInput, NotFound
+from hoss.errors import HossError, InvalidInput, NotFound
 from hoss.host import THIS_HOST
 from hoss.security.identity import CallerKind, Identity, Role
 from hossctl.console import Column, Format, print_document, print_rows, say
@@ -334,9 +334,20 @@ def list_contexts(*, output: Output = Format.TABLE) -> None:
     print_rows(rows, columns)
 
 
+def _complete_contexts(incomplete: str) -> list[str]:
+    try:
+        known = contexts.load_contexts(contexts.home()).contexts
+    except HossError:
+        return []
+    return [name for name in {contexts.LOCAL: None, **known} if name.startswith(incomplete)]
+
+
 @context.command("use")
 def use_context(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="local: that of `hoss up`.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="local: that of `hoss up`.", autocompletion=_complete_contexts),
+    ],
 ) -> None:
     """Have commands without addresses use this platform."""
     known = contexts.load_contexts(contexts.home())

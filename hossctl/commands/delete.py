@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+_PODS_OR_JOBS = complete_kinds(Kind.PODS, Kind.JOBS)
+
 
 @dataclass(slots=True)
 class _Named:
@@ -154,7 +156,9 @@ async def _would_delete(client: "DispatcherClient", named: _Named) -> Document:
 
 @app.command()
 def retry(
-    kind: Annotated[str, typer.Argument(metavar="[KIND]", help="pod or job.")] = "pod",
+    kind: Annotated[
+        str, typer.Argument(metavar="[KIND]", help="pod or job.", autocompletion=_PODS_OR_JOBS)
+    ] = "pod",
     names: OptionalNames = None,
     *,
     failed: Annotated[bool, typer.Option("--failed", help="Every failed pod of the namespace.")] = False,
@@ -194,7 +198,7 @@ def retry(
 
 @app.command()
 def ungate(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="pod or job.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="pod or job.", autocompletion=_PODS_OR_JOBS)],
     names: Names,
     *,
     gate: Annotated[

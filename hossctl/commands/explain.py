@@ -14,7 +14,17 @@ from hoss.errors import InvalidInput, NotFound, TransportError
 from hossctl.cli import EXIT_BAD_INPUT, run_async
 from hossctl.console import Document, Format, complain, print_document, print_lines, say
 from hossctl.endpoints import Endpoints, dispatcher_of
-from hossctl.options import Dispatcher, Namespace, Output, Resolver, read_manifest_bytes
+from hossctl.kinds import Kind
+from hossctl.options import (
+    Dispatcher,
+    Namespace,
+    Output,
+    Resolver,
+    complete_kinds,
+    complete_names,
+    complete_names_of,
+    read_manifest_bytes,
+)
 
 if TYPE_CHECKING:
     from hoss.manifests.fields import Object
@@ -27,9 +37,16 @@ app = typer.Typer()
 @app.command()
 def explain(
     kind: Annotated[
-        str, typer.Argument(metavar="[KIND]", help="pod: ask the platform about one it has.")
+        str,
+        typer.Argument(
+            metavar="[KIND]",
+            help="pod: ask the platform about one it has.",
+            autocompletion=complete_kinds(Kind.PODS),
+        ),
     ] = "",
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Its name.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Its name.", autocompletion=complete_names)
+    ] = "",
     *,
     file: Annotated[
         str,
@@ -199,7 +216,12 @@ def _print(document: Document, *, all_nodes: bool) -> None:
 
 @app.command("trace")
 def show_trace(
-    name: Annotated[str, typer.Argument(metavar="POD", help="A pod's name, or its UID.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="POD", help="A pod's name, or its UID.", autocompletion=complete_names_of(Kind.PODS)
+        ),
+    ],
     *,
     file: Annotated[
         Path | None,

@@ -189,8 +189,8 @@ def up(
         state = platform.load_state(home)
         if state is not None and (living := state.living()):
             raise HossError(
-                f"a platform runs already ({len(living)} processes, dispatcher {state.dispatcher}); stop it "
-                "with `hoss down`"
+                f"a platform runs already ({len(living)} of {len(state.processes)} processes, "
+                f"dispatcher {state.dispatcher}); stop it with `hoss down`"
             )
         check_free(port, where="--port")
         if guard:
@@ -220,7 +220,7 @@ def _say_up(
     kept = "logs" if options.redis_url else "data and logs"
     say(
         f"up: dispatcher {state.dispatcher}, resolver {', '.join(state.resolvers)}, redis {redis}, "
-        f"{len(options.workers)} workers; {kept} in {home}"
+        f"{counted(len(options.workers), 'worker')}; {kept} in {home}"
     )
     from hossctl.local import platform
 

@@ -18,6 +18,7 @@ from hossctl.options import (
     Resolver,
     Seed,
     complete_kinds,
+    complete_names_of,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ def add(
 
 @group.command()
 def remove(
-    names: Annotated[list[str], typer.Argument(help="Names of nodes.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Names of nodes.", autocompletion=complete_names_of(Kind.NODES)),
+    ],
     resolver: Resolver = "",
     output: Output = Format.TABLE,
 ) -> None:

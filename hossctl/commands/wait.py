@@ -18,6 +18,8 @@ from hossctl.options import (
     Output,
     OutputOrTemplate,
     Resolver,
+    complete_objects,
+    complete_words,
     only,
     read_duration,
     read_output,
@@ -41,7 +43,14 @@ def _read_object(text: str) -> tuple[Kind, str]:
 
 @app.command("wait")
 def wait_for(
-    objects: Annotated[list[str], typer.Argument(metavar="KIND/NAME...", help="pod, job, worker or node.")],
+    objects: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KIND/NAME...",
+            help="pod, job, worker or node.",
+            autocompletion=complete_objects(*_KINDS),
+        ),
+    ],
     *,
     condition: Annotated[
         str,
@@ -52,6 +61,7 @@ def wait_for(
                 "Of pods bound, deleted or failed; of jobs bound (all pods) or deleted; of workers and nodes "
                 "ready or deleted."
             ),
+            autocompletion=complete_words("bound", "deleted", "failed", "ready"),
         ),
     ] = "bound",
     timeout: Annotated[str, typer.Option(metavar="TIME", help="At most so long: 30s, 5m, 1h.")] = "30s",
@@ -96,7 +106,12 @@ def wait_for(
 @app.command()
 def events(
     one: Annotated[
-        str, typer.Argument(metavar="[KIND/NAME]", help="Of this pod, job, worker or node alone.")
+        str,
+        typer.Argument(
+            metavar="[KIND/NAME]",
+            help="Of this pod, job, worker or node alone.",
+            autocompletion=complete_objects(*_KINDS),
+        ),
     ] = "",
     *,
     namespace: Namespace = "default",

@@ -344,7 +344,10 @@ Follow = Annotated[
 @group.command("logs")
 def worker_logs(names: WorkerNames, *, tail: Tail = 20, follow: Follow = False) -> None:
     """The logs of workers."""
-    _show_logs([f"worker-{name}" for name in names], tail, follow=follow)
+    from hossctl.local.pools import named_worker
+
+    state = _started()
+    _show_logs(state, [named_worker(state, name).process for name in names], tail, follow=follow)
 
 
 @app.command()
@@ -361,15 +364,20 @@ def logs(
 ) -> None:
     """The logs of the local platform's processes, also of those that have ended; of all where none is
     named."""
-    _show_logs(processes or [], tail, follow=follow)
+    _show_logs(_started(), processes or [], tail, follow=follow)
 
 
-def _show_logs(names: Sequence[str], tail: int, *, follow: bool) -> None:
+def _started() -> "PlatformState":
+    """The local platform, even if all of it has ended. Raises TransportError."""
     from hossctl.local import platform
 
     state = platform.load_state(contexts.home())
     if state is None:
         raise TransportError("no platform is running here: start one with `hoss up`")
+    return state
+
+
+def _show_logs(state: "PlatformState", names: Sequence[str], tail: int, *, follow: bool) -> None:
     files = {record.name: Path(record.log) for record in state.processes}
     if missing := [name for name in names if name not in files]:
         raise NotFound(f"is no process of the local platform; there are {', '.join(files)}", where=missing[0])

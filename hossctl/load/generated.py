@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hoss.client.dispatcher import submission
+from hoss.errors import InvalidInput, quoted
 from hoss.model.node import NodeSpec, Toleration
 from hoss.model.pod import (
     DeviceRequest,
@@ -35,6 +36,7 @@ from hossctl.load.nodes import (
 )
 
 MIB = 2**20
+_UNITS = {"cpu": " of millicores", "memory": " of bytes"}
 PODS_PER_JOB = 1000
 JOBS_PER_MESSAGE = 10
 
@@ -329,13 +331,18 @@ def pod_template(
     app: str = "load",
 ) -> PodTemplate:
     """A pod of one container with these requests, in millicores and bytes where the resource is cpu or
-    memory."""
+    memory. Raises InvalidInput for an amount that is no whole number, 0 or more."""
+    for name, amount in requests.items():
+        if not isinstance(amount, int) or amount < 0:
+            unit = _UNITS.get(name, "")
+            raise InvalidInput(f"is {quoted(amount)}; it is a whole number{unit}, 0 or more", where=name)
     spec = PodSpec(
         labels=(("app", app),),
         priority=priority,
         requests=tuple(sorted(requests.items())),
-        nonzero_cpu_milli=requests["cpu"],
-        nonzero_memory_bytes=requests["memory"],
+        # What a container without a request counts where nodes are scored, as in kube-scheduler.
+        nonzero_cpu_milli=requests.get("cpu", 100),
+        nonzero_memory_bytes=requests.get("memory", 200 * MIB),
         node_selector=selector,
         tolerations=tolerations,
         devices=devices,

@@ -114,6 +114,15 @@ class PlatformState:
         """The processes that still run."""
         return [record for record in self.processes if record.find() is not None]
 
+    def ended_process(self, service: str) -> ProcessRecord | None:
+        """A process that has ended and without which this service ("dispatcher" or "resolver") cannot answer:
+        the platform's Redis, or the last process of the service. None: it can."""
+        for part in ("redis", service):
+            records = [record for record in self.processes if record.name.startswith(part)]
+            if records and all(record.find() is None for record in records):
+                return records[-1]
+        return None
+
     def with_process(self, record: ProcessRecord) -> "PlatformState":
         """The state with this process added, or its record replaced."""
         others = tuple(known for known in self.processes if known.name != record.name)

@@ -232,7 +232,7 @@ def changes(wanted: Sequence[WorkerOptions], state: PlatformState) -> list[Worke
             restarted.append(WorkerChange(Action.RESTART, worker, "its process has ended"))
     kept = {worker.name for worker in wanted}
     removed = [
-        WorkerChange(Action.REMOVE, worker, f"pool {worker.pool} has it no more")
+        WorkerChange(Action.REMOVE, worker, f"it is no longer in pool {worker.pool}")
         for worker in state.workers
         if worker.pool and worker.name not in kept
     ]
@@ -241,11 +241,15 @@ def changes(wanted: Sequence[WorkerOptions], state: PlatformState) -> list[Worke
 
 def _difference(present: WorkerOptions, wanted: WorkerOptions) -> str:
     """Which settings change, in the words of the document."""
+    differences = []
     if present.labels != wanted.labels:
-        return f"labels: {_labels(present)} becomes {_labels(wanted)}"
+        differences.append(f"labels: {_labels(present)} becomes {_labels(wanted)}")
     if present.document != wanted.document:
-        return "its plugins change"
-    return f"settings: {' '.join(present.flags) or 'none'} becomes {' '.join(wanted.flags) or 'none'}"
+        differences.append("its plugins change")
+    if present.flags != wanted.flags:
+        flags = (" ".join(worker.flags) or "none" for worker in (present, wanted))
+        differences.append(f"settings: {' becomes '.join(flags)}")
+    return "; ".join(differences)
 
 
 def _labels(worker: WorkerOptions) -> str:

@@ -197,7 +197,10 @@ class SimulatedCluster:
         return range(first, self._pods)
 
     def run(self, until: float = math.inf) -> StudyResult:
-        """Advance to a moment, or until nothing is left to happen. Pods that fit nowhere stay waiting."""
+        """Advance to a moment, or until nothing is left to happen. Pods that fit nowhere stay waiting. Raises
+        InvalidInput for a moment that is over."""
+        if not until >= self.now:
+            raise InvalidInput(f"is {until}; it is {self.now} now", where="until")
         if until == math.inf:
             self._time.run_while(lambda: True)
         else:

@@ -101,10 +101,10 @@ def test_slow_schedulers_decide_one_at_a_time_only_under_one_lock(hoss):
 def test_an_algorithm_of_ones_own_is_compared_with_fgd_best_fit_and_the_default_in_one_command(
     hoss, tmp_path, load
 ):
-    """The tutorial's command, on a small load, with an example that needs no solver."""
+    """The tutorial's command, on a small load."""
     tutorial = (ROOT / "docs" / "tutorials" / "comparison.md").read_text().replace("\\\n", "")
     (written,) = re.findall(r"^hoss bench compare (--schedulers .*)$", tutorial, re.MULTILINE)
-    options = shlex.split(written.replace("examples/assignment.py:Assignment", EMPTIEST))
+    options = shlex.split(written.replace("examples/emptiest_first.py:EmptiestFirst", EMPTIEST))
     small = [
         "--loads",
         load,

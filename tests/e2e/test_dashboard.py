@@ -259,6 +259,36 @@ def test_long_names_leave_room_for_what_else_is_in_a_list(page, shared):
         assert max(page.script(hidden)) == 0, path
 
 
+def test_long_names_and_labels_of_a_worker_leave_room_for_its_state_and_figures(page, shared):
+    name = "a-worker-whose-name-goes-on-and-on-and-on-and-on-and-on-to-say-what-it-does"
+    shared.start_worker(
+        name, "topology.kubernetes.io/zone=a-zone-with-a-name-that-is-nearly-as-long-as-it-may-be"
+    )
+    try:
+        hidden = "const e = document.querySelector(arguments[0]).closest('.scroll'); return e.scrollWidth - e.clientWidth"
+        for path, place in (("", "#workers"), ("workers", "#page .list")):
+            visit(page, shared, path)
+            page.until(lambda place=place: name in page.text(place), "the worker")
+            assert page.script(hidden, place) == 0, path or "overview"
+    finally:
+        shared.kill(name)
+
+
+def test_a_pod_of_a_list_leads_to_its_way_which_has_an_address(page, shared):
+    load(shared, name="led", replicas=3)
+    visit(page, shared, "jobs/default/led-0")
+    page.until(lambda: "3 of 3" in page.text("#page"), "its pods to be bound")
+    page.press("#page tbody a[href='/pods?namespace=default&name=led-0-1']")
+    page.until(lambda: "default/led-0-1: bound" in page.text("#story"), "the pod's way")
+    assert page.script("return location.pathname + location.search") == "/pods?namespace=default&name=led-0-1"
+    page.until(lambda: page.text("#page tbody").count("default/led-0-") == 1, "that pod alone")
+    page.script("location.reload()")
+    page.until(lambda: "default/led-0-1: bound" in page.text("#story"), "the same after a reload")
+    visit(page, shared, "jobs")
+    assert not page.text("#story")
+    assert not page.errors()
+
+
 def test_a_worker_has_a_page_with_its_history_as_a_picture_and_as_a_table(page, shared):
     load(shared, name="worked", replicas=50)
     visit(page, shared, "workers?state=Ready")
@@ -557,6 +587,7 @@ def test_the_link_of_hoss_up_logs_in_and_logging_out_shows_nothing_more(page, cl
     page.until(lambda: "Log in to look" in page.text("#notice"), "the way to log in to be shown")
     page.open(closed.state.dashboards[0] + "?again")
     page.until(lambda: "Log in to look" in page.text("#notice"), "nothing else to be shown")
+    assert not page.text("#overview")
     page.open(link)  # which was used
     page.until(lambda: "used before" in page.text("#token-form"), "the link to be refused")
     assert not page.errors()

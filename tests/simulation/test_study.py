@@ -36,6 +36,13 @@ def test_pods_are_spread_by_the_default_profile_and_packed_by_binpack():
     assert sorted(np.bincount(packed.run().nodes, minlength=4).tolist()) == [0, 0, 0, 8]
 
 
+def test_pods_that_request_no_cpu_or_no_memory_are_spread_as_if_they_asked_for_a_little():
+    for requests in ({"cpu": 100}, {"memory": 2**29}, {}):
+        cluster = Cluster(nodes(4, cpu_milli=4000))
+        cluster.submit(pod_template(requests), 8)
+        assert np.bincount(cluster.run().nodes, minlength=4).tolist() == [2, 2, 2, 2]
+
+
 def test_what_fits_nowhere_waits_until_others_leave():
     cluster = Cluster(nodes(2, cpu_milli=1000))
     first = cluster.submit(SMALL, 8, lasts=60.0)
@@ -120,6 +127,12 @@ def test_plugins_of_a_profile_are_chosen_by_name():
         (lambda: Cluster(1).submit(SMALL, at=-1.0), "at: is -1.0; it is 0.0 now"),
         (lambda: Cluster(1).submit(SMALL, lasts=0.0), "lasts: is 0.0"),
         (lambda: Cluster(1).submit(SMALL, lasts=float("nan")), "lasts: is nan"),
+        (lambda: Cluster(1).run(until=-1.0), "until: is -1.0; it is 0.0 now"),
+        (
+            lambda: pod_template({"cpu": "500m"}),
+            "cpu: is '500m'; it is a whole number of millicores, 0 or more",
+        ),
+        (lambda: pod_template({"memory": -1}), "memory: is -1; it is a whole number of bytes, 0 or more"),
         (lambda: Cluster(1).submit(PodSpec(devices=DeviceRequest(1, 500))), "pod: asks for cards"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import { make } from "./dom.js";
 import { count, duration, percent, when } from "./format.js";
+import { address } from "./router.js";
 import { List, link } from "./table.js";
 
 const PHASES = ["Queued", "Scheduling", "Bound", "Unschedulable", "Backoff", "Failed", "Deleted"];
@@ -31,7 +32,7 @@ const amount = (node, name) => {
 };
 
 export const podColumns = [
-  ["Pod", (pod) => [`${pod.namespace}/${pod.name}`]],
+  ["Pod", ({ namespace, name }) => make("a", { href: address(["pods"], { namespace, name }) }, `${namespace}/${name}`)],
   ["Phase", (pod) => phase(pod.phase)],
   ["Job", (pod) => (pod.job ? link(pod.job, "jobs", pod.namespace, pod.job) : "–")],
   ["Node", (pod) => (pod.node ? link(pod.node, "nodes", pod.node) : "–")],
@@ -105,7 +106,7 @@ export const lists = (snapshot) => ({
     columns: [
       ["Worker", (worker) => link(worker.name, "workers", worker.name)],
       ["State", (worker) => state(worker.state)],
-      ["Labels", (worker) => labels(worker.labels) || "–"],
+      ["Labels", (worker) => make("span", { class: "long" }, labels(worker.labels) || "–")],
       ["Pods/s", (worker) => count(worker.podsPerSecond), "n"],
       ["Load", (worker) => share(worker.window ? worker.outstanding / worker.window : 0, worker.outstanding ? `${count(worker.outstanding)}, ${duration(worker.workMs / 1000)}` : "idle")],
       ["Busy", (worker) => share(worker.busyShare)],

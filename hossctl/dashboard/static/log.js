@@ -22,10 +22,10 @@ export const events = new List({
     return { rows: said.events.filter(wanted), next: "" };
   },
   columns: [
-    ["When", (event) => when(event.at)],
+    ["When", (event) => make("span", { class: "when" }, when(event.at))],
     ["What", (event) => kind(event.kind)],
+    ["Event", (event) => make("span", { class: "reason" }, event.text)], // before what it is of: a phone shows no more
     ["Of", (event) => (event.kind === "worker" ? link(event.name, "workers", event.name) : event.name || "–")],
-    ["Event", (event) => make("span", { class: "reason" }, event.text)],
   ],
 });
 

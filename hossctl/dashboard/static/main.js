@@ -169,7 +169,7 @@ let again = 0;
 
 function move() {
   clearTimeout(again);
-  let { page, names } = here();
+  let { page, names, query } = here();
   const listedBy = LISTED_BY[page] ?? page;
   if (viewer.tenant && find("pages").querySelector(`[data-page=${listedBy}]`)?.dataset.of === "platform") page = "closed";
   for (const link of find("pages").children) {
@@ -178,18 +178,20 @@ function move() {
       link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.offsetLeft - link.parentElement.clientWidth / 3;
     } else link.removeAttribute("aria-current");
   }
-  find("overview").hidden = page !== "overview";
-  find("page").hidden = page === "overview" || viewer.login; // to log in comes first
+  find("overview").hidden = page !== "overview" || viewer.login; // to log in comes first
+  find("page").hidden = page === "overview" || viewer.login;
   const listed = find("pages").querySelector("[aria-current]")?.textContent ?? "No such page";
   document.title = page === "overview" ? "HOSS" : `${names.join("/") || listed} · HOSS`;
   story.close();
+  if (viewer.login) return find("page").replaceChildren();
   if (page === "overview") {
     find("page").replaceChildren();
     heat.layOut();
     return showCurves();
   }
-  if (viewer.login) return find("page").replaceChildren();
   repeat(pages[page], pages[page].open(find("page"), names));
+  const [namespace, name] = [query.get("namespace"), query.get("name")];
+  if (page === "pods" && name) story.look(namespace ? `${namespace}/${name}` : name);
 }
 
 /** A page asks again while it is shown and somebody looks. */

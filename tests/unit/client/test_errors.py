@@ -67,15 +67,24 @@ def test_a_peer_that_cannot_be_reached_is_named():
     assert str(error) == "resolver at h:1: UNAVAILABLE: connection refused"
 
 
-def test_where_nobody_listens_the_error_says_why_and_what_to_look_at():
-    details = (
-        "connections to all backends failing; last error: UNKNOWN: ipv4:1.2.3.4:1: Failed to connect: "
-        "Connection refused"
-    )
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        (
+            "connections to all backends failing; last error: ipv4:1.2.3.4:1: Failed to connect: Connection refused",
+            "Connection refused",
+        ),
+        (
+            "errors resolving h:1: [field:hostname lookup error:address lookup failed for h:1: Domain name not found]",
+            "Domain name not found",
+        ),
+        ("DNS resolution failed for h:1: C-ares status is not ARES_SUCCESS: Timeout", "Timeout"),
+    ],
+)
+def test_where_nobody_listens_the_error_says_why_and_what_to_look_at(details, reason):
     status = grpc.aio.AioRpcError(
         grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details
     )
     assert str(translate(status, "dispatcher h:1")) == (
-        "dispatcher h:1 cannot be reached (Connection refused): "
-        "see that it runs there and that the address is right"
+        f"dispatcher h:1 cannot be reached ({reason}): see that it runs there and that the address is right"
     )

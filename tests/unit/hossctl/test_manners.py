@@ -143,6 +143,22 @@ def test_tab_offers_commands_kinds_and_the_names_that_are_there(pods, monkeypatc
     assert completed(pods, monkeypatch, "cordon", "node", "n") == ["n1"]
 
 
+def test_tab_offers_objects_contexts_formats_and_states(pods, monkeypatch, a_node):
+    pods.resolver.nodes = [a_node("n1", {}, {}), a_node("m1", {}, {})]
+    assert completed(pods, monkeypatch, "wait", "") == ["pod/", "job/", "worker/", "node/"]
+    assert completed(pods, monkeypatch, "wait", "po") == ["pod/web-1", "pod/web-2", "pod/web-0"]
+    assert completed(pods, monkeypatch, "wait", "node/n") == ["node/n1"]
+    assert completed(pods, monkeypatch, "wait", "nonsense/n") == []
+    assert completed(pods, monkeypatch, "wait", "pod/web-0", "--for", "d") == ["deleted"]
+    assert completed(pods, monkeypatch, "events", "pod/web-2") == ["pod/web-2"]
+    assert completed(pods, monkeypatch, "nodes", "remove", "m") == ["m1"]
+    assert completed(pods, monkeypatch, "explain", "pod", "web-1") == ["web-1"]
+    assert completed(pods, monkeypatch, "trace", "web-1") == ["web-1"]
+    assert completed(pods, monkeypatch, "retry", "p") == ["pods"]
+    assert completed(pods, monkeypatch, "get", "pods", "-o", "j") == ["json"]
+    assert completed(pods, monkeypatch, "context", "use", "") == ["local"]
+
+
 def test_tab_offers_nothing_and_says_nothing_where_no_platform_answers(pods, monkeypatch):
     pods.dispatcher.fails_with = TransportError("nobody answers")
     assert completed(pods, monkeypatch, "get", "pods", "web-") == []

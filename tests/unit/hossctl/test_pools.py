@@ -104,9 +104,19 @@ def test_changes_are_additions_then_restarts_then_removals():
     assert [(change.action, change.worker.name, change.reason) for change in planned] == [
         (Action.ADD, "p-3", "pool p has no such worker yet"),
         (Action.RESTART, "p-2", "labels: none becomes tier=gold"),
-        (Action.REMOVE, "q-1", "pool q has it no more"),
+        (Action.REMOVE, "q-1", "it is no longer in pool q"),
     ]
     assert planned[1].worker.seed == other.seed
+
+
+def test_a_restart_names_each_setting_that_changes():
+    state = running(
+        replace(pooled("p-1", labels=(("tier", "gold"),)), flags=("--profile", "binpack"), seed=5)
+    )
+    (change,) = changes([replace(pooled("p-1"), flags=("--algorithm", "random"))], state)
+    assert change.reason == (
+        "labels: tier=gold becomes none; settings: --profile binpack becomes --algorithm random"
+    )
 
 
 def test_a_worker_whose_process_has_ended_is_restarted():
