@@ -79,6 +79,13 @@ def json_value(data: bytes | str, where: str) -> Any:
     return _not_too_deep(value, where)
 
 
+def read_json(file: Path, *, most_bytes: int) -> Any:
+    """The value of a file of JSON. Raises InvalidInput that names the file."""
+    where = str(file)
+    data = read_bytes(file, where, most_bytes=most_bytes)
+    return json_value(decoded(data, where, most_bytes=most_bytes), where)
+
+
 def json_documents(text: str, where: str) -> Iterator[tuple[str, Any]]:
     """(place, value) of each JSON value of a text: one, or several in a row. Raises InvalidInput."""
     # The last one of equal keys in an object counts, as in every JSON parser.

@@ -9,9 +9,8 @@ The document (camel case):
     purpose
     moved, refused, waiting, evicted   moves
     moves[]               pod, from, to, state (Waiting, Evicted, Moved, Refused), text (why it was refused,
-    or
-                          what it waits for; in Kubernetes mode also which pod is the successor of a moved
-                          one)
+                          or what it waits for; in Kubernetes mode also which pod is the successor of a
+                          moved one)
     impossible[]          subject, why: what the plan found no moves for; [] where no plan was made
     byController          whether the rebalance controller began it
     controller            null, or text (what it does or waits for), paused, goals, movesLastHour,
@@ -20,13 +19,13 @@ The document (camel case):
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from hoss.client.dispatcher import DispatcherClient
 from hoss.errors import InvalidInput, NotFound, TransportError
+from hoss.manifests import guarded
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.cli import run_async
 from hossctl.console import Column, Document
@@ -34,22 +33,21 @@ from hossctl.endpoints import Endpoints, dispatcher_of
 
 PLANS = 3  # a goal is planned this often: refused moves are planned again
 _POLL_SECONDS = 0.2
+# A run has up to 10,000 moves, of some 400 bytes each. The pods that wait may be as many.
+_MOST_PLAN_BYTES = 16 * 1024 * 1024
 
 
 def read_plan(file: Path) -> Document:
     """A plan that `hoss rebalance plan -o json` printed. Raises InvalidInput for anything else."""
-    try:
-        document = json.loads(file.read_bytes())
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=str(file)) from exc
-    except ValueError as exc:
-        raise InvalidInput(f"is no JSON: {exc}", where=str(file)) from exc
+    document = guarded.read_json(file, most_bytes=_MOST_PLAN_BYTES)
     if not isinstance(document, dict) or document.get("kind") != "RebalancePlan":
         raise InvalidInput("is no plan; write one with `hoss rebalance plan -o json`", where=str(file))
     if document.get("newNodes"):
         raise InvalidInput("relies on nodes that are not there; add them, and plan again", where=str(file))
     try:
         _start(document, 1.0)
+        for entry in document.get("impossible", []):
+            "".join((entry["subject"], entry["why"]))  # both are texts: they are printed after the moves
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise InvalidInput(f"lacks what a plan has: {exc!r}", where=str(file)) from exc
     return document
