@@ -55,11 +55,13 @@ def read_plan(file: Path) -> Document:
 
 def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds: float) -> Document:
     """Start the plan's moves, and follow them until they are done or paused, or the time is over, also with
-    the next dispatcher. Raises NotFound where that one knows nothing of them."""
+    the next dispatcher. Raises NotFound where that one knows nothing of them, and where another run has taken
+    their place: what became of them is not known, and whoever began it does not want them planned again."""
 
     async def follow() -> Document:
         async with dispatcher_of(endpoints) as client:
-            status = await client.rebalance(_start(plan, rate))
+            start = _start(plan, rate)
+            status = await client.rebalance(start)
             deadline = time.monotonic() + timeout_seconds
             while status.state == "Running" and time.monotonic() < deadline:
                 await asyncio.sleep(_POLL_SECONDS)
@@ -69,9 +71,18 @@ def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds
                     "another dispatcher leads by now, and its journal has lost the moves: each pod is on its"
                     " old node or on its new one; plan again"
                 )
+            if _what(status) != _what(start):
+                raise NotFound(
+                    f"another run has taken the place of this one: {status.purpose or 'a plan'}; `hoss rebalance"
+                    " status` shows it"
+                )
             return run_document(status, plan)
 
     return run_async(follow())
+
+
+def _what(run: pb.RebalanceStatus | pb.RebalanceRequest) -> tuple[str, list[str]]:
+    return run.purpose, [move.pod for move in run.moves]
 
 
 async def _status(client: DispatcherClient, last: pb.RebalanceStatus) -> pb.RebalanceStatus:

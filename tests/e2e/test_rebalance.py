@@ -1,6 +1,7 @@
 """What hoss fragmentation and hoss rebalance plan say of a local platform."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -140,6 +141,29 @@ def test_moves_are_carried_out_undone_and_refused_where_the_cluster_has_changed(
     assert back["purpose"] == "undo: fit-pending"
     wait_until(lambda: platform.json("rebalance", "status")["state"] == "Done", "the pod is back")
     assert platform.json("get", "pod", move["pod"].split("/")[1])["node"] == move["from"]
+    platform("audit")
+
+
+def test_who_follows_moves_that_another_person_takes_back_is_told_so_and_does_not_plan_them_again(
+    platform, tmp_path
+):
+    pods = [pod for pod in platform.json("get", "pods")["items"] if pod["name"].startswith("move-")]
+    other = {"n0": "n1", "n1": "n0"}
+    moves = [{"pod": f"default/{pod['name']}", "from": pod["node"], "to": other[pod["node"]]} for pod in pods]
+    written = tmp_path / "plan.json"
+    written.write_text(json.dumps(platform.json("rebalance", "plan") | {"goal": "by hand", "moves": moves}))
+    with ThreadPoolExecutor(1) as beside:
+        # One move at once, and the other one in 100 seconds.
+        run = ("rebalance", "run", "--plan", str(written), "--rate", "0.01")
+        following = beside.submit(platform, *run, code=1)
+        wait_until(lambda: platform.json("rebalance", "status")["purpose"] == "by hand", "the run begins")
+        wait_until(lambda: platform.json("rebalance", "status")["moved"] == 1, "the first move is made")
+        platform("rebalance", "undo")
+        said = following.result().stderr
+    assert "another run has taken the place of this one: undo: by hand" in said
+    wait_until(lambda: platform.json("rebalance", "status")["state"] == "Done", "the pod is back")
+    back = {pod["name"]: pod["node"] for pod in platform.json("get", "pods")["items"]}
+    assert {pod["name"]: pod["node"] for pod in pods}.items() <= back.items()
     platform("audit")
 
 
