@@ -50,6 +50,8 @@ def read_bytes(file: Path | BinaryIO, where: str, *, most_bytes: int = MAX_MANIF
             return opened.read(most_bytes + 1)
     except OSError as exc:
         raise InvalidInput(f"cannot be read: {exc.strerror or exc}", where=where) from exc
+    except ValueError as exc:  # a path in a document may have a NUL
+        raise InvalidInput(f"cannot be read: {exc}", where=where) from exc
 
 
 def decoded(data: bytes | str, where: str, *, most_bytes: int = MAX_MANIFEST_BYTES) -> str:

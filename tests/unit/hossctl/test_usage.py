@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,6 +90,8 @@ def test_what_is_no_list_of_metrics_is_refused_with_the_place(tmp_path, text, wo
     assert words in str(refused.value)
     with pytest.raises(InvalidInput, match="cannot be read"):
         read_usage(tmp_path / "none.json", now=NOW)
+    with pytest.raises(InvalidInput, match="cannot be read: embedded null byte"):
+        read_usage(Path("/tmp/usage\0.json"), now=NOW)
 
 
 def test_pods_without_a_measurement_are_counted_and_said(written):
