@@ -199,10 +199,10 @@ def test_noisy_nodes_are_shown_and_relieved_by_what_pods_use(platform, tmp_path)
     loud = next(pod for pod in pods if pod["name"].startswith("move-"))
     written = tmp_path / "usage.json"
 
-    def write(measured):
+    def write(measured, prefix=""):
         items = [
             {
-                "metadata": {"namespace": "default", "name": pod["name"]},
+                "metadata": {"namespace": "default", "name": prefix + pod["name"]},
                 "timestamp": measured.isoformat(),
                 "containers": [{"usage": {"cpu": "5" if pod is loud else "1", "memory": "1Gi"}}],
             }
@@ -214,6 +214,9 @@ def test_noisy_nodes_are_shown_and_relieved_by_what_pods_use(platform, tmp_path)
     write(now - timedelta(hours=1))
     refused = platform("rebalance", "noisy", "--usage", str(written), code=2)
     assert "is too old: its youngest measurement is 36" in refused.stderr
+    quiet = ("rebalance", "plan", "--goal", "quiet-nodes", "--usage", str(written))
+    write(now, "of-another-cluster-")
+    assert "names none of the bound pods" in platform(*quiet, code=2).stderr
     write(now)
     shown = platform.json("rebalance", "noisy", "--usage", str(written))
     assert (shown["pods"], shown["known"]) == (len(pods), len(pods) - 1)
@@ -223,6 +226,6 @@ def test_noisy_nodes_are_shown_and_relieved_by_what_pods_use(platform, tmp_path)
         f"the use of 1 of {len(pods)} pods is missing"
         in platform("rebalance", "noisy", "--usage", str(written)).stderr
     )
-    plan = platform.json("rebalance", "plan", "--goal", "quiet-nodes", "--usage", str(written))
+    plan = platform.json(*quiet)
     assert plan["unit"] == "squared load by use"
     assert "quiet-nodes needs" in platform("rebalance", "plan", "--goal", "quiet-nodes", code=2).stderr

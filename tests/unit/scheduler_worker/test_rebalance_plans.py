@@ -284,7 +284,16 @@ def test_a_pod_that_would_make_every_node_noisy_stays_and_the_plan_says_so():
     found = neighbours()
     plan = quiet_nodes(found.state, usage_of(found, louder=900))
     assert found.moves(plan) == [("loud", "n0", "n2")]
-    assert [entry.subject for entry in plan.impossible] == ["1 noisy nodes"]
+    assert [entry.subject for entry in plan.impossible] == ["1 noisy nodes", "2 of 3 pods"]
+
+
+def test_a_plan_says_how_many_pods_use_is_not_known():
+    found = neighbours()
+    [unknown] = quiet_nodes(found.state, usage_of(found, quiet=200)).impossible
+    assert (unknown.subject, unknown.why) == (
+        "2 of 3 pods",
+        "what they use is missing or old; they count with their requests",
+    )
 
 
 def test_pods_that_must_stay_stay_also_on_noisy_nodes():
