@@ -107,6 +107,10 @@ class RunProgress:
         return all(letter in _BY_LETTER for letter in states)
 
 
+# What purposes of runs begin with that move back what another one has moved.
+_UNDO, _REDO = "undo", "redo"
+
+
 @dataclass(slots=True)
 class MoveRun:
     """`seen`: by shard, the seq that the plan was based on. `waiting_before`: the pods that waited at the
@@ -209,8 +213,20 @@ class MoveRun:
             for move in reversed(self.moves)
             if move.state is MoveState.MOVED and move.source >= 0  # else its node is gone
         ]
-        purpose = f"undo: {self.purpose}" if self.purpose else "undo"
-        return MoveRun(back, seen, waiting, self.moves_per_second, purpose)
+        return MoveRun(back, seen, waiting, self.moves_per_second, self._opposite)
+
+    @property
+    def is_undo(self) -> bool:
+        """Whether it moves back what another run has moved."""
+        return self.purpose == _UNDO or self.purpose.startswith(f"{_UNDO}: ")
+
+    @property
+    def _opposite(self) -> str:
+        """The purpose of the run that moves these pods back. An undo that is undone is the run again."""
+        for one, other in ((_UNDO, _REDO), (_REDO, _UNDO)):
+            if self.purpose == one or self.purpose.startswith(f"{one}: "):
+                return other + self.purpose[len(one) :]
+        return f"{_UNDO}: {self.purpose}" if self.purpose else _UNDO
 
     def begun(self, name: Callable[[int], str]) -> BegunRun:
         """What does not change of the run. `name`: of a node."""

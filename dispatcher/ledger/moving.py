@@ -214,6 +214,12 @@ class Mover:
                 "there are no moves, and no controller has reported since this dispatcher leads",
                 where="action",
             )
+        if action == pb.REBALANCE_UNDO and run is not None and run.is_undo and run.state is RunState.RUNNING:
+            raise InvalidInput(
+                "the moves are being taken back already; `hoss rebalance status` shows how far that is, and"
+                " `pause` stops it",
+                where="action",
+            )
         self._seat.paused = action != pb.REBALANCE_RESUME
         if run is not None:
             self._steer(run, action)

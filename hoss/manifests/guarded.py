@@ -50,6 +50,8 @@ def read_bytes(file: Path | BinaryIO, where: str, *, most_bytes: int = MAX_MANIF
             return opened.read(most_bytes + 1)
     except OSError as exc:
         raise InvalidInput(f"cannot be read: {exc.strerror or exc}", where=where) from exc
+    except ValueError as exc:  # a path in a document may have a NUL
+        raise InvalidInput(f"cannot be read: {exc}", where=where) from exc
 
 
 def decoded(data: bytes | str, where: str, *, most_bytes: int = MAX_MANIFEST_BYTES) -> str:
@@ -77,6 +79,13 @@ def json_value(data: bytes | str, where: str) -> Any:
     except orjson.JSONDecodeError as exc:
         raise InvalidInput(f"is no JSON: {exc}", where=where) from exc
     return _not_too_deep(value, where)
+
+
+def read_json(file: Path, *, most_bytes: int) -> Any:
+    """The value of a file of JSON. Raises InvalidInput that names the file."""
+    where = str(file)
+    data = read_bytes(file, where, most_bytes=most_bytes)
+    return json_value(decoded(data, where, most_bytes=most_bytes), where)
 
 
 def json_documents(text: str, where: str) -> Iterator[tuple[str, Any]]:

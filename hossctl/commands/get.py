@@ -6,7 +6,7 @@ import typer
 
 from hoss.errors import InvalidInput
 from hossctl.cli import EXIT_INTERRUPTED, run_async
-from hossctl.console import Document, Format, print_document
+from hossctl.console import Document, Format, announced, print_document
 from hossctl.endpoints import Endpoints
 from hossctl.kinds import ALL, Kind, ListOptions, Query, State, read_kind, titled
 from hossctl.options import (
@@ -164,7 +164,8 @@ def show(
         from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
 
         found = moves_for_pod if query.kind is Kind.PODS else moves_for_job
-        moves = run_async(found(endpoints, preset(DEFAULT_PROFILE), namespace, name))
+        with announced("looking for moves that make room"):
+            moves = run_async(found(endpoints, preset(DEFAULT_PROFILE), namespace, name))
         document |= {"rebalancing": moves} if moves else {}
     if output.for_people:
         print_described(document, query)

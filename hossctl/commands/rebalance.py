@@ -11,6 +11,7 @@ from hossctl.cli import run_async
 from hossctl.console import (
     Document,
     Format,
+    announced,
     on_interrupt,
     print_document,
     print_lines,
@@ -147,16 +148,17 @@ def plan(
     more = [] if file is None else _read_waiting(file)
     used = _usage_for(goal, usage, usage_max_age)
     gathered = _gathered(Endpoints(dispatcher, resolver))
-    document = plans.plan_document(
-        gathered,
-        preset(DEFAULT_PROFILE),
-        goal,
-        PlanLimits(max_moves, max_pods_per_workload),
-        drain=drain,
-        more=more,
-        usage=used,
-        new=new,
-    )
+    with announced("planning"):
+        document = plans.plan_document(
+            gathered,
+            preset(DEFAULT_PROFILE),
+            goal,
+            PlanLimits(max_moves, max_pods_per_workload),
+            drain=drain,
+            more=more,
+            usage=used,
+            new=new,
+        )
     if not output.for_people:
         print_document(document, output)
         return
@@ -211,7 +213,9 @@ def run(
     for _ in range(rounds):
         if plan_file is None:
             profile = preset(DEFAULT_PROFILE)
-            planned = plans.plan_document(_gathered(endpoints), profile, goal, limits, usage=used)
+            gathered = _gathered(endpoints)
+            with announced("planning"):
+                planned = plans.plan_document(gathered, profile, goal, limits, usage=used)
         else:
             planned = running.read_plan(plan_file)
         if not planned["moves"]:
@@ -325,7 +329,8 @@ def _gathered(endpoints: Endpoints) -> "Gathered":
         async with clients_of(endpoints) as clients:
             return await gather(clients)
 
-    return run_async(read())
+    with announced("reading the platform"):
+        return run_async(read())
 
 
 def _usage_for(goal: RebalanceGoal, file: Path | None, max_age: float) -> "UsageFile | None":

@@ -77,7 +77,8 @@ def plan_document(
 
 
 def plan_for(goal: RebalanceGoal, state: PlanState, gathered: Gathered, usage: UsageFile | None) -> MovePlan:
-    """The plan for a goal, made in `state`. Raises InvalidInput for quiet-nodes without usage."""
+    """The plan for a goal, made in `state`. Raises InvalidInput for quiet-nodes without usage, or with that of
+    another platform."""
     if goal is RebalanceGoal.FIT_PENDING:
         return goals.fit_pending(state, gathered.waiting)
     if goal is RebalanceGoal.EMPTY_NODES:
@@ -87,7 +88,10 @@ def plan_for(goal: RebalanceGoal, state: PlanState, gathered: Gathered, usage: U
     if goal is RebalanceGoal.QUIET_NODES:
         if usage is None:
             raise InvalidInput("needs to know what pods use", where=goal.value)
-        return quiet_nodes(state, usage.of(state.pods))
+        used = usage.of(state.pods)
+        if len(state.pods) and not used.known.any():
+            raise InvalidInput("the file with usage names none of the bound pods", where=goal.value)
+        return quiet_nodes(state, used)
     return defragment_gpus(state, popularity_of(gathered))
 
 

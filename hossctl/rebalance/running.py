@@ -9,9 +9,8 @@ The document (camel case):
     purpose
     moved, refused, waiting, evicted   moves
     moves[]               pod, from, to, state (Waiting, Evicted, Moved, Refused), text (why it was refused,
-    or
-                          what it waits for; in Kubernetes mode also which pod is the successor of a moved
-                          one)
+                          or what it waits for; in Kubernetes mode also which pod is the successor of a
+                          moved one)
     impossible[]          subject, why: what the plan found no moves for; [] where no plan was made
     byController          whether the rebalance controller began it
     controller            null, or text (what it does or waits for), paused, goals, movesLastHour,
@@ -20,13 +19,13 @@ The document (camel case):
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from hoss.client.dispatcher import DispatcherClient
 from hoss.errors import InvalidInput, NotFound, TransportError
+from hoss.manifests import guarded
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.cli import run_async
 from hossctl.console import Column, Document
@@ -34,22 +33,21 @@ from hossctl.endpoints import Endpoints, dispatcher_of
 
 PLANS = 3  # a goal is planned this often: refused moves are planned again
 _POLL_SECONDS = 0.2
+# A run has up to 10,000 moves, of some 400 bytes each. The pods that wait may be as many.
+_MOST_PLAN_BYTES = 16 * 1024 * 1024
 
 
 def read_plan(file: Path) -> Document:
     """A plan that `hoss rebalance plan -o json` printed. Raises InvalidInput for anything else."""
-    try:
-        document = json.loads(file.read_bytes())
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=str(file)) from exc
-    except ValueError as exc:
-        raise InvalidInput(f"is no JSON: {exc}", where=str(file)) from exc
+    document = guarded.read_json(file, most_bytes=_MOST_PLAN_BYTES)
     if not isinstance(document, dict) or document.get("kind") != "RebalancePlan":
         raise InvalidInput("is no plan; write one with `hoss rebalance plan -o json`", where=str(file))
     if document.get("newNodes"):
         raise InvalidInput("relies on nodes that are not there; add them, and plan again", where=str(file))
     try:
         _start(document, 1.0)
+        for entry in document.get("impossible", []):
+            "".join((entry["subject"], entry["why"]))  # both are texts: they are printed after the moves
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise InvalidInput(f"lacks what a plan has: {exc!r}", where=str(file)) from exc
     return document
@@ -57,11 +55,13 @@ def read_plan(file: Path) -> Document:
 
 def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds: float) -> Document:
     """Start the plan's moves, and follow them until they are done or paused, or the time is over, also with
-    the next dispatcher. Raises NotFound where that one knows nothing of them."""
+    the next dispatcher. Raises NotFound where that one knows nothing of them, and where another run has taken
+    their place: what became of them is not known, and whoever began it does not want them planned again."""
 
     async def follow() -> Document:
         async with dispatcher_of(endpoints) as client:
-            status = await client.rebalance(_start(plan, rate))
+            start = _start(plan, rate)
+            status = await client.rebalance(start)
             deadline = time.monotonic() + timeout_seconds
             while status.state == "Running" and time.monotonic() < deadline:
                 await asyncio.sleep(_POLL_SECONDS)
@@ -71,9 +71,18 @@ def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds
                     "another dispatcher leads by now, and its journal has lost the moves: each pod is on its"
                     " old node or on its new one; plan again"
                 )
+            if _what(status) != _what(start):
+                raise NotFound(
+                    f"another run has taken the place of this one: {status.purpose or 'a plan'}; `hoss rebalance"
+                    " status` shows it"
+                )
             return run_document(status, plan)
 
     return run_async(follow())
+
+
+def _what(run: pb.RebalanceStatus | pb.RebalanceRequest) -> tuple[str, list[str]]:
+    return run.purpose, [move.pod for move in run.moves]
 
 
 async def _status(client: DispatcherClient, last: pb.RebalanceStatus) -> pb.RebalanceStatus:

@@ -9,7 +9,6 @@ The document of `hoss rebalance noisy` (camel case; shares of a node's allocatab
                     loudest (the pod that uses most beyond its requests)
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from hoss.errors import InvalidInput
+from hoss.manifests import guarded
 from hoss.model.quantity import parse_quantity
 from hossctl.console import Column, Document
 from hossctl.rebalance.gathering import Gathered
@@ -27,6 +27,10 @@ from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, P
 from scheduler_worker.core.rebalance.quiet_goal import NodeLoads, PodUsage
 
 MAX_AGE_SECONDS = 600.0
+# 100,000 pods of two containers have some 50 MB.
+_MOST_BYTES = 128 * 1024 * 1024
+# Far more than any node has, and sums of a node's pods are exact.
+_MOST_USED = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +47,10 @@ class UsageFile:
 
 
 def read_usage(path: Path, *, now: datetime, max_age_seconds: float = MAX_AGE_SECONDS) -> UsageFile:
-    """Read a file. Pods that were measured longer ago are left out. Raises InvalidInput for a file that
+    """Read a file. Pods that were measured longer ago, or whose time is so far ahead, are left out. Raises InvalidInput for a file that
     cannot be read or is of another form, and where nothing in it is recent."""
     where = str(path)
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=where) from exc
-    except ValueError as exc:
-        raise InvalidInput(f"is no JSON: {exc}", where=where) from exc
+    document = guarded.read_json(path, most_bytes=_MOST_BYTES)
     items = document.get("items") if isinstance(document, dict) else None
     if not isinstance(items, list):
         raise InvalidInput(
@@ -64,13 +63,21 @@ def read_usage(path: Path, *, now: datetime, max_age_seconds: float = MAX_AGE_SE
     for number, item in enumerate(items):
         try:
             name, age, used = _read_item(item, now)
-        except (KeyError, TypeError, AttributeError, ValueError, InvalidInput) as exc:
+        except InvalidInput as exc:
+            raise exc.at(f"{where}: items.{number}") from None
+        except (KeyError, TypeError, AttributeError, ValueError) as exc:
             raise InvalidInput(f"is no metrics of a pod: {exc!r}", where=f"{where}: items.{number}") from exc
-        youngest = age if youngest is None else min(youngest, age)
-        if age <= max_age_seconds:
+        youngest = age if youngest is None else min(youngest, age, key=abs)
+        if abs(age) <= max_age_seconds:
             amounts[name] = used
     if youngest is None:
         raise InvalidInput("holds no pods: usage is missing", where=where)
+    if not amounts and youngest < 0:
+        raise InvalidInput(
+            f"is dated {-youngest:.0f} seconds ahead of this machine's clock, and {max_age_seconds:.0f} are "
+            "allowed; set the clocks",
+            where=where,
+        )
     if not amounts:
         raise InvalidInput(
             f"is too old: its youngest measurement is {youngest:.0f} seconds old, and {max_age_seconds:.0f} "
@@ -86,6 +93,8 @@ def _read_item(item: Any, now: datetime) -> tuple[str, float, tuple[int, int]]:
     used = [container["usage"] for container in item["containers"]]
     cpu = sum(parse_quantity(str(each.get("cpu", "0"))).milli for each in used)
     memory = sum(parse_quantity(str(each.get("memory", "0"))).value for each in used)
+    if not (0 <= cpu <= _MOST_USED and 0 <= memory <= _MOST_USED):
+        raise InvalidInput(f"uses {cpu} thousandths of a cpu and {memory} bytes, which no pod can")
     return f"{metadata['namespace']}/{metadata['name']}", (now - measured).total_seconds(), (cpu, memory)
 
 

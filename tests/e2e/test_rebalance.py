@@ -1,6 +1,7 @@
 """What hoss fragmentation and hoss rebalance plan say of a local platform."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -143,6 +144,29 @@ def test_moves_are_carried_out_undone_and_refused_where_the_cluster_has_changed(
     platform("audit")
 
 
+def test_who_follows_moves_that_another_person_takes_back_is_told_so_and_does_not_plan_them_again(
+    platform, tmp_path
+):
+    pods = [pod for pod in platform.json("get", "pods")["items"] if pod["name"].startswith("move-")]
+    other = {"n0": "n1", "n1": "n0"}
+    moves = [{"pod": f"default/{pod['name']}", "from": pod["node"], "to": other[pod["node"]]} for pod in pods]
+    written = tmp_path / "plan.json"
+    written.write_text(json.dumps(platform.json("rebalance", "plan") | {"goal": "by hand", "moves": moves}))
+    with ThreadPoolExecutor(1) as beside:
+        # One move at once, and the other one in 100 seconds.
+        run = ("rebalance", "run", "--plan", str(written), "--rate", "0.01")
+        following = beside.submit(platform, *run, code=1)
+        wait_until(lambda: platform.json("rebalance", "status")["purpose"] == "by hand", "the run begins")
+        wait_until(lambda: platform.json("rebalance", "status")["moved"] == 1, "the first move is made")
+        platform("rebalance", "undo")
+        said = following.result().stderr
+    assert "another run has taken the place of this one: undo: by hand" in said
+    wait_until(lambda: platform.json("rebalance", "status")["state"] == "Done", "the pod is back")
+    back = {pod["name"]: pod["node"] for pod in platform.json("get", "pods")["items"]}
+    assert {pod["name"]: pod["node"] for pod in pods}.items() <= back.items()
+    platform("audit")
+
+
 def test_a_waiting_gang_says_after_which_moves_it_fits_as_a_whole(platform, tmp_path):
     """The last test of the platform: it adds a node. The gang's selector leaves it n0 and n2; n2 takes one of
     its pods as it is, and n0 the other one after a move."""
@@ -175,10 +199,10 @@ def test_noisy_nodes_are_shown_and_relieved_by_what_pods_use(platform, tmp_path)
     loud = next(pod for pod in pods if pod["name"].startswith("move-"))
     written = tmp_path / "usage.json"
 
-    def write(measured):
+    def write(measured, prefix=""):
         items = [
             {
-                "metadata": {"namespace": "default", "name": pod["name"]},
+                "metadata": {"namespace": "default", "name": prefix + pod["name"]},
                 "timestamp": measured.isoformat(),
                 "containers": [{"usage": {"cpu": "5" if pod is loud else "1", "memory": "1Gi"}}],
             }
@@ -190,6 +214,9 @@ def test_noisy_nodes_are_shown_and_relieved_by_what_pods_use(platform, tmp_path)
     write(now - timedelta(hours=1))
     refused = platform("rebalance", "noisy", "--usage", str(written), code=2)
     assert "is too old: its youngest measurement is 36" in refused.stderr
+    quiet = ("rebalance", "plan", "--goal", "quiet-nodes", "--usage", str(written))
+    write(now, "of-another-cluster-")
+    assert "names none of the bound pods" in platform(*quiet, code=2).stderr
     write(now)
     shown = platform.json("rebalance", "noisy", "--usage", str(written))
     assert (shown["pods"], shown["known"]) == (len(pods), len(pods) - 1)
@@ -199,6 +226,6 @@ def test_noisy_nodes_are_shown_and_relieved_by_what_pods_use(platform, tmp_path)
         f"the use of 1 of {len(pods)} pods is missing"
         in platform("rebalance", "noisy", "--usage", str(written)).stderr
     )
-    plan = platform.json("rebalance", "plan", "--goal", "quiet-nodes", "--usage", str(written))
+    plan = platform.json(*quiet)
     assert plan["unit"] == "squared load by use"
     assert "quiet-nodes needs" in platform("rebalance", "plan", "--goal", "quiet-nodes", code=2).stderr

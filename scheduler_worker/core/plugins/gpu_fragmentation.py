@@ -62,26 +62,37 @@ class GpuFragmentation(ScorePlugin):
         """See ScorePlugin."""
         if nodes.cards_used is None:
             return None
-        growth = np.zeros(nodes.count)
         free = free_on_cards(nodes.cards_used)
-        at = free.any(axis=1).nonzero()[0]  # other nodes have nothing to fragment
-        if len(at):
-            free = free[at]
-            cpu = nodes.allocatable[CPU, at] - nodes.requested[CPU, at]
-            memory = nodes.allocatable[MEMORY, at] - nodes.requested[MEMORY, at]
-            devices = pod.devices
-            later = free if devices is None else free_after(free, devices.count, devices.milli)
-            before_and_after = fragmentation(
-                self._popularity,
-                np.concatenate((cpu, cpu - pod.request[CPU])),
-                np.concatenate((memory, memory - pod.request[MEMORY])),
-                np.concatenate((free, later)),
-            )
-            growth[at] = before_and_after[len(at) :] - before_and_after[: len(at)]
+        cpu = nodes.allocatable[CPU] - nodes.requested[CPU]
+        memory = nodes.allocatable[MEMORY] - nodes.requested[MEMORY]
+        carded = free.any(axis=1)  # other nodes have nothing to fragment
+        if carded.all():
+            growth = self._growth(pod, cpu, memory, free)
+        else:
+            growth = np.zeros(nodes.count)
+            if carded.any():
+                growth[carded] = self._growth(pod, cpu[carded], memory[carded], free[carded])
         growth /= self._steepness
-        # Beyond, the score is 0 or 100 anyway, and e^x has its limits
-        np.clip(growth, -50.0, 50.0, out=growth)
+        # Beyond, the score is 0 or 100 anyway, and e^x has its limits. np.clip takes three times as long for
+        # the few nodes that have changed since the last pod.
+        np.maximum(growth, -50.0, out=growth)
+        np.minimum(growth, 50.0, out=growth)
         return np.floor(MAX_SCORE / (1.0 + np.exp(growth)))
+
+    def _growth(
+        self, pod: Demand, cpu: NDArray[np.int64], memory: NDArray[np.int64], free: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """By how much the pod changes the fragmentation of n nodes with these free amounts: (n,)."""
+        devices = pod.devices
+        later = free if devices is None else free_after(free, devices.count, devices.milli)
+        before_and_after = fragmentation(
+            self._popularity,
+            np.concatenate((cpu, cpu - pod.request[CPU])),
+            np.concatenate((memory, memory - pod.request[MEMORY])),
+            np.concatenate((free, later)),
+        )
+        growth: NDArray[np.float64] = before_and_after[len(free) :] - before_and_after[: len(free)]
+        return growth
 
     def _learn(self) -> None:
         if self._seen > _MEMORY_PODS:

@@ -61,6 +61,8 @@ def _fit(state: PlanState, number: int, entry: WaitingPods, plan: MovePlan) -> N
             if len(state.moves) >= state.limits.moves > 0:
                 why = f"the plan has its {state.limits.moves} moves; {why}"
             node = _make_room(state, entry, pod)
+            if node < 0 and state.limits.moves and (stay := state.who_stays(entry.spec.priority)):
+                why = f"{why} Pods that stay: {stay}"
         if node < 0:
             break
         placed.append(state.place(pod, pod_class, node))

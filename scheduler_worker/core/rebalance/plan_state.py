@@ -5,6 +5,7 @@ keeps. A pod is judged as if it had just left its node. Its new place is found w
 later still hold theirs, so the moves can be made in the order of the plan, each new place before the old one
 is given up."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,9 @@ from scheduler_worker.core.placement.diagnosis import ExaminedPod, failure_of, r
 
 _BITS = np.arange(CARD_SLOTS)
 MOVABLE = 0  # in PlacedPods.fixed
+_BUDGET_USED_UP = "its disruption budget allows no more"
+_MOST_REASONS = 3  # of pods that stay, in a sentence
+_MANY = 10  # moves: a budget that allows so many seldom is what stands in the way
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +166,7 @@ class PlanState:
         if self._of_workload.get(int(pods.workloads[row]), 0) >= self.limits.per_workload:
             return f"{self.limits.per_workload} pods of its workload are moved already"
         if (pods.covered[pods.classes[row]] & (self._left <= 0)).any():
-            return "its disruption budget allows no more"
+            return _BUDGET_USED_UP
         return ""
 
     def movable(self) -> NDArray[np.bool_]:
@@ -177,6 +181,22 @@ class PlanState:
         if spent:
             found &= ~np.isin(pods.workloads, spent)
         return found
+
+    def who_stays(self, priority: int) -> str:
+        """How many pods are not moved for a pod of this priority, or few of them, whatever the plan's limits,
+        and why; empty: none."""
+        pods = self.pods
+        counts = np.bincount(pods.fixed, minlength=len(pods.reasons)).tolist()
+        why = Counter(dict(zip(pods.reasons, counts, strict=True)))
+        left = np.where(pods.covered, np.maximum(self._left, 0), _MANY).min(axis=1, initial=_MANY)
+        important = np.array([spec.priority > priority for spec in pods.specs], np.bool_)[pods.classes]
+        others = pods.fixed == MOVABLE
+        why["its priority is higher"] = int((others & important).sum())
+        for few in np.unique(left[left < _MANY]).tolist():
+            reason = f"its disruption budget allows {few} more" if few else _BUDGET_USED_UP
+            why[reason] = int((others & ~important & (left == few)[pods.classes]).sum())
+        del why[pods.reasons[MOVABLE]]
+        return ", ".join(f"{n} because {reason}" for reason, n in why.most_common(_MOST_REASONS) if n)
 
     def demand(self, number: int) -> Demand:
         """What pods of this class request."""

@@ -120,6 +120,9 @@ def quiet_nodes(state: PlanState, usage: PodUsage) -> MovePlan:
     if left := int(loads.noisy.sum()):
         why = "hold only pods that must stay, or that no other node can take quietly"
         plan.impossible.append(Impossible(f"{left} noisy nodes", why))
+    if unknown := int((~usage.known).sum()):
+        why = "what they use is missing or old; they count with their requests"
+        plan.impossible.append(Impossible(f"{unknown} of {len(usage.known)} pods", why))
     return plan
 
 

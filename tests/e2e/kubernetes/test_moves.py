@@ -192,6 +192,28 @@ def test_a_place_for_which_no_successor_comes_is_free_again(
     await_agreement(api, cluster)
 
 
+def test_a_pod_that_a_finalizer_keeps_holds_its_own_place_and_not_the_new_one_for_ever(
+    control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
+) -> None:
+    """As a StatefulSet's, whose successor comes when it is gone. Meanwhile the target is cordoned."""
+    _, cluster = make_cluster(control_plane, move_timeout_seconds=3)
+    web_on_n1(api, cluster, grace=NO_GRACE, finalizers=["example.com/kept"])
+    begin(cluster, ("web-a", "n1", "n2"))
+    await_state(cluster, "Evicted")
+    assert leaving(api, "web-a")
+    merge = {"Content-Type": "application/merge-patch+json"}
+    api("PATCH", "/api/v1/nodes/n2", {"spec": {"unschedulable": True}}, **merge)
+    why = await_state(cluster, "Refused")
+    assert "no successor has come within 3 s: its place is free again; the pod has not ended" in why
+    wait_until(lambda: not requested(cluster, "n2").get("cpu"), "nothing is reserved on the target")
+    assert requested(cluster, "n1")["cpu"] == 800  # what the pod may still use
+    await_agreement(api, cluster)
+    api("PATCH", "/api/v1/namespaces/default/pods/web-a", {"metadata": {"finalizers": None}}, **merge)
+    create_web(api, "web-b", grace=NO_GRACE)
+    assert placed(api, "web-b") == "n1"
+    await_agreement(api, cluster)
+
+
 def test_the_place_is_free_at_once_when_the_pod_s_controller_is_deleted(
     control_plane: ControlPlane, api: Api, make_cluster: Callable[..., tuple[Api, Cluster]]
 ) -> None:

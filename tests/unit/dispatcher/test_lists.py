@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from dispatcher.api.queries import Queries
@@ -250,3 +251,33 @@ def test_a_gang_s_pods_say_how_many_it_lacks_for_a_plan(bound, queries):
     reply = finished(queries.list_pods(pb.ListPodsRequest(job="job-1", templates=True)))
     assert {(pod.gang, pod.gang_lacks) for pod in reply.pods} == {("gang-1", 1)}
     assert finished(queries.list_pods(pb.ListPodsRequest(job="job-1"))).pods[0].gang == ""
+
+
+def test_the_template_of_equal_pods_is_written_once_for_a_page(bench, queries):
+    def for_templates():
+        with_them, without = (
+            sum(queries.list_pods(pb.ListPodsRequest(templates=wanted))) for wanted in (True, False)
+        )
+        return with_them - without
+
+    bench.job("one", 1, spec=PodSpec(labels=(("app", "one"),)))
+    one = for_templates()
+    bench.job("same", 9, spec=PodSpec(labels=(("app", "one"),)))
+    assert for_templates() == one
+    bench.job("other", 1, spec=PodSpec(labels=(("app", "other"),)))
+    assert for_templates() == 2 * one
+
+
+def test_a_template_whose_id_another_one_got_while_a_page_is_made_is_not_told_of_its_pods(bench, queries):
+    [first] = bench.job("first", 1, spec=PodSpec(labels=(("app", "first"),)), gates=("a",))
+    [second] = bench.job("second", 1, spec=PodSpec(labels=(("app", "second"),)), gates=("b",))
+    templates = bench.machine.registry.pods.template
+    before = int(templates[first])
+    steps = queries.list_pods(pb.ListPodsRequest(templates=True))
+    next(steps)  # the rows are found
+    next(steps)  # the first pod is listed
+    for row, gate in ((first, "a"), (second, "b")):
+        bench.handle(m.GatesRemoved(np.array([row], np.uint32), frozenset({gate})))
+    assert int(templates[second]) == before
+    reply = finished(steps)
+    assert [pod.template.spec.labels[0].value for pod in reply.pods] == ["first", "second"]

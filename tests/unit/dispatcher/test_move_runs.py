@@ -114,6 +114,20 @@ def test_undoing_moves_back_what_was_moved_the_last_one_first():
     assert back.counts()[MoveState.MOVED] == 2
 
 
+@pytest.mark.parametrize("purpose", ["", "spread", "undoing"])
+def test_an_undo_that_is_undone_is_the_run_again_however_often(purpose):
+    run = run_of((0, 9))
+    run.purpose = purpose
+    assert not run.is_undo
+    purposes = []
+    for _ in range(4):
+        make_all(run)
+        run = run.undone((9,), 0)
+        purposes.append((run.purpose, run.is_undo))
+    end = f": {purpose}" if purpose else ""
+    assert purposes == [("undo" + end, True), ("redo" + end, False)] * 2
+
+
 def test_what_ended_in_a_step_is_not_tried_again_with_what_waits_still():
     run = run_of((0, 9), (1, 9), (2, 9))
     assert len(run.due(0.0, 0)) == 3

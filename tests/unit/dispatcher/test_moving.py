@@ -2,6 +2,7 @@
 ledger."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -155,3 +156,26 @@ async def test_an_undo_where_no_controller_ever_was_pauses_none_of_later_terms()
     await mover.take_over(Recovered([], moves=LEFT))
     await mover.serve(pb.RebalanceRequest(action=pb.REBALANCE_UNDO))
     assert (await journal.recover()).controller_paused is None
+
+
+@pytest.mark.parametrize(
+    ("purpose", "state", "refused"),
+    [
+        ("undo: spread", "Running", True),
+        ("undo", "Running", True),
+        ("undo: spread", "Paused", False),
+        ("spread", "Running", False),
+    ],
+)
+async def test_an_undo_that_is_under_way_is_not_undone_by_a_second_one(purpose, state, refused):
+    begun, progress = LEFT
+    left = replace(begun, purpose=purpose), replace(progress, state=state, states="WR", texts={})
+    mover = a_mover(MemoryJournal(), waits=False)
+    await mover.take_over(Recovered([], moves=left))
+    undo = mover.serve(pb.RebalanceRequest(action=pb.REBALANCE_UNDO))
+    if refused:
+        with pytest.raises(InvalidInput, match="being taken back already"):
+            await undo
+        assert mover.status().state == "Running"
+    else:
+        await undo

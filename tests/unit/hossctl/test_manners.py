@@ -1,5 +1,6 @@
 """Manners of the command line: formats, order, quiet, hints, colours and completion."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -212,6 +213,26 @@ def test_an_interrupted_run_of_moves_says_that_they_go_on(hoss, tmp_path, monkey
     result = hoss("rebalance", "run", "--plan", str(tmp_path / "plan.json"))
     assert result.exit_code == 130
     assert "interrupted: the moves that the dispatcher has go on" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("fragmentation",), ("rebalance", "plan"), ("rebalance", "run"), ("rebalance", "run", "-q")]
+)
+def test_what_reads_every_pod_says_so_while_it_takes_long_and_can_be_interrupted(hoss, monkeypatch, words):
+    told = []
+
+    @contextlib.contextmanager
+    def announced(text):
+        told.append(text)
+        yield
+
+    async def interrupted(_clients):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hossctl.commands.rebalance.announced", announced)
+    monkeypatch.setattr("hossctl.rebalance.gathering.gather", interrupted)
+    result = hoss(*words)
+    assert (result.exit_code, result.stdout, told) == (130, "", ["reading the platform"])
 
 
 ESCAPES = "n\x1b[2J\x07\x9b31m\u202e\udcff"

@@ -170,5 +170,37 @@ def test_a_plan_that_relies_on_new_nodes_is_not_carried_out(tmp_path):
     assert read_plan(file)["newNodes"] is None
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"moves": [{"pod": 1, "from": "a", "to": "b"}]}, "lacks what a plan has"),
+        ({"seen": {"0": -1}}, "lacks what a plan has"),
+        ({"impossible": [{"why": "no room"}]}, "lacks what a plan has: KeyError"),
+        ({"impossible": [{"subject": "web", "why": 3}]}, "lacks what a plan has: TypeError"),
+        ({"kind": "Pod"}, "is no plan"),
+    ],
+)
+def test_a_plan_that_was_written_by_hand_is_refused_before_anything_moves(tmp_path, change, words):
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan(gathered([OLD]), None) | change))
+    with pytest.raises(InvalidInput, match=words):
+        read_plan(file)
+
+
+def test_a_plan_that_is_nested_without_end_is_refused(tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text("[" * 100_000)
+    with pytest.raises(InvalidInput, match="is no JSON"):
+        read_plan(file)
+
+
+def test_of_a_plan_that_is_too_large_no_more_is_read_than_shows_it(tmp_path):
+    file = tmp_path / "plan.json"
+    with file.open("wb") as opened:
+        opened.truncate(1 << 40)  # a terabyte that takes no room
+    with pytest.raises(InvalidInput, match="has more than 16,777,216 bytes"):
+        read_plan(file)
+
+
 def replaced(name):
     return NodeSpec(name, ((HOSTNAME, name), ("pool", "a")), taints=(BATCH,), allocatable=amounts(1000))

@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +53,21 @@ def test_a_file_in_which_all_is_old_is_refused_with_its_age(written):
         read_usage(written(metrics("a", age=700), metrics("b", age=900)), now=NOW)
 
 
+def test_measurements_that_are_dated_far_ahead_do_not_count(written):
+    path = written(metrics("a", ("1", "1Gi"), age=-601), metrics("b", ("1", "1Gi"), age=-599))
+    assert set(read_usage(path, now=NOW).amounts) == {"default/b"}
+    with pytest.raises(InvalidInput, match=r"is dated 700 seconds ahead of this machine's clock"):
+        read_usage(written(metrics("a", age=-700), metrics("b", age=900)), now=NOW)
+
+
+def test_of_a_file_that_is_too_large_no_more_is_read_than_shows_it(tmp_path):
+    path = tmp_path / "usage.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # a terabyte that takes no room
+    with pytest.raises(InvalidInput, match="has more than 134,217,728 bytes"):
+        read_usage(path, now=NOW)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -61,6 +77,9 @@ def test_a_file_in_which_all_is_old_is_refused_with_its_age(written):
         ('{"items": [{"metadata": {}}]}', "items.0"),
         (json.dumps({"items": [metrics("a", ("much", "1Gi"))]}), "items.0"),
         (json.dumps({"items": [metrics("a") | {"timestamp": "2026-01-05T12:00:00"}]}), "items.0"),
+        (json.dumps({"items": [metrics("a", ("1e20", "1Gi"))]}), "which no pod can"),
+        (json.dumps({"items": [metrics("a", ("1", "-1Gi"))]}), "which no pod can"),
+        ("[" * 100_000, "is no JSON"),
     ],
 )
 def test_what_is_no_list_of_metrics_is_refused_with_the_place(tmp_path, text, words):
@@ -71,6 +90,8 @@ def test_what_is_no_list_of_metrics_is_refused_with_the_place(tmp_path, text, wo
     assert words in str(refused.value)
     with pytest.raises(InvalidInput, match="cannot be read"):
         read_usage(tmp_path / "none.json", now=NOW)
+    with pytest.raises(InvalidInput, match="cannot be read: embedded null byte"):
+        read_usage(Path("/tmp/usage\0.json"), now=NOW)
 
 
 def test_pods_without_a_measurement_are_counted_and_said(written):

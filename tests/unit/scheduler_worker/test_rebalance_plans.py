@@ -179,6 +179,29 @@ def test_more_important_pods_are_not_moved_for_a_less_important_one():
     assert len(fit_pending(found.state, waiting(spec(700, priority=10))).moves) == 1
 
 
+def test_a_plan_that_makes_no_room_says_how_many_pods_stay_and_why():
+    label = ("app", "web")
+    pods = [
+        ("a", "n0", spec(500, labels=(label,))),
+        ("b", "n0", spec(100, priority=10)),
+        ("c", "n1", spec(499, labels=(label,))),
+        ("d", "n1", spec(50)),
+        ("e", "n1", spec(51)),
+    ]
+    found = Situation([node("n0"), node("n1")], pods, fixed=("d",), budgets=[(label, 0)])
+    [left] = fit_pending(found.state, waiting(spec(700, priority=9))).impossible
+    assert left.why == (
+        "0/2 nodes are available: 2 Insufficient cpu. Pods that stay: 2 because its disruption budget allows no"
+        f" more, 1 because {NOT_ALONE}, 1 because its priority is higher"
+    )
+    found = Situation([node("n0"), node("n1")], pods[:4], budgets=[(label, 1)])
+    [left] = fit_pending(found.state, waiting(spec(1000, priority=10))).impossible
+    assert left.why.endswith("Pods that stay: 2 because its disruption budget allows 1 more")
+    unlimited = Situation([node("n0"), node("n1")], pods[-1:], budgets=[(label, 0)]).state
+    [left] = fit_pending(unlimited, waiting(spec(1001))).impossible
+    assert left.why == "0/2 nodes are available: 2 Insufficient cpu."
+
+
 def test_a_disruption_budget_bounds_the_moves_of_a_plan():
     label = ("app", "web")
     web = spec(200, labels=(label,))
@@ -284,7 +307,16 @@ def test_a_pod_that_would_make_every_node_noisy_stays_and_the_plan_says_so():
     found = neighbours()
     plan = quiet_nodes(found.state, usage_of(found, louder=900))
     assert found.moves(plan) == [("loud", "n0", "n2")]
-    assert [entry.subject for entry in plan.impossible] == ["1 noisy nodes"]
+    assert [entry.subject for entry in plan.impossible] == ["1 noisy nodes", "2 of 3 pods"]
+
+
+def test_a_plan_says_how_many_pods_use_is_not_known():
+    found = neighbours()
+    [unknown] = quiet_nodes(found.state, usage_of(found, quiet=200)).impossible
+    assert (unknown.subject, unknown.why) == (
+        "2 of 3 pods",
+        "what they use is missing or old; they count with their requests",
+    )
 
 
 def test_pods_that_must_stay_stay_also_on_noisy_nodes():
