@@ -285,6 +285,9 @@ class Informers:
         self._templates: dict[int, tuple[PodTemplate, NewTemplate]] = {}
         self._pod_changes: list[SeenPod | GonePod] = []
         self._under_way: Sequence[SeenPod] = ()  # of the changes that `run` has taken, those not handled yet
+        self._changed_meanwhile: list[
+            set[bytes]
+        ] = []  # pods, by UID, since each `catch_up` under way listed them
         self._node_changes: dict[str, NodeSpec | None] = {}  # by name; None: deleted
         self._pod_reflector = reflector(_PODS_PATH, self._on_pods)
         self.reflectors = [
@@ -403,12 +406,23 @@ class Informers:
         an assignment that comes twice changes nothing."""
         await _all_of(reflector.catch_up() for reflector in (self._pod_reflector, *self._storage.claims))
         self._storage.take()
-        while pods := self._untold_on_nodes():
-            self._settle(self._accept(pods))
-            await asyncio.sleep(0)
+        changed: set[bytes] = set()
+        self._changed_meanwhile.append(changed)
+        try:
+            while pods := self._untold_on_nodes():
+                changed.clear()
+                for start in range(0, len(pods), _PODS_PER_SUBMISSION):
+                    part = pods[start : start + _PODS_PER_SUBMISSION]
+                    # `run` may have handled what came meanwhile, such as a deletion: the next pass looks again.
+                    same = [pod for pod in part if pod.uid not in changed and pod.node in self.pods.nodes]
+                    if untold := self._without_rows(same):
+                        self._settle(self._accept(untold))
+                    await asyncio.sleep(0)
+        finally:
+            self._changed_meanwhile = [each for each in self._changed_meanwhile if each is not changed]
 
     def _untold_on_nodes(self) -> list[SeenPod]:
-        """Some of the pods on nodes that have no rows yet. Rows of others are assigned."""
+        """The pods on nodes that have no rows yet. Rows of others are assigned."""
         changes = (*self.pods.resolved(), *self._under_way, *self._pod_changes)  # the latest last
         last = {change.uid: change for change in changes}
         bound = [
@@ -422,7 +436,7 @@ class Informers:
         nodes = np.array([self.pods.nodes[pod.node] for pod in bound], np.uint32)
         known = rows != NONE_U32
         self._runtime.handle(m.Assigned(rows[known], nodes[known]))
-        return self._without_rows(bound)[:_PODS_PER_SUBMISSION]
+        return self._without_rows(bound)
 
     def _without_rows(self, pods: Sequence[SeenPod]) -> list[SeenPod]:
         known = (self._rows_of(pods) != NONE_U32).tolist()
@@ -438,16 +452,21 @@ class Informers:
             if isinstance(change, ObjectGone):
                 gone = GonePod(uid_from_text(change.uid))
                 self.pod_groups.groups.pod_gone(gone.uid)
-                self._pod_changes.append(gone)
+                self._note_change(gone)
                 continue
             try:
                 pod = self.reader.read(change.object)
                 self.pod_groups.groups.pod_seen(pod.uid, pod.group, Member(bool(pod.node), pod.phase))
-                self._pod_changes.append(pod)
+                self._note_change(pod)
             except InvalidInput as exc:
                 logger().warning("pod_unreadable", problem=problem_of(change.object, exc))
                 self._runtime.machine.counters["pods_unreadable"] += 1
         self._changed.set()
+
+    def _note_change(self, change: SeenPod | GonePod) -> None:
+        self._pod_changes.append(change)
+        for changed in self._changed_meanwhile:
+            changed.add(change.uid)
 
     def _take_pod_changes(self) -> list[SeenPod | GonePod]:
         taken, self._pod_changes = self._pod_changes, []

@@ -91,6 +91,7 @@ class MoveSteps:
         has to be known."""
         request = self._request(pb.MOVE_RESERVE, step)
         request.seen, request.at_once = encode(run.seen, U64), True
+        request.reserved_names.extend(pb.ReservedNames() for _ in step)  # where no names are taken
         reply = await self._runtime.until_answered(lambda: self._runtime.ledger.move(request))
         # A resolver of an earlier release reserves all targets, and says nothing of results.
         moved = [move for move, result in zip(step, reply.results, strict=False) if result == pb.MOVED]
@@ -109,8 +110,7 @@ class MoveSteps:
             moves = [step[position] for position in positions]
             request = self._request(pb.MOVE_RESERVE, moves)
             request.seen = encode(seen, U64)
-            if any(names):
-                request.reserved_names.extend(pb.ReservedNames(names=names[at]) for at in positions)
+            request.reserved_names.extend(pb.ReservedNames(names=names[at]) for at in positions)
             parts.append(self._reserved(run, moves, await self._runtime.ledger.move(request)))
         return ReservedTargets.joined(parts)
 

@@ -30,6 +30,7 @@ _AUDIT_MS = 2000
 _FEED_SECONDS = 0.2  # between two looks at the feed
 _RETRY_SECONDS = 0.2
 _DEFAULT_POLICY = "default"  # Policy.source
+_BOUND = "Bound"
 
 # A run of moves: purpose, controller, moves (pod, source, target), and how many were made and are under way.
 _Run = tuple[str, str, tuple[tuple[str, str, str], ...], int, int]
@@ -83,6 +84,8 @@ class Recorder:
         self._described: set[str] = set()
         self._moves = 0
         self._moving = False
+        self._nodes: dict[str, str] = {}  # of the pods that are told bound
+        self._moves_suspected = False  # a pod was told on another node since the dispatcher was last asked
         # The run of moves before the watch began. None: the dispatcher did not answer, or there was none.
         self._run_before: _Run | None = None
         self._moved_at = time.monotonic()
@@ -129,12 +132,16 @@ class Recorder:
     async def _list_states(self) -> None:
         while True:
             async with self._answered("pods"):
-                if self._unknown:
-                    await self._describe()
-                for worker in await self._dispatcher.list_workers():
-                    self._ledger.note_epoch(worker.name, worker.epoch)
-                await self._note_moves()
+                await self._list_once()
             await asyncio.sleep(min(1.0, self._every_seconds))
+
+    async def _list_once(self) -> None:
+        if self._unknown:
+            await self._describe()
+        for worker in await self._dispatcher.list_workers():
+            self._ledger.note_epoch(worker.name, worker.epoch)
+        if self._moves_suspected:
+            await self._note_moves()
 
     @contextlib.asynccontextmanager
     async def _answered(self, what: str) -> AsyncIterator[None]:
@@ -180,6 +187,12 @@ class Recorder:
     def _note(self, rows: list[Event]) -> None:
         self._move()
         for row in rows:
+            node = row.get("node", "") if row["state"] == _BOUND else ""
+            if node:
+                self._moves_suspected |= self._nodes.get(row["uid"], node) != node
+                self._nodes[row["uid"]] = node
+            else:
+                self._nodes.pop(row["uid"], None)
             if row["state"] == DELETED:
                 self._unknown.discard(row["uid"])
             elif row["uid"] not in self._described:
@@ -191,10 +204,12 @@ class Recorder:
 
     async def _note_moves(self) -> None:
         """Say once that the dispatcher moves pods, or has done so since the watch began. Watchers are told of
-        their new nodes with nothing between, and the feed does not name the pods."""
+        their new nodes with nothing between, and the feed does not name the pods. Each question is a line of
+        the dispatcher's audit log, so this is for when such a pod was told, and for the end."""
         if self._moving:
             return
         status = await self._dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))
+        self._moves_suspected = False
         if status.state == _RUNNING or _run(status) not in (None, self._run_before):
             self._moving = True
             self._history.append("moving", by=_DISPATCHER)
@@ -228,7 +243,8 @@ class Recorder:
             late = time.monotonic() > deadline
             async with self._answered("final states"):
                 await self._ledger.catch_up()
-                still = time.monotonic() - self._moved_at >= self._still_seconds
+                quiet_since = time.monotonic() - self._still_seconds
+                still = self._moved_at <= quiet_since and "watch" not in self._away
                 if still or late:
                     await self._describe()
                     await self._note_moves()

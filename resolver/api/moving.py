@@ -37,8 +37,9 @@ class Moving:
         writer = Writer(request.term, request.worker, request.epoch, request.journal_write)
         if request.step == pb.MOVE_RESERVE:
             seen = decode(request.seen, U64, name="seen", rows=self._ledger.shards)
-            names = [tuple(taken.names) for taken in request.reserved_names] or [()] * len(uids)
-            if len(names) != len(uids):
+            # A dispatcher of an earlier release gives none, and its pods keep the names that they have.
+            names = [tuple(taken.names) for taken in request.reserved_names] or None
+            if names is not None and len(names) != len(uids):
                 raise InvalidInput(f"{len(names)} where there are {len(uids)} pods", where="reserved_names")
             return await self._reserve(
                 uids, nodes, names, writer, tuple(seen.tolist()), at_once=request.at_once
@@ -62,7 +63,7 @@ class Moving:
         self,
         uids: Uids,
         nodes: NDArray[np.uint32],
-        names: Sequence[tuple[str, ...]],
+        names: Sequence[tuple[str, ...]] | None,
         writer: Writer,
         seen: tuple[int, ...],
         *,
@@ -74,9 +75,11 @@ class Moving:
         held, definitions, rows = await self._held(uids)
         at = held.records["node"]
         alone = np.bincount(rows, minlength=len(uids))[rows] == 1
-        definitions = [
-            definition_moved(text, names[row]) for text, row in zip(definitions, rows.tolist(), strict=True)
-        ]
+        if names is not None:
+            definitions = [
+                definition_moved(text, names[row])
+                for text, row in zip(definitions, rows.tolist(), strict=True)
+            ]
         # Devices that a pod has been given are its node's, and a successor's claims may be others.
         tied = [bool(text) and bool(group_defined(text).held_claims) for text in definitions]
         may = (nodes[rows] != at) & alone & ~np.array(tied, np.bool_)

@@ -2,6 +2,7 @@
 where a pod cannot be bound. Devices may have to become ready first. Nothing is waited for here: whoever asks,
 asks again."""
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -57,7 +58,8 @@ class DeviceBinder:
     def __init__(self, api: KubeApi, utc_now: Callable[[], datetime]) -> None:
         self._utc_now = utc_now
         self._objects = ObjectWriter(api, DevicesRefused)
-        self._classes: dict[str, Object] = {}  # by name; forgotten _CLASSES_AGE after the first was read
+        # By name, asked for since then; forgotten _CLASSES_AGE after the first.
+        self._classes: dict[str, asyncio.Task[Object]] = {}
         self._classes_since = datetime.min.replace(tzinfo=timezone.utc)
 
     async def bind(self, request: ClaimsRequest) -> Bound | None:
@@ -115,15 +117,23 @@ class DeviceBinder:
         return claim
 
     async def _class(self, name: str) -> Object:
-        """A device class as it was at most a second ago. Pods of the same moment mostly name the same few."""
+        """A device class as it was at most a second before it was asked for. Pods of the same moment mostly name
+        the same few, and one question serves them all."""
         now = self._utc_now()
         if not timedelta(0) <= now - self._classes_since < _CLASSES_AGE:
             self._classes, self._classes_since = {}, now
-        found = self._classes.get(name)
-        if found is None:
-            found = await self._objects.read(object_path(f"{_GROUP}/deviceclasses", name))
-            self._classes[name] = found
-        return found
+        classes = self._classes  # of this second: others may begin the next one while this one is answered
+        asked = classes.get(name)
+        if asked is None:
+
+            def forget_failed(task: asyncio.Task[Object]) -> None:
+                if task.cancelled() or task.exception() is not None:
+                    del classes[name]
+
+            path = object_path(f"{_GROUP}/deviceclasses", name)
+            asked = classes[name] = asyncio.ensure_future(self._objects.read(path))
+            asked.add_done_callback(forget_failed)
+        return await asyncio.shield(asked)  # who is cancelled leaves the answer to the others
 
     async def _release_claim(self, request: ClaimsRequest, name: str) -> None:
         if _is_extended(request, name):

@@ -28,17 +28,23 @@ def storage(api: Api) -> Iterator[Storage]:
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
     spec = {"serviceName": "db", "selector": {"matchLabels": labels}, "template": template}
     api.request("POST", SETS, {"metadata": {"name": "db"}, "spec": spec})
-    yield made
-    made.clear()
-    api.request("DELETE", f"{SETS}/db")
+    try:
+        yield made
+    finally:
+        try:
+            made.clear()
+        finally:
+            api.request("DELETE", f"{SETS}/db")
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, control_plane: ControlPlane, storage: Storage) -> Iterator[Cluster]:
     made = Cluster(tmp_path, kubeconfig=control_plane.kubeconfig)
-    made.start_worker("w1")
-    yield made
-    made.stop()
+    try:
+        made.start_worker("w1")
+        yield made
+    finally:
+        made.stop()
 
 
 def create_db(api: Api, claim: str, number: int = 0) -> None:

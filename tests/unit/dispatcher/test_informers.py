@@ -138,3 +138,36 @@ async def test_after_catching_up_pods_are_known_that_came_before_their_node_was(
         await until(lambda: informers.pods.on_unknown_nodes == {"later": 1} and not informers._pod_changes)
         await until(lambda: len(informers.reserved) == 1)
     assert nodes_of(informers, 1, 2, 3) == [2, None, None]
+
+
+async def test_catching_up_lists_the_backlog_once_and_accepts_no_pod_that_is_deleted_meanwhile(
+    informers, monkeypatch
+):
+    listed, accepted, resolved, begun = [], [], informers.pods.resolved, asyncio.Event()
+    accept = informers._accept
+
+    def accepting(pods):
+        begun.set()
+        return accept(pods)
+
+    def counted():
+        listed.append(None)
+        return resolved()
+
+    async def delete_the_last():
+        await begun.wait()
+        accepted.append(informers._registry.pods.size)
+        informers._on_pods([ObjectGone(uid_of(999), "default", "p999")])
+        await informers._take(informers.pods.plan(informers._take_pod_changes()))  # as `run` does
+
+    monkeypatch.setattr(informers, "_accept", accepting)
+    monkeypatch.setattr(informers.pods, "resolved", counted)
+    informers._on_pods([pod(number, "n1", "other") for number in range(1000)])
+    async with background(delete_the_last()):
+        await informers.catch_up()
+    assert accepted == [250]
+    assert len(listed) == 2  # and once more to find that nothing is left
+    pods = informers._registry.pods
+    assert int((pods.phase[: pods.size] == Phase.BOUND).sum()) == 999
+    assert nodes_of(informers, 0, 998, 999) == [0, 0, None]
+    assert not informers._changed_meanwhile

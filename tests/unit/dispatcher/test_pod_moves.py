@@ -22,6 +22,7 @@ from dispatcher.ports import Knowledge, PodLocations
 from dispatcher.runtime import Runtime
 from hoss.errors import LedgerUnavailable
 from hoss.kube.api import Reply
+from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, U32, U64, decode, decode_uids, encode
 from hoss.wire.convert import template_to_proto
@@ -150,7 +151,8 @@ class Term:
         self.ledger.held = {uid_of(number): 0 for number in held}
         machine = Machine(Settings(), Policy(), None, random.Random(1))
         self.runtime = Runtime(machine, self.ledger, self.journal)
-        self.moves = PodMoves(self.runtime, self.api, ClusterNodes(), READER, NODES, timeout_seconds=0.05)
+        self.nodes = ClusterNodes()
+        self.moves = PodMoves(self.runtime, self.api, self.nodes, READER, NODES, timeout_seconds=0.05)
 
     async def __aenter__(self):
         return self
@@ -213,6 +215,20 @@ async def test_an_eviction_and_a_successor_are_in_the_journal_before_anything_is
         await making
         assert term.log == ["reserve", "renew", "note E", "evict", "note E+successor", "confirm"]
         assert (run.moves[0].state, run.moves[0].text) == (MoveState.MOVED, "default/web-2")
+
+
+async def test_what_a_pod_takes_on_its_target_is_reserved_with_it_and_nothing_is_said_of_the_source():
+    mounting, other = on_node(1), on_node(3)
+    mounting["spec"]["volumes"] = [{"name": "v", "gcePersistentDisk": {"pdName": "d"}}]
+    async with Term(mounting, other, held=(1, 3)) as term:
+        entries = [
+            pb.NodeEntry(index=index, spec=common_pb2.NodeSpec(name=name)) for name, index in NODES.items()
+        ]
+        term.nodes.read(pb.FeedMessage(nodes=entries))
+        run = await term.begin(move(), move(3))
+        await term.moves.make(run, run.moves)
+        names = [list(taken.names) for request in term.ledger.reserved for taken in request.reserved_names]
+        assert names == [["disk/n1/gcePersistentDisk/d"], []]
 
 
 async def test_nothing_is_evicted_while_the_journal_is_away():

@@ -1,11 +1,13 @@
 """The claim for a pod's extended resources: made before the pod is bound, and deleted where it cannot be."""
 
+import asyncio
 from datetime import datetime, timedelta, timezone
 
 import orjson
 import pytest
 from aiohttp import web
 from unit.kube.server import answering
+from waiting import until
 
 from hoss.model.devices import (
     Allocation,
@@ -290,6 +292,75 @@ async def test_a_claim_that_cannot_be_protected_gets_no_devices(status, deleting
     assert bound.result is BindResult.REFUSED
     assert bound.text == f'running PreBind plugin "DynamicResources": {reason}'
     assert "PATCH status" not in server.asked
+
+
+class SlowClass(ConditionalDevice):
+    """The first answers about the class come when they are let go, with these statuses."""
+
+    def __init__(self, *statuses: int) -> None:
+        super().__init__()
+        self.statuses = list(statuses)
+        self.go_on = asyncio.Event()
+
+    def claims(self, *names: str) -> list[BindingRequest]:
+        """A pod for each, with a claim of the one class."""
+        allocation = Allocation((DeviceResult("r", DeviceId("d", "n1", "gpu-0")),))
+        for name in names:
+            metadata = {**self.claim["metadata"], "name": name}
+            self.objects[f"{CLAIMS}/{name}"] = {**self.claim, "metadata": metadata}
+        return [
+            WAITING._replace(claims=(name,), chosen={name: HeldClaim("default", name, allocation)})
+            for name in names
+        ]
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/deviceclasses/gpu") and self.statuses:
+            status = self.statuses.pop(0)
+            self.asked.append("GET gpu")
+            await self.go_on.wait()
+            if status != 200:
+                return web.json_response({"message": "no"}, status=status)
+            return web.json_response(self.objects[request.path])
+        return await super().__call__(request)
+
+
+async def test_pods_of_the_same_moment_ask_for_their_class_once():
+    server = SlowClass(200)
+    wishes = server.claims("c", "d")
+    async with answering(server) as api:
+        binding = asyncio.ensure_future(Binder(api).bind(wishes))
+        await until(lambda: {"PATCH c", "PATCH d", "GET gpu"} <= set(server.asked))
+        server.go_on.set()
+        assert [bound.result for bound in await binding] == [BindResult.DONE] * 2
+    assert server.asked.count("GET gpu") == 1
+
+
+async def test_an_answer_that_comes_late_is_none_of_the_next_second():
+    server, now = SlowClass(200), [datetime(2026, 11, 28, tzinfo=timezone.utc)]
+    late, other, second = server.claims("c", "d", "e")
+    server.objects["/apis/resource.k8s.io/v1/deviceclasses/other"] = {"metadata": {"name": "other"}}
+    request = {"name": "r", "exactly": {"deviceClassName": "other"}}
+    server.objects[f"{CLAIMS}/d"]["spec"] = {"devices": {"requests": [request]}}
+    async with answering(server) as api:
+        binder = Binder(api, utc_now=lambda: now[0])
+        binding = asyncio.ensure_future(binder.bind([late]))
+        await until(lambda: "GET gpu" in server.asked)
+        now[0] += timedelta(seconds=2)
+        await binder.bind([other])  # begins the next second, while the first answer is still under way
+        server.go_on.set()
+        await binding
+        await binder.bind([second])
+    assert server.asked.count("GET gpu") == 2
+
+
+async def test_a_class_that_could_not_be_read_is_asked_for_again():
+    server, now = SlowClass(404), datetime(2026, 11, 28, tzinfo=timezone.utc)
+    (wish,) = server.claims("c")
+    server.go_on.set()
+    async with answering(server) as api:
+        binder = Binder(api, utc_now=lambda: now)
+        assert [bound.result for bound in await binder.bind([wish])] == [BindResult.REFUSED]
+        assert [bound.result for bound in await binder.bind([wish])] == [BindResult.DONE]
 
 
 async def test_a_claim_that_has_changed_since_it_was_protected_is_read_again():

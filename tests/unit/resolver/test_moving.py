@@ -211,6 +211,23 @@ def test_a_target_takes_the_names_of_its_own_node_and_not_those_of_the_source(on
     assert group_defined(definition) == MOUNTING
 
 
+def test_a_dispatcher_of_an_earlier_release_which_gives_no_names_leaves_those_that_there_are(
+    one_shard, make_proposal
+):
+    uids = grouped(one_shard, make_proposal, 9, 0, MOUNTING, names=["claim/default/data"])
+    ask(one_shard, pb.MOVE_RESERVE, uids, [2])
+    [definition] = asyncio.run(one_shard.definitions(0, ~uids))
+    assert group_of(definition).reserved_names == ("claim/default/data",)
+
+
+def test_a_pod_that_takes_nothing_on_its_target_has_no_names_there(one_shard, make_proposal):
+    uids = grouped(one_shard, make_proposal, 9, 0, MOUNTING, names=["attachments/a/disks"])
+    ask(one_shard, pb.MOVE_RESERVE, uids, [2], reserved_names=names_of())
+    [definition] = asyncio.run(one_shard.definitions(0, ~uids))
+    assert group_of(definition).reserved_names == ()
+    assert group_defined(definition) == MOUNTING
+
+
 def test_a_name_that_another_pod_has_taken_since_the_plan_refuses_the_target(one_shard, make_proposal):
     uids = grouped(one_shard, make_proposal, 9, 0, MOUNTING, names=["attachments/a/disks"])
     seen = np.array([arbiter.seq for arbiter in one_shard.arbiters], "<u8").tobytes()

@@ -46,10 +46,15 @@ class Moving:
 
     def __init__(self, **run: Any) -> None:
         self.status = dispatcher_pb2.RebalanceStatus(**run)
+        self.asked = 0
 
     async def rebalance(self, request: dispatcher_pb2.RebalanceRequest) -> dispatcher_pb2.RebalanceStatus:
         assert request.action == dispatcher_pb2.REBALANCE_STATUS
+        self.asked += 1
         return self.status
+
+    async def list_workers(self) -> list[dispatcher_pb2.WorkerInfo]:
+        return []
 
 
 MOVE = dispatcher_pb2.MoveStatus(pod="default/a", source="n1", target="n2")
@@ -84,6 +89,29 @@ async def test_moves_are_noted_while_they_are_made_or_if_they_were_since_the_wat
     for _ in range(2):
         await recorder._note_moves()
     assert [event["event"] for event in history.events].count("moving") == noted
+
+
+@pytest.mark.parametrize(
+    ("second", "asked"),
+    [
+        ([{"state": "Bound", "node": "n1"}], 0),
+        ([{"state": "Queued"}, {"state": "Bound", "node": "n2"}], 0),
+        ([{"state": "Deleted"}], 0),
+        ([{"state": "Bound", "node": "n2"}], 1),
+    ],
+)
+async def test_the_dispatcher_is_asked_for_moves_where_a_pod_is_told_on_another_node_and_not_all_the_time(
+    history: History, second: list[dict[str, str]], asked: int
+) -> None:
+    """Each question is a line of its audit log."""
+    dispatcher: Any = Moving()
+    recorder = Recorder(Clients(dispatcher, cast("Any", None)), history)
+    recorder._described.add("a")
+    for row in ({"state": "Bound", "node": "n1"}, *second):
+        recorder._note([{"uid": "a", **row}])
+        for _ in range(3):
+            await recorder._list_once()
+    assert dispatcher.asked == asked
 
 
 def entry(index: int, **fields: Any) -> resolver_pb2.NodeEntry:
