@@ -54,3 +54,9 @@ kind: AuthenticationConfig
 {app.kubernetes.io/name: hoss, app.kubernetes.io/component: worker}
 {{- end }}
 {{- end }}
+
+{{- /* A document within a value, as it stands. A list of its name and its text. */}}
+{{- define "hoss.document" -}}
+{{- with get (fromYaml (index . 1)) "Error" }}{{ fail (printf "%s: is no YAML: %s" (index $ 0) .) }}{{ end }}
+{{- index . 1 }}
+{{- end }}
