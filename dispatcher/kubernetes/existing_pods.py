@@ -47,9 +47,8 @@ class ExistingPods:
         self._on_unreviewed = on_unreviewed
         self._order = asyncio.Lock()  # asyncio's locks are first come, first served
         self._epoch = 0
-        self._kinds: dict[
-            tuple[int, int], pb.PodKind
-        ] = {}  # by class, which no other one follows, and priority
+        # By class, whose number no later one gets, and priority.
+        self._kinds: dict[tuple[int, int], pb.PodKind] = {}
         runtime.set_executor(m.Reserve, self._reserve)
         runtime.set_executor(m.Release, self._release)
 
