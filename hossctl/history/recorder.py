@@ -208,8 +208,15 @@ class Recorder:
         the dispatcher's audit log, so this is for when such a pod was told, and for the end."""
         if self._moving:
             return
-        status = await self._dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))
-        self._moves_suspected = False
+        suspected, self._moves_suspected = (
+            self._moves_suspected,
+            False,
+        )  # what comes now is newer than the answer
+        try:
+            status = await self._dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))
+        except BaseException:
+            self._moves_suspected |= suspected
+            raise
         if status.state == _RUNNING or _run(status) not in (None, self._run_before):
             self._moving = True
             self._history.append("moving", by=_DISPATCHER)

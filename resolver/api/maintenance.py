@@ -145,7 +145,7 @@ async def reap_periodically(ledger: Ledger, counters: Counter[str], *, period_se
             if reaped:
                 counters["reaped"] += reaped
                 logger().warning("leases_ended", shard=shard, pods=reaped)
-            damaged = ledger.damaged_commits[shard]
+            damaged, ledger.damaged_commits[shard] = ledger.damaged_commits[shard], []
             if damaged:
                 counters["damaged_commits"] += len(damaged)
                 logger().warning(

@@ -303,7 +303,6 @@ class RedisLedger(LedgerReading):
 
     async def reap(self, shard: int) -> int:
         reaped, more = 0, 1
-        self.damaged_commits[shard] = []
         while more:
             released, more, ended, damaged = await self.run("reap", shard, most=_REAPED_PODS)
             reaped += int(released)

@@ -238,7 +238,9 @@ class Queues:
             members = np.concatenate([gang.rows for gang in gangs])
             waiting = members[phase[members] == Phase.UNSCHEDULABLE]
             if len(waiting):
-                woken = self._unschedulable.wake_pods(waiting, now, phase)
+                templates = self._registry.pods.template[waiting]
+                classes = set(self._registry.templates.class_id[templates].tolist())
+                woken = self._unschedulable.wake_pods(waiting, now, phase, classes)
                 self._move_woken(woken, now, now_ms, event=event)
 
     def _requeue_all(self, parts: Sequence[Rows], now: float, now_ms: int, *, event: str) -> None:

@@ -166,11 +166,16 @@ class UnschedulablePods:
             later=[(p.not_before, p.rows) for p in entries if p.not_before > now],
         )
 
-    def wake_pods(self, rows: Rows, now: float, phase: NDArray[np.uint8]) -> Woken:
-        """These pods have changed: remove and return those that wait here, each ready after its backoff."""
+    def wake_pods(
+        self, rows: Rows, now: float, phase: NDArray[np.uint8], classes: Container[int] | None = None
+    ) -> Woken:
+        """These pods have changed: remove and return those that wait here, each ready after its backoff.
+        `classes`: theirs, where they are known to be what they were when they came; else all are looked at."""
         ready: list[tuple[float, Rows]] = []
         later: list[tuple[float, Rows]] = []
         for group, entries in list(self._groups.items()):
+            if classes is not None and group.class_id not in classes:
+                continue
             if not any(np.isin(entry.rows, rows).any() for entry in entries):
                 continue
             left = []

@@ -14,7 +14,7 @@ local unchecked, prepare_only = args.unchecked, args.prepare_only
 local snapshot_seq, seq = args.snapshot_seq, last_seq + 1
 local seq_bytes = pack_values('<I8', seq)
 
--- A worker whose knowledge is below the low watermarks may have refused_rules a pod that a forgotten rule was
+-- A worker whose knowledge is below the low watermarks may have missed a pod that a forgotten rule was
 -- about.
 local below_watermark = args.rules and select(2, below_low_watermarks())
 

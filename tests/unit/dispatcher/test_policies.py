@@ -153,7 +153,7 @@ async def test_a_policy_from_a_file_goes_when_the_file_is_not_asked_for_any_more
 
 
 async def test_a_bad_file_refuses_the_very_first_start_only(start, file):
-    for bad, told in ((BAD, "apiVersion"), ("", "not a mapping")):
+    for bad, told in ((BAD, "apiVersion"), ("", "is empty")):
         file.write_text(bad)
         with pytest.raises(ConfigError, match=rf"policy.yaml.*{told}"):
             await start(file)
