@@ -1,10 +1,11 @@
 """Seeded loads of benchmarks and the demo, as messages that are made before any clock starts."""
 
+import operator
 import random
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 from hoss.client.dispatcher import submission
 from hoss.errors import InvalidInput, quoted
@@ -320,6 +321,18 @@ def _part(total: int, index: int, parts: int) -> int:
     return total * (index + 1) // parts - total * index // parts
 
 
+def _whole(name: str, amount: SupportsIndex) -> int:
+    """The amount, also where it is one of NumPy's."""
+    try:
+        whole = -1 if isinstance(amount, bool) else operator.index(amount)
+    except TypeError:
+        whole = -1
+    if whole < 0:
+        unit = _UNITS.get(name, "")
+        raise InvalidInput(f"is {quoted(amount)}; it is a whole number{unit}, 0 or more", where=name)
+    return whole
+
+
 def pod_template(
     requests: dict[str, int],
     *,
@@ -332,10 +345,7 @@ def pod_template(
 ) -> PodTemplate:
     """A pod of one container with these requests, in millicores and bytes where the resource is cpu or
     memory. Raises InvalidInput for an amount that is no whole number, 0 or more."""
-    for name, amount in requests.items():
-        if not isinstance(amount, int) or amount < 0:
-            unit = _UNITS.get(name, "")
-            raise InvalidInput(f"is {quoted(amount)}; it is a whole number{unit}, 0 or more", where=name)
+    requests = {name: _whole(name, amount) for name, amount in requests.items()}
     spec = PodSpec(
         labels=(("app", app),),
         priority=priority,

@@ -47,8 +47,8 @@ class UsageFile:
 
 
 def read_usage(path: Path, *, now: datetime, max_age_seconds: float = MAX_AGE_SECONDS) -> UsageFile:
-    """Read a file. Pods that were measured longer ago, or whose time is so far ahead, are left out. Raises InvalidInput for a file that
-    cannot be read or is of another form, and where nothing in it is recent."""
+    """Read a file. Pods that were measured longer ago, or whose time is so far ahead, are left out. Raises
+    InvalidInput for a file that cannot be read or is of another form, and where nothing in it is recent."""
     where = str(path)
     document = guarded.read_json(path, most_bytes=_MOST_BYTES)
     items = document.get("items") if isinstance(document, dict) else None

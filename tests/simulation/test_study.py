@@ -142,6 +142,12 @@ def test_what_cannot_be_simulated_is_refused_with_the_argument(act, problem):
     assert problem in str(refused.value)
 
 
+def test_amounts_may_be_numpy_s_integers_and_truth_is_none():
+    assert pod_template({"cpu": np.int64(250)}).spec.requests == (("cpu", 250),)
+    with pytest.raises(InvalidInput, match="cpu: is True"):
+        pod_template({"cpu": True})
+
+
 def test_the_study_of_the_document_runs_as_it_stands_there():
     (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text("utf-8"), flags=re.DOTALL)
     out = io.StringIO()
