@@ -43,8 +43,7 @@ def read_text(path: Path) -> str:
     from hoss.manifests import guarded  # noqa: PLC0415 - not needed without a document
 
     try:
-        data = guarded.read_bytes(path, str(path), most_bytes=guarded.MAX_DOCUMENT_BYTES)
-        return guarded.decoded(data, str(path), most_bytes=guarded.MAX_DOCUMENT_BYTES)
+        return guarded.read_text(path, most_bytes=guarded.MAX_DOCUMENT_BYTES)
     except InvalidInput as exc:
         raise ConfigError(exc.text, where=str(path)) from exc
 

@@ -187,7 +187,7 @@ class Queries:
         *,
         detail: bool = False,
         steps: bool = False,
-        written: "_TemplateMessages | None" = None,
+        written: _TemplateMessages | None = None,
     ) -> pb.PodInfo:
         """The pod in a row; with `detail` also its template and faults, with `steps` also its transitions.
         `written`: the templates of the pods before it in a list."""

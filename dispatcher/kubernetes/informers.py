@@ -285,9 +285,8 @@ class Informers:
         self._templates: dict[int, tuple[PodTemplate, NewTemplate]] = {}
         self._pod_changes: list[SeenPod | GonePod] = []
         self._under_way: Sequence[SeenPod] = ()  # of the changes that `run` has taken, those not handled yet
-        self._changed_meanwhile: list[
-            set[bytes]
-        ] = []  # pods, by UID, since each `catch_up` under way listed them
+        # By each `catch_up` under way, the UIDs of pods that have changed since it listed them.
+        self._changed_meanwhile: list[set[bytes]] = []
         self._node_changes: dict[str, NodeSpec | None] = {}  # by name; None: deleted
         self._pod_reflector = reflector(_PODS_PATH, self._on_pods)
         self.reflectors = [

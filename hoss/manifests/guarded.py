@@ -81,11 +81,16 @@ def json_value(data: bytes | str, where: str) -> Any:
     return _not_too_deep(value, where)
 
 
+def read_text(file: Path, *, most_bytes: int) -> str:
+    """The text of a file, which is read no further than to where it is known to be too large. Raises
+    InvalidInput that names the file."""
+    data = read_bytes(file, str(file), most_bytes=most_bytes)
+    return decoded(data, str(file), most_bytes=most_bytes)
+
+
 def read_json(file: Path, *, most_bytes: int) -> Any:
     """The value of a file of JSON. Raises InvalidInput that names the file."""
-    where = str(file)
-    data = read_bytes(file, where, most_bytes=most_bytes)
-    return json_value(decoded(data, where, most_bytes=most_bytes), where)
+    return json_value(read_text(file, most_bytes=most_bytes), str(file))
 
 
 def json_documents(text: str, where: str) -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ know has taken an equal name since. So everybody who reserves has to form a name
 from collections.abc import Iterator
 
 from hoss.model.devices import DeviceId
-from hoss.model.volume_topology import attached_volumes
+from hoss.model.volume_topology import attach_limits, attached_volumes
 from hoss.model.volumes import READ_WRITE_ONCE_POD, InlineDisk, PodVolumes, VolumeView
 
 
@@ -58,8 +58,7 @@ def taken_by_volumes(namespace: str, volumes: PodVolumes, node: str, storage: Vo
             yield claim_for_one_pod(namespace, mount.claim)
     for disk in (disk for disk in volumes.disks if disk.exclusive):
         yield disk_on_node(node, disk)
-    known = storage.csi_node(node)
-    limited = {} if known is None else dict(known.limits)
+    limited = attach_limits(storage.csi_node(node))
     for volume in attached_volumes(namespace, volumes, storage):
         if volume.driver in limited:
             yield attachments(node, volume.driver)

@@ -93,6 +93,11 @@ def attached_volumes(namespace: str, volumes: PodVolumes, storage: VolumeView) -
             yield volume.csi
 
 
+def attach_limits(csi_node: CsiNode | None) -> Mapping[str, int]:
+    """How many volumes can be attached, by driver that has a limit on the node."""
+    return {} if csi_node is None else dict(csi_node.limits)
+
+
 def inline_volumes(volumes: PodVolumes) -> Iterable[CsiVolume]:
     """The disks that a pod names itself, as their drivers know them. What no driver knows is left out."""
     for disk in volumes.disks:

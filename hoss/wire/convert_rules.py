@@ -211,11 +211,12 @@ def definition_taking(definition: bytes, names: Sequence[str]) -> bytes:
     return definition + PodGroupMessage(reserved_names=names).SerializeToString()
 
 
-def definition_moved(definition: bytes, names: Sequence[str]) -> bytes:
+@lru_cache(maxsize=4096)
+def definition_moved(definition: bytes, names: tuple[str, ...]) -> bytes:
     """The definition of the group of a pod that is moved: the names of what it takes there, in place of what
     it took where it is. Empty where it has no group and takes nothing."""
     message = parsed(PodGroupMessage, definition, name="groups") if definition else PodGroupMessage()
-    if list(message.reserved_names) == list(names):
+    if tuple(message.reserved_names) == names:
         return definition
     del message.reserved_names[:]
     message.reserved_names.extend(names)

@@ -208,10 +208,8 @@ class Recorder:
         the dispatcher's audit log, so this is for when such a pod was told, and for the end."""
         if self._moving:
             return
-        suspected, self._moves_suspected = (
-            self._moves_suspected,
-            False,
-        )  # what comes now is newer than the answer
+        suspected = self._moves_suspected
+        self._moves_suspected = False  # what comes from now on is newer than the answer
         try:
             status = await self._dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))
         except BaseException:

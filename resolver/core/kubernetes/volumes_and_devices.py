@@ -23,7 +23,7 @@ from hoss.model.devices import (
     ResourceClaim,
 )
 from hoss.model.pod import PodGroup
-from hoss.model.volume_topology import attached_volumes, why_not_reached
+from hoss.model.volume_topology import attach_limits, attached_volumes, why_not_reached
 from hoss.model.volumes import (
     CLAIM_IN_USE,
     DISK_IN_USE,
@@ -161,7 +161,7 @@ def _claim_problem(
 def _attachments_problem(
     namespace: str, volumes: PodVolumes, node: BindingNode, storage: StorageView, there: list[PodGroup]
 ) -> str:
-    limits = _attach_limits(node, storage)
+    limits = attach_limits(storage.csi_node(node.name))
     own = {volume for volume in attached_volumes(namespace, volumes, storage) if volume.driver in limits}
     if not own:
         return ""
@@ -173,12 +173,6 @@ def _attachments_problem(
         if sum(volume.driver == driver for volume in own | attached) > limits[driver]:
             return OVER_ATTACH_LIMIT
     return ""
-
-
-def _attach_limits(node: BindingNode, storage: StorageView) -> Mapping[str, int]:
-    """How many volumes can be attached, by driver that has a limit on the node."""
-    known = storage.csi_node(node.name)
-    return {} if known is None else dict(known.limits)
 
 
 def _left_attached(node: BindingNode, storage: StorageView) -> Iterator[CsiVolume]:
