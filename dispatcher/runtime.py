@@ -311,10 +311,19 @@ class Runtime:
         may concern any number of them."""
         for start in range(0, len(instruction.rows), _VERIFIED_AT_ONCE):
             part = slice(start, start + _VERIFIED_AT_ONCE)
-            rows, uids = instruction.rows[part], instruction.uids[part]
-            found = await self.until_answered(partial(self.ledger.lookup, uids))
-            self.handle(m.Verified(rows, uids, found.nodes, found.terminating))
+            await self._verify_part(instruction.rows[part], instruction.uids[part])
             await asyncio.sleep(0)
+
+    async def _verify_part(self, rows: Rows, uids: Uids) -> None:
+        """Pods that were placed again meanwhile are asked for once more: the answer may be of their former
+        places."""
+        pods = self.machine.registry.pods
+        while len(rows):
+            asked = pods.changes[rows]
+            found = await self.until_answered(partial(self.ledger.lookup, uids))
+            same = pods.changes[rows] == asked
+            self.handle(m.Verified(rows[same], uids[same], found.nodes[same], found.terminating[same]))
+            rows, uids = rows[~same], uids[~same]
 
     async def release(self, instruction: m.Release) -> None:
         positions = await self._release(instruction.uids, instruction.nodes)

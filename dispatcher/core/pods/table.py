@@ -109,6 +109,8 @@ class PodTable(GrowingColumns):
         self.worker = np.zeros(0, np.uint16)  # the last worker that had it, NONE_U16 for none
         self.batch = np.zeros(0, np.uint32)  # serial of its unanswered work batch, 0 for none
         self.since_ms = np.zeros(0, np.int64)  # start of this phase, Unix milliseconds
+        # How often it was put into a phase, modulo 2^16: an answer may be of a place that it has left since.
+        self.changes = np.zeros(0, np.uint16)
         self.gang = np.zeros(0, np.uint32)  # number of its gang, 0 for none
         self.faults = np.zeros(0, np.uint8)  # number of its faults (pods.faults)
         self.eviction = np.zeros(0, np.uint32)  # why it was evicted last, index into Reasons
@@ -212,6 +214,7 @@ class PodTable(GrowingColumns):
     def move(self, rows: Rows, phase: Phase, now_ms: int) -> None:
         self.phase[rows] = phase
         self.since_ms[rows] = now_ms
+        self.changes[rows] += 1
         if phase in _WAITING:
             self.in_queue[rows] = True
         elif phase == Phase.SCHEDULING:  # the queue has removed them

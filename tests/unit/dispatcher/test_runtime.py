@@ -245,6 +245,29 @@ async def test_a_confirmation_does_not_wait_until_an_earlier_one_is_looked_up(ru
     assert told[1] == [0]
 
 
+async def test_a_pod_that_is_placed_again_while_it_is_looked_up_is_looked_up_once_more(runtime, ledger):
+    lookups = []
+
+    async def lookup(uids):
+        lookups.append(len(uids))
+        if len(lookups) == 1:  # evicted, and bound elsewhere before the answer arrives
+            pods.move(rows[:1], Phase.QUEUED, now_ms=1)
+            pods.node[rows[0]] = 8
+            pods.move(rows[:1], Phase.BOUND, now_ms=1)
+        nodes = np.full(len(uids), NONE_U32, np.uint32) if len(lookups) == 1 else np.array([8], np.uint32)
+        return PodLocations(nodes, {}, *np.zeros((2, len(uids)), np.bool_))
+
+    submit(runtime, 2)
+    rows, pods = np.arange(2, dtype=np.uint32), runtime.machine.registry.pods
+    pods.node[rows] = 5
+    pods.move(rows, Phase.BOUND, now_ms=0)
+    ledger.lookup = lookup
+    await runtime.verify(m.Verify(rows, pods.uid[rows]))
+    assert lookups == [2, 1]
+    assert pods.phase[rows].tolist() == [Phase.BOUND, Phase.QUEUED]
+    assert pods.node[rows].tolist() == [8, NONE_U32]
+
+
 async def test_what_a_lost_worker_prepared_is_released_and_counts_as_reserved_nowhere(runtime, ledger):
     released = []
 
