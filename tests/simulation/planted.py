@@ -329,6 +329,16 @@ UNDONE = {
         "confirmations wait ten seconds for the lost answer to an earlier one, and their leases end",
         (CodeEdit("hoss.client.resolver:ResolverClient.confirm", ", _LEASED_CALL_SECONDS", ""),),
     ),
+    "answer-about-a-former-place": PlantedFault(
+        "the ledger's answer is taken for one about the place that the pod has by now",
+        (
+            CodeEdit(
+                "dispatcher.runtime:Runtime._verify_part",
+                "same = pods.changes[rows] == asked",
+                "same = np.ones(len(rows), np.bool_)",
+            ),
+        ),
+    ),
     "release-that-comes-late": FAULTS["release by the wrong sequence"],
     "index-of-a-removed-node": PlantedFault(
         "a watch does not name an index again that another node has now",
