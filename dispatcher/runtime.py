@@ -322,7 +322,8 @@ class Runtime:
             asked = pods.changes[rows]
             found = await self.until_answered(partial(self.ledger.lookup, uids))
             same = pods.changes[rows] == asked
-            self.handle(m.Verified(rows[same], uids[same], found.nodes[same], found.terminating[same]))
+            of_part = found.nodes[same], found.terminating[same], found.seqs[same]
+            self.handle(m.Verified(rows[same], uids[same], *of_part))
             rows, uids = rows[~same], uids[~same]
 
     async def release(self, instruction: m.Release) -> None:

@@ -227,7 +227,7 @@ async def test_a_pod_without_its_reservation_is_looked_up_and_queued_or_asked_fo
 
     async def lookup(_uids):
         none = np.zeros(1, np.bool_)
-        return PodLocations(np.array([found], np.uint32), {}, none, none)
+        return PodLocations(np.array([found], np.uint32), {}, none, none, np.zeros(1, np.uint64))
 
     pod = WaitingForDevices(bench, monkeypatch, pb.BIND_WAITS, pb.BIND_UNRESERVED, pb.BIND_DONE)
     await pod.run(ledger=SimpleNamespace(lookup=lookup))
