@@ -97,6 +97,15 @@ def expect_kept(names):
         assert all(f"{what} " in struck for what in faults), f"{path.stem}: {struck}"
 
 
+def test_submissions_are_refused_in_a_tenth_of_the_plans_and_leave_nothing(server):
+    plans = [draw(seed) for seed in range(100)]
+    refusing = [plan for plan in plans if any("minimum" in act.options for act in plan.acts)]
+    assert 3 < len(refusing) < 20
+    result = run(refusing[0], server)
+    assert result.problems() == []
+    assert result.reached["refused"] == 2
+
+
 def test_a_seed_replays_byte_for_byte_in_the_same_process(server):
     first, again = (run(draw(3), server, keep=True) for _ in range(2))
     assert len(first.timeline) > 500
