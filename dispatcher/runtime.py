@@ -328,7 +328,9 @@ class Runtime:
 
     async def release(self, instruction: m.Release) -> None:
         positions = await self._release(instruction.uids, instruction.nodes)
-        self.handle(m.Released(instruction.rows, positions, instruction.unreserved))
+        # An earlier release of a pod may have ended first. Then its row may be that of another pod by now.
+        same = (self.machine.registry.pods.uid[instruction.rows] == instruction.uids).all(axis=1)
+        self.handle(m.Released(instruction.rows[same], positions, instruction.unreserved))
         if instruction.confirm is not None:
             self.perform([instruction.confirm])
 

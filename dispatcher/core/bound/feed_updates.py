@@ -53,8 +53,8 @@ class FeedUpdates:
 
     def _released(self, event: m.Released, now: float) -> list[m.Instruction]:
         pods, now_ms = self.registry.pods, self.unix_ms(now)
-        # An assigned pod stays on its node, see kubernetes.assignments.
-        pods.node[event.rows[~pods.assigned[event.rows]]] = NONE_U32
+        # A pod that is bound by now has another place, or the API server has it on its node.
+        pods.node[event.rows[pods.phase[event.rows] != Phase.BOUND]] = NONE_U32
         # BACKOFF: pods of gangs below their minimum, of refused bindings, and those that were not ready.
         # Deleted pods are DELETED.
         back = event.rows[pods.phase[event.rows] == Phase.BACKOFF]
@@ -143,6 +143,7 @@ class FeedUpdates:
 
     def _nodes_gone(self, event: m.NodesGone, _now: float) -> list[m.Instruction]:
         self.nodes.remove(event.nodes.tolist(), event.seq)
+        self._doubt_places_to_come()
         return self._verify(self._bound(self._on(event.nodes)))
 
     def _history_missed(self, event: m.HistoryMissed, _now: float) -> list[m.Instruction]:
@@ -151,7 +152,14 @@ class FeedUpdates:
         # The feed has just reported all nodes of this shard: those that it did not report were removed.
         missing = (i for i in np.unique(nodes[rows]).tolist() if i not in self.nodes)
         self.nodes.remove(missing, event.seq)
+        self._doubt_places_to_come()
         return self._verify(rows)
+
+    def _doubt_places_to_come(self) -> None:
+        """Pods that are with workers may have got places and lost them by now. When a worker reports such a
+        place, it is looked up: the node may be back by then, and a confirmation tells of whole commits only."""
+        pods = self.registry.pods
+        pods.uncertain[: pods.size] |= pods.phase[: pods.size] == Phase.SCHEDULING
 
     def _still_bound(self, rows: Rows, uids: Uids) -> NDArray[np.bool_]:
         """Which rows are bound and still belong to the pods with these UIDs."""

@@ -203,6 +203,24 @@ def test_pods_of_nodes_that_went_while_nobody_listened_are_found_when_all_nodes_
     assert (evict.reasons, len(rows)) == (("evicted: its node was removed",) * 2, 2)
 
 
+@pytest.mark.parametrize(
+    "missed", [m.NodesGone(np.array([3], np.uint32), seq=10), m.HistoryMissed(0, 1, seq=10)]
+)
+def test_a_place_that_a_worker_had_got_before_a_removal_or_a_gap_is_looked_up_when_it_is_reported(
+    bench, missed
+):
+    """The node is back when the worker's report arrives, and the pod has lost its place."""
+    seen(bench, disk="ssd")
+    bench.join("w1")
+    rows = bench.job("job", 2, spec=SSD)
+    bench.pump()
+    bench.handle(missed)
+    seen(bench, disk="ssd")
+    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    (verify,) = bench.instructions(m.Verify)
+    assert sorted(verify.rows.tolist()) == rows.tolist()
+
+
 def test_a_lookup_does_not_interfere_with_an_eviction_under_way(bench):
     rows = bound_job(bench, EVICT)
     seen(bench, disk="hdd")

@@ -209,6 +209,23 @@ async def test_a_pod_that_is_withdrawn_while_its_devices_are_not_ready_gives_the
     assert ("n1" if pod.deleted else "changed") in reason
 
 
+async def test_a_refusal_of_a_place_that_the_pod_has_left_meanwhile_does_not_take_its_new_one(
+    bench, monkeypatch
+):
+    pod = WaitingForDevices(bench, monkeypatch, pb.BIND_REFUSED, pb.BIND_DONE, claims=())
+
+    def place_again():
+        uids, nodes = pod.pods.uid[pod.rows].copy(), pod.pods.node[pod.rows].copy()
+        bench.handle(m.Evicted(uids, nodes, ("preempted by default/urgent on node n1",), (b"",)))
+        bench.pump()
+        bench.answer("w1", m.OutcomeCode.BOUND, node=1)
+
+    pod.resolver.then = place_again
+    await pod.run()
+    assert (pod.bound, pod.released) == (pod.rows.tolist(), [])
+    assert bench.machine.counters["bindings_refused"] == 0
+
+
 @CHANGES
 async def test_a_pod_keeps_its_devices_while_it_may_be_bound_already(bench, monkeypatch, change):
     pod = WaitingForDevices(

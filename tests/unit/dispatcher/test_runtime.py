@@ -271,6 +271,24 @@ async def test_a_pod_that_is_placed_again_while_it_is_looked_up_is_looked_up_onc
     assert pods.node[rows].tolist() == [8, NONE_U32]
 
 
+async def test_an_answer_to_a_release_does_not_touch_a_pod_that_was_placed_again_or_has_the_row_now(
+    runtime, ledger
+):
+    async def release(_uids, _nodes, _as_of):
+        pods.move(rows[:1], Phase.BOUND, now_ms=0)
+        pods.uid[rows[1]] += 1
+        return {}
+
+    submit(runtime, 3)
+    rows, pods = np.arange(3, dtype=np.uint32), runtime.machine.registry.pods
+    pods.move(rows, Phase.BACKOFF, now_ms=0)
+    pods.node[rows] = 5
+    ledger.release = release
+    await runtime.release(m.Release(rows, pods.uid[rows].copy(), pods.node[rows].copy()))
+    assert pods.node[rows].tolist() == [5, 5, NONE_U32]
+    assert pods.phase[rows].tolist() == [Phase.BOUND, Phase.BACKOFF, Phase.QUEUED]
+
+
 async def test_what_a_lost_worker_prepared_is_released_and_counts_as_reserved_nowhere(runtime, ledger):
     released = []
 
