@@ -345,6 +345,16 @@ UNDONE = {
             ),
         ),
     ),
+    "node-added-before-a-rebuild": PlantedFault(
+        "nodes are written into whatever ledger Redis has, also into one that is about to be rebuilt",
+        (
+            CodeEdit(
+                "dispatcher.kubernetes.informers:Informers._ledger_epoch",
+                "return self._runtime.ledger.known().ledger_epoch",
+                'return ""',
+            ),
+        ),
+    ),
     "port-freed-before-a-view-showed-it": PlantedFault(
         "a pod that was refused by a view without a release is not woken when the release is told",
         (

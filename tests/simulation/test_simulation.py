@@ -45,6 +45,7 @@ REGRESSIONS = {
     "clock-of-an-emptied-redis-ends-the-lease": (
         "a standby took over from an empty Redis whose clock had jumped"
     ),
+    "node-added-before-a-rebuild": "a node was written into a ledger that was rebuilt without it",
     "answer-about-a-former-place": "an old look-up's answer undid the place that a pod had got since",
     "clock-that-goes-back-keeps-the-lease": "the clock of Redis went back, and a dead leader's lease stayed",
 }
