@@ -102,7 +102,8 @@ class _Ledger:
 
     async def lookup(self, uids: Uids) -> PodLocations:
         none = np.full(len(uids), NONE_U32, np.uint32)
-        return PodLocations(none, {}, *np.zeros((2, len(uids)), np.bool_), np.zeros(len(uids), np.uint64))
+        no = np.zeros(len(uids), np.bool_)
+        return PodLocations(none, {}, no, no, np.zeros(len(uids), np.uint64))
 
     async def confirm(self, commits: m.Commits) -> int:
         return sum(map(len, commits.values()))
