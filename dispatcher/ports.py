@@ -148,12 +148,14 @@ class Journal(Protocol):
 
 class PodLocations(NamedTuple):
     """Where pods hold reservations: `nodes` in the order of the UIDs, NONE_U32 for nowhere; their commits;
-    and which of the pods were evicted and are on their nodes until they have ended."""
+    and which of the pods were evicted and are on their nodes until they have ended. `seqs`: of the
+    reservations, each on the shard of its node."""
 
     nodes: NDArray[np.uint32]
     commits: Commits  # without those of pods that are being prepared
     terminating: NDArray[np.bool_]  # (n,)
     pre_binding: NDArray[np.bool_]  # (n,): not confirmed, and plugins of the worker prepare the pod
+    seqs: NDArray[np.uint64]  # (n,)
 
 
 class ReservationColumns(NamedTuple):

@@ -246,8 +246,9 @@ async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> t
         orphans.append(part.of(~known & ~part.assumed))
         runtime.perform(runtime.machine.restore_bound(rows[known], part.nodes[known]))
         if (leaving := known & part.terminating).any():
-            of_part = rows[leaving], part.uids[leaving], part.nodes[leaving], part.terminating[leaving]
-            terminating.append(m.Verified(*of_part))
+            columns = part.of(leaving)
+            of_part = columns.uids, columns.nodes, columns.terminating, columns.seqs
+            terminating.append(m.Verified(rows[leaving], *of_part))
         pending = known & part.assumed
         if pending.any():
             commits = commits_of(part.shards[pending], part.seqs[pending])

@@ -322,12 +322,15 @@ class Runtime:
             asked = pods.changes[rows]
             found = await self.until_answered(partial(self.ledger.lookup, uids))
             same = pods.changes[rows] == asked
-            self.handle(m.Verified(rows[same], uids[same], found.nodes[same], found.terminating[same]))
+            of_part = found.nodes[same], found.terminating[same], found.seqs[same]
+            self.handle(m.Verified(rows[same], uids[same], *of_part))
             rows, uids = rows[~same], uids[~same]
 
     async def release(self, instruction: m.Release) -> None:
         positions = await self._release(instruction.uids, instruction.nodes)
-        self.handle(m.Released(instruction.rows, positions, instruction.unreserved))
+        # An earlier release of a pod may have ended first. Then its row may be that of another pod by now.
+        same = (self.machine.registry.pods.uid[instruction.rows] == instruction.uids).all(axis=1)
+        self.handle(m.Released(instruction.rows[same], positions, instruction.unreserved))
         if instruction.confirm is not None:
             self.perform([instruction.confirm])
 

@@ -162,7 +162,7 @@ class ResolverInMemory:
     async def list_nodes(self, names=(), label_selector=""):
         return [node for node in self.nodes if not names or node.spec.name in names]
 
-    async def upsert_nodes(self, nodes):
+    async def upsert_nodes(self, nodes, _ledger_epoch=""):
         self.upserted += nodes
         return resolver_pb2.UpsertNodesReply(indexes=range(len(nodes)))
 

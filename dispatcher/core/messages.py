@@ -190,12 +190,15 @@ class Fenced(Event):
 @dataclass(frozen=True, slots=True, eq=False)
 class Verified(Event):
     """The ledger's answer to Verify: the nodes of these pods, NONE_U32 for none, and which of them it has as
-    evicted and still on their nodes (None: none of them). The UIDs detect rows that were reused."""
+    evicted and still on their nodes (None: none of them). `seqs`: of their reservations, each on the shard of
+    its node (None: of none that was made after a removal of its node). The UIDs detect rows that were
+    reused."""
 
     rows: Rows
     uids: Uids
     nodes: NDArray[np.uint32]
     terminating: NDArray[np.bool_] | None = None
+    seqs: NDArray[np.uint64] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,11 +288,12 @@ class Evicted(Event):
 
 @dataclass(frozen=True, slots=True)
 class HistoryMissed(Event):
-    """Some entries of a shard's feed were missed, so bound pods of that shard may have lost their
+    """Some entries of a shard's feed up to `seq` were missed, so bound pods of that shard may have lost their
     reservations."""
 
     shard: int
     shards: int
+    seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,9 +336,10 @@ class NodesSeen(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodesGone(Event):
-    """These nodes were removed, with all reservations on them."""
+    """These nodes were removed, with all reservations on them: at `seq` of their shard or before."""
 
     nodes: NDArray[np.uint32]
+    seq: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,8 +162,8 @@ class PodBinder:
         if not len(rows):
             return
         self._leadership.require_valid_lease()
-        nodes = self._machine.registry.pods.node[rows].copy()
-        uids = self._machine.registry.pods.uid[rows].copy()
+        pods = self._machine.registry.pods
+        nodes, uids, changes = pods.node[rows].copy(), pods.uid[rows].copy(), pods.changes[rows].copy()
         claims = self._resource_claims(rows)
         given_back = np.isin(rows, list(withdrawn))
         self._attempted.update(map(bytes, uids[~given_back]))
@@ -172,6 +172,10 @@ class PodBinder:
         with calls_belong_to("" if context is None else str(context)):
             reply = await self._client.bind(self._message(rows, uids, nodes, steps, claims))
         results = decode(reply.results, U8, name="results", rows=len(rows))
+        # A pod that was placed again meanwhile was refused its former place. Of the new one nothing is known:
+        # another call may be about it.
+        elsewhere = (results == pb.BIND_REFUSED) & (self._machine.registry.pods.changes[rows] != changes)
+        results = np.where(elsewhere, np.uint8(pb.BIND_UNKNOWN), results)
         known = ~np.isin(results, (pb.BIND_UNKNOWN, pb.BIND_UNRESERVED, pb.BIND_VICTIMS))
         self._attempted.difference_update(map(bytes, uids[known]))
         texts = list(reply.texts) or [""] * len(rows)

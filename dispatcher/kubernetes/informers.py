@@ -42,6 +42,7 @@ from hoss.model.pod import PodTemplate
 from hoss.model.volumes import StorageObject
 from hoss.tasks import background, end_tasks
 from hoss.telemetry import logger
+from hoss.v1.resolver_pb2 import UpsertNodesReply
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.convert import template_to_proto
 from hoss.wire.uids import uid_from_text
@@ -556,15 +557,25 @@ class Informers:
         plan = self._nodes.plan(seen, gone, self.pods.nodes)
         for start in range(0, len(plan.upserts), _NODES_PER_CALL):
             part = plan.upserts[start : start + _NODES_PER_CALL]
-            reply = await self._runtime.until_answered(partial(self._resolver.upsert_nodes, part))
+            reply = await self._runtime.until_answered(partial(self._upsert, part))
             self.pods.nodes.update(zip((node.name for node in part), reply.indexes, strict=True))
             if reply.overcommitted:
                 logger().warning("nodes_overcommitted", nodes=list(reply.overcommitted)[:20])
         if plan.removals:
-            await self._runtime.until_answered(lambda: self._resolver.remove_nodes(plan.removals))
+            await self._runtime.until_answered(
+                lambda: self._resolver.remove_nodes(plan.removals, self._ledger_epoch())
+            )
             for name in plan.removals:
                 self.pods.nodes.pop(name, None)
         self._nodes.done(plan)
+
+    async def _upsert(self, nodes: Sequence[NodeSpec]) -> UpsertNodesReply:
+        return await self._resolver.upsert_nodes(nodes, self._ledger_epoch())
+
+    def _ledger_epoch(self) -> str:
+        """Of our ledger. Another one is rebuilt from what we know, which would undo what is written there now,
+        and its indexes of nodes are not ours."""
+        return self._runtime.ledger.known().ledger_epoch
 
     def _update_problems(self) -> None:
         problems = self._runtime.problems

@@ -103,7 +103,7 @@ class ResolverLedger:
         self.note(latest(commits_of(nodes[found] % np.uint32(shards), seqs[found])))
         found &= ~pre_binding
         commits = commits_of(nodes[found] % np.uint32(shards), seqs[found])
-        return PodLocations(nodes, commits, states == pb.RESERVATION_TERMINATING, pre_binding)
+        return PodLocations(nodes, commits, states == pb.RESERVATION_TERMINATING, pre_binding, seqs)
 
     async def confirm(self, commits: Commits) -> int:
         return await self._client.confirm(commits)

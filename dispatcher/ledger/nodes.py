@@ -102,7 +102,7 @@ class ClusterNodes:
             self._totals = +self._totals  # without zeros
             self.__dict__.pop("traits", None)
             if removed:
-                events.append(m.NodesGone(np.array(sorted(removed), np.uint32)))
+                events.append(m.NodesGone(np.array(sorted(removed), np.uint32), message.seq))
             if self._totals != totals_before:
                 events.append(m.AllocatableChanged(dict(self._totals)))
             if seen := {e.index: _known_node(e.spec) for e in message.nodes if not e.removed}:

@@ -98,7 +98,7 @@ class PreemptionAnswers:
     def read(self, message: resolver_pb2.FeedMessage) -> None:
         """Take in one feed message."""
         if message.snapshot:
-            self._runtime.handle(m.HistoryMissed(message.shard, message.shards))
+            self._runtime.handle(m.HistoryMissed(message.shard, message.shards, message.seq))
         if message.evictions:
             self._handle_evictions(message)
         self._high_watermarks[message.shard] = message.seq

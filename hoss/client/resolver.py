@@ -140,14 +140,17 @@ class ResolverClient:
         """Bind reserved pods at the API server."""
         return await self._call(self.stub.Bind, request, _BIND_SECONDS)
 
-    async def upsert_nodes(self, nodes: Sequence[NodeSpec]) -> pb.UpsertNodesReply:
-        """Add nodes or change them by name. Their reservations stay."""
-        request = pb.UpsertNodesRequest(nodes=[node_to_proto(node) for node in nodes], term=self.term)
+    async def upsert_nodes(self, nodes: Sequence[NodeSpec], ledger_epoch: str = "") -> pb.UpsertNodesReply:
+        """Add nodes or change them by name. Their reservations stay. With `ledger_epoch`, in no other
+        ledger."""
+        specs = [node_to_proto(node) for node in nodes]
+        request = pb.UpsertNodesRequest(nodes=specs, term=self.term, ledger_epoch=ledger_epoch)
         return await self._call(self.stub.UpsertNodes, request, _LONG_CALL_SECONDS)
 
-    async def remove_nodes(self, names: Sequence[str]) -> pb.RemoveNodesReply:
-        """Remove nodes and release the reservations on them. The reply names the pods."""
-        request = pb.RemoveNodesRequest(names=names, term=self.term)
+    async def remove_nodes(self, names: Sequence[str], ledger_epoch: str = "") -> pb.RemoveNodesReply:
+        """Remove nodes and release the reservations on them. The reply names the pods. With `ledger_epoch`,
+        from no other ledger."""
+        request = pb.RemoveNodesRequest(names=names, term=self.term, ledger_epoch=ledger_epoch)
         return await self._call(self.stub.RemoveNodes, request, _LONG_CALL_SECONDS)
 
     async def cordon_node(self, name: str, unschedulable: bool) -> pb.CordonNodeReply:

@@ -351,12 +351,14 @@ class NodeEntry(_message.Message):
     def __init__(self, index: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.NodeSpec, _Mapping]] = ..., removed: bool = ...) -> None: ...
 
 class UpsertNodesRequest(_message.Message):
-    __slots__ = ("nodes", "term")
+    __slots__ = ("nodes", "term", "ledger_epoch")
     NODES_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeSpec]
     term: int
-    def __init__(self, nodes: _Optional[_Iterable[_Union[_common_pb2.NodeSpec, _Mapping]]] = ..., term: _Optional[int] = ...) -> None: ...
+    ledger_epoch: str
+    def __init__(self, nodes: _Optional[_Iterable[_Union[_common_pb2.NodeSpec, _Mapping]]] = ..., term: _Optional[int] = ..., ledger_epoch: _Optional[str] = ...) -> None: ...
 
 class UpsertNodesReply(_message.Message):
     __slots__ = ("indexes", "overcommitted")
@@ -367,12 +369,14 @@ class UpsertNodesReply(_message.Message):
     def __init__(self, indexes: _Optional[_Iterable[int]] = ..., overcommitted: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RemoveNodesRequest(_message.Message):
-    __slots__ = ("names", "term")
+    __slots__ = ("names", "term", "ledger_epoch")
     NAMES_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     term: int
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., term: _Optional[int] = ...) -> None: ...
+    ledger_epoch: str
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., term: _Optional[int] = ..., ledger_epoch: _Optional[str] = ...) -> None: ...
 
 class RemoveNodesReply(_message.Message):
     __slots__ = ("released_uids", "not_found")

@@ -153,6 +153,12 @@ class LedgerChecker:
             pod.brought_back = bool(event.get("lost")) and pod.uid not in old
             pod.left = pod.uid in old and old[pod.uid].left
             self._hold(pod)
+        # A reservation that was the source of a move is that still.
+        for target in [pod for by_shard in self.held.values() for pod in by_shard.values() if pod.sources]:
+            target.sources = tuple(
+                new.get(source.uid, source) if source is old.get(source.uid) else source
+                for source in target.sources
+            )
 
     def _read(self, row: Event, shard: int, line: int) -> HeldPod:
         target_of = row.get("target_of", "")

@@ -299,11 +299,13 @@ class ResolverService(ResolverServicer):
     @_answering
     async def UpsertNodes(self, request: pb.UpsertNodesRequest, context: Any) -> pb.UpsertNodesReply:
         self._check_rows(len(request.nodes), "nodes")
+        self._check_ledger(request.ledger_epoch)
         return await self._nodes.upsert(request)
 
     @_answering
     async def RemoveNodes(self, request: pb.RemoveNodesRequest, context: Any) -> pb.RemoveNodesReply:
         self._check_rows(len(request.names), "names")
+        self._check_ledger(request.ledger_epoch)
         return await self._nodes.remove(request)
 
     @_answering

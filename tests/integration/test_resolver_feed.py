@@ -10,6 +10,7 @@ from waiting import DEADLINE_SECONDS, until
 
 from hoss.client.feed import Subscription
 from hoss.client.resolver import ResolverClient
+from hoss.errors import LedgerUnavailable
 from hoss.model.node import NodeSpec
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARDS, account_dtype, digest, numbered_uids
@@ -245,3 +246,18 @@ async def test_a_feed_as_of_now_ends_at_once_for_whoever_has_it_all(client):
         ledger_epoch=status.ledger_epoch,
     )
     assert [message async for message in client.stub.Feed(request, timeout=DEADLINE_SECONDS)] == []
+
+
+async def test_nodes_are_written_into_and_removed_from_the_named_ledger_only(client):
+    async def names():
+        return [found.spec.name for found in await client.list_nodes()]
+
+    before = await names()
+    for changed in (client.upsert_nodes([node("new")], "another"), client.remove_nodes(before, "another")):
+        with pytest.raises(LedgerUnavailable, match="another ledger"):
+            await changed
+    assert await names() == before
+    epoch = (await client.status()).ledger_epoch
+    await client.upsert_nodes([node("new")], epoch)
+    await client.remove_nodes(["new"], epoch)
+    assert await names() == before

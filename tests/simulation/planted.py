@@ -337,6 +337,30 @@ UNDONE = {
                 "same = pods.changes[rows] == asked",
                 "same = np.ones(len(rows), np.bool_)",
             ),
+            # Evictions again and again, see TaintEviction.check, made that likely.
+            CodeEdit(
+                "dispatcher.core.bound.taint_eviction:TaintEviction.check",
+                "out.append(Verify(staying, pods.uid[staying]))",
+                "out += self._evict(staying, self.nodes.removal_reason(index))",
+            ),
+        ),
+    ),
+    "node-added-before-a-rebuild": PlantedFault(
+        "nodes are written into whatever ledger Redis has, also into one that is about to be rebuilt",
+        (
+            CodeEdit(
+                "dispatcher.kubernetes.informers:Informers._ledger_epoch",
+                "return self._runtime.ledger.known().ledger_epoch",
+                'return ""',
+            ),
+        ),
+    ),
+    "port-freed-before-a-view-showed-it": PlantedFault(
+        "a pod that was refused by a view without a release is not woken when the release is told",
+        (
+            CodeEdit(
+                "dispatcher.core.bound.feed_updates:FeedUpdates._released", ", shown_from=event.positions", ""
+            ),
         ),
     ),
     "release-that-comes-late": FAULTS["release by the wrong sequence"],

@@ -102,7 +102,8 @@ class _Ledger:
 
     async def lookup(self, uids: Uids) -> PodLocations:
         none = np.full(len(uids), NONE_U32, np.uint32)
-        return PodLocations(none, {}, np.zeros(len(uids), np.bool_), np.zeros(len(uids), np.bool_))
+        no = np.zeros(len(uids), np.bool_)
+        return PodLocations(none, {}, no, no, np.zeros(len(uids), np.uint64))
 
     async def confirm(self, commits: m.Commits) -> int:
         return sum(map(len, commits.values()))
@@ -314,7 +315,7 @@ async def _many_nodes(setting: Setting, measured: "_Measured") -> None:
     dispatcher.bind(rows, setting.nodes)
 
     async def gone() -> None:
-        dispatcher.runtime.handle(m.NodesGone(np.arange(setting.nodes // 2, dtype=np.uint32)))
+        dispatcher.runtime.handle(m.NodesGone(np.arange(setting.nodes // 2, dtype=np.uint32), 1))
         while dispatcher.runtime.table_sizes()["jobs"]:  # noqa: ASYNC110 - the steps are measured
             await asyncio.sleep(0)
 
@@ -398,7 +399,7 @@ async def _policy(dispatcher: _Dispatcher, match: Match = Match()) -> None:  # n
 
 
 async def _node_gone(dispatcher: _Dispatcher) -> None:
-    dispatcher.runtime.handle(m.NodesGone(np.arange(1, dtype=np.uint32)))
+    dispatcher.runtime.handle(m.NodesGone(np.arange(1, dtype=np.uint32), 1))
 
 
 async def _pages(queries: Queries, request: pb.ListPodsRequest) -> None:

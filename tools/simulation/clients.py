@@ -195,7 +195,9 @@ class SimulatedClients:
         """Submit, delete or ungate a job."""
         # One request about a job at a time: of two at once nobody could say which was the first.
         async with self._busy.setdefault(act.target, asyncio.Lock()):
-            request_id = f"submit {act.target}" if act.what == p.SUBMIT else f"{act} {act.target}"
+            request_id = f"{act} {act.target}"
+            if act.what == p.SUBMIT:
+                request_id = f"submit {act.target}{act.options.get('id', '')}"
             try:
                 done = await self._ask(act, request_id)
             except InvalidInput as exc:
@@ -231,9 +233,12 @@ class SimulatedClients:
         workload = Workload(name, PodTemplate(spec, owner_kind="Job"), options["replicas"], gang=gang)
         (request,) = submission([workload], rng=self._host.rng)
         request.request_id = request_id
+        if "minimum" in options:
+            request.jobs[0].min_available = options["minimum"]
         prefix = uid_prefix(request_id, 0)
         uids = [uid_text(prefix + number.to_bytes(4, "big")) for number in range(options["replicas"])]
-        self._uids[name] = uids
+        known = self._uids.setdefault(name, [])
+        known += [uid for uid in uids if uid not in known]
         if gang is not None:
             facts |= {"gang": name, "minimum": gang.minimum}
         pods = [{"uids": uids, "name": name, **facts}]

@@ -186,7 +186,10 @@ _SHORT = _Size(
 
 def draw(seed: int) -> Plan:
     """The plan of a seed."""
-    return _drawn(seed, random.Random(seed), random.Random(f"late release {seed}"), _LONG)
+    plan = _drawn(seed, random.Random(seed), random.Random(f"late release {seed}"), _LONG)
+    # Drawn apart, as late releases are.
+    acts = _refused(random.Random(f"refused {seed}"), plan)
+    return replace(plan, acts=tuple(sorted((*plan.acts, *acts), key=lambda act: act.at)))
 
 
 def draw_short(seed: int) -> Plan:
@@ -305,6 +308,18 @@ def _loads(rng: random.Random, seconds: float, jobs: tuple[int, int]) -> list[Ac
                 # The same request again, under its id.
                 acts.append(Act(at + rng.uniform(0.5, 4.0), SUBMIT, name, options={**options, "again": True}))
     return acts
+
+
+def _refused(rng: random.Random, plan: Plan) -> list[Act]:
+    """In a tenth of the plans: a job with the name of another, and one that asks for more pods than it has."""
+    if rng.random() >= 0.1:
+        return []
+    first = rng.choice([act for act in plan.acts if act.what == SUBMIT])
+    at, options = first.at + rng.uniform(0.0, 1.0), {"replicas": rng.choice((1, 4)), "cpu": 50}
+    return [
+        Act(at, SUBMIT, first.target, options={**options, "id": ", another"}),
+        Act(at, SUBMIT, "too-few", options={**options, "minimum": 5}),
+    ]
 
 
 def node_changes(

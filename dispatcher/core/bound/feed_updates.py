@@ -53,8 +53,8 @@ class FeedUpdates:
 
     def _released(self, event: m.Released, now: float) -> list[m.Instruction]:
         pods, now_ms = self.registry.pods, self.unix_ms(now)
-        # An assigned pod stays on its node, see kubernetes.assignments.
-        pods.node[event.rows[~pods.assigned[event.rows]]] = NONE_U32
+        # A pod that is bound by now has another place, or the API server has it on its node.
+        pods.node[event.rows[pods.phase[event.rows] != Phase.BOUND]] = NONE_U32
         # BACKOFF: pods of gangs below their minimum, of refused bindings, and those that were not ready.
         # Deleted pods are DELETED.
         back = event.rows[pods.phase[event.rows] == Phase.BACKOFF]
@@ -83,11 +83,21 @@ class FeedUpdates:
         reserved = nodes != NONE_U32
         self._bound_elsewhere(rows[reserved], nodes[reserved], now_ms)
         out = self.evictions.unbound_by_ledger(rows[~reserved], now, now_ms)
-        out += self.settlement.check_nodes(rows[reserved], now_ms)
+        seqs = event.seqs[still] if event.seqs is not None else np.zeros(len(rows), np.uint64)
+        out += self._check_looked_up(rows[reserved], seqs[reserved], now_ms)
         if event.terminating is not None:
             out += self.evictions.found_terminating(rows[reserved & event.terminating[still]], now, now_ms)
         pods.eviction_open[rows] = False
         return out
+
+    def _check_looked_up(self, rows: Rows, seqs: NDArray[np.uint64], now_ms: int) -> list[m.Instruction]:
+        """Of these bound pods the ledger has reservations with these seqs. One that was made before a removal
+        of its node is left from that. One that was made after it stays: its node is back, and the feed is
+        yet to tell of it."""
+        removed_at = self.nodes.removed_at(self.registry.pods.node[rows])
+        left = (removed_at > 0) & (seqs <= removed_at)
+        out = self.taint_eviction.evict_removed(rows[left])
+        return out + self.settlement.check_nodes(rows[removed_at == 0], now_ms)
 
     def _bound_elsewhere(self, rows: Rows, nodes: NDArray[np.uint32], now_ms: int) -> Rows:
         """Note where bound pods are, and tell of those that were elsewhere: the rows of these."""
@@ -120,23 +130,36 @@ class FeedUpdates:
 
     def _nodes_seen(self, event: m.NodesSeen, now: float) -> list[m.Instruction]:
         now_ms = self.unix_ms(now)
-        present, tainted = self.nodes.update(event.nodes, now_ms)
-        affected = present if self.registry.has_node_rules else tainted
-        if not affected:
+        seen = np.fromiter(event.nodes, np.uint32, len(event.nodes))
+        returned = seen[self.nodes.removed_at(seen) > 0]
+        tainted = self.nodes.update(event.nodes, now_ms)
+        affected = seen if self.registry.has_node_rules else np.array(tainted, np.uint32)
+        if not len(affected):
             return []
-        rows = self._bound(self._on(np.array(affected, np.uint32)))
-        return self.settlement.check_nodes(rows, now_ms)
+        rows = self._bound(self._on(affected))
+        # Some may have lost their reservations with the node before it came back.
+        uncertain = np.isin(self.registry.pods.node[rows], returned)
+        return self._verify(rows[uncertain]) + self.settlement.check_nodes(rows[~uncertain], now_ms)
 
     def _nodes_gone(self, event: m.NodesGone, _now: float) -> list[m.Instruction]:
-        self.nodes.remove(event.nodes.tolist())
+        self.nodes.remove(event.nodes.tolist(), event.seq)
+        self._doubt_places_to_come()
         return self._verify(self._bound(self._on(event.nodes)))
 
     def _history_missed(self, event: m.HistoryMissed, _now: float) -> list[m.Instruction]:
         nodes = self.registry.pods.node
         rows = self._bound(nodes % np.uint32(max(event.shards, 1)) == event.shard)
         # The feed has just reported all nodes of this shard: those that it did not report were removed.
-        self.nodes.remove(i for i in np.unique(nodes[rows]).tolist() if i not in self.nodes)
+        missing = (i for i in np.unique(nodes[rows]).tolist() if i not in self.nodes)
+        self.nodes.remove(missing, event.seq)
+        self._doubt_places_to_come()
         return self._verify(rows)
+
+    def _doubt_places_to_come(self) -> None:
+        """Pods that are with workers may have got places and lost them by now. When a worker reports such a
+        place, it is looked up: the node may be back by then, and a confirmation tells of whole commits only."""
+        pods = self.registry.pods
+        pods.uncertain[: pods.size] |= pods.phase[: pods.size] == Phase.SCHEDULING
 
     def _still_bound(self, rows: Rows, uids: Uids) -> NDArray[np.bool_]:
         """Which rows are bound and still belong to the pods with these UIDs."""

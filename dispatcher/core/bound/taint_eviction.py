@@ -21,7 +21,7 @@ import numpy as np
 
 from dispatcher.core.bound.disruption_budgets import NO_ROWS, PodCounts, RemainingDisruptions
 from dispatcher.core.cluster.nodes import KnownNodes
-from dispatcher.core.messages import Evict, Instruction, KnownNode, Warn
+from dispatcher.core.messages import Evict, Instruction, KnownNode, Verify, Warn
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.core.slices import Steps
@@ -79,10 +79,24 @@ class TaintEviction:
                 out += evicted + self._check_affinity(
                     staying, requested, spec, node, remaining=remaining, now_ms=now_ms
                 )
-            elif self.evicts and (reason := self.nodes.removal_reason(index)):
-                out += self._evict(mine, reason)
+            elif self.evicts and self.nodes.removal_reason(index):
+                # The removal takes what it finds, and the node may have come back since: the ledger knows.
+                staying = self.not_leaving(mine)
+                out.append(Verify(staying, pods.uid[staying]))
             # Otherwise the feed has not reported the node yet.
         return out, rows[pods.reason[rows] != before]
+
+    def evict_removed(self, rows: Rows) -> list[Instruction]:
+        """Evict these bound pods, which the ledger still has where they were before their nodes were
+        removed."""
+        if not self.evicts:
+            return []
+        nodes = self.registry.pods.node[rows]
+        return [
+            instruction
+            for index in np.unique(nodes).tolist()
+            for instruction in self._evict(rows[nodes == index], self.nodes.removal_reason(index))
+        ]
 
     def table_sizes(self) -> dict[str, int]:
         """The entries of each table."""

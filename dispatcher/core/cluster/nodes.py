@@ -17,7 +17,8 @@ class KnownNodes:
 
     def __init__(self) -> None:
         self._nodes: dict[int, KnownNode] = {}
-        self._removed: dict[int, str] = {}  # their names, "" where never reported
+        # Their names, "" where never reported, and the seq of the removal on their shard.
+        self._removed: dict[int, tuple[str, int]] = {}
         self._evicting: set[int] = set()
         self._may_evict = np.zeros(0, np.bool_)  # by index
         self.allocatable: Mapping[str, int] = {}  # of all nodes together, by resource
@@ -38,8 +39,16 @@ class KnownNodes:
 
     def removal_reason(self, index: int) -> str:
         """Why pods of a removed node are queued again; "" if the node is not removed."""
-        name = self._removed.get(index)
-        return "" if name is None else removed(name)
+        removal = self._removed.get(index)
+        return "" if removal is None else removed(removal[0])
+
+    def removed_at(self, indexes: NDArray[np.uint32]) -> NDArray[np.uint64]:
+        """The seq of each node's removal, 0 for a node that is not removed: (n,). A reservation of a higher
+        seq was made later, so the node had come back."""
+        distinct, which = np.unique(indexes, return_inverse=True)
+        seqs = [self._removed.get(index, ("", 0))[1] for index in distinct.tolist()]
+        found: NDArray[np.uint64] = np.array(seqs, np.uint64)[which]
+        return found
 
     @property
     def any_may_evict(self) -> bool:
@@ -52,10 +61,8 @@ class KnownNodes:
         found[inside] = self._may_evict[indexes[inside]]
         return found
 
-    def update(self, nodes: Mapping[int, KnownNode], now_ms: int) -> tuple[list[int], list[int]]:
-        """Replace these nodes. Returns those that were not removed before, and which of these have NoExecute
-        taints that differ from before. The bound pods of a removed node are being looked up anyway."""
-        present = [index for index in nodes if index not in self._removed]
+    def update(self, nodes: Mapping[int, KnownNode], now_ms: int) -> list[int]:
+        """Replace these nodes. Returns those with NoExecute taints that differ from before."""
         tainted = []
         for index, reported in nodes.items():
             before = self._nodes.get(index)
@@ -64,16 +71,15 @@ class KnownNodes:
                 tainted.append(index)
             self._nodes[index] = node
             self._mark(index, may_evict=bool(node.no_execute))
-        tainted = [index for index in tainted if index not in self._removed]
-        for index in nodes:
             self._removed.pop(index, None)
-        return present, tainted
+        return tainted
 
-    def remove(self, indexes: Iterable[int]) -> None:
-        """These nodes were removed from the cluster."""
+    def remove(self, indexes: Iterable[int], seq: int) -> None:
+        """These nodes were removed from the cluster, at `seq` of their shard or before."""
         for index in indexes:
             node = self._nodes.pop(index, None)
-            self._removed[index] = node.name if node is not None else self._removed.get(index, "")
+            name = node.name if node is not None else self._removed.get(index, ("", 0))[0]
+            self._removed[index] = name, seq
             self._mark(index, may_evict=True)
 
     def _mark(self, index: int, *, may_evict: bool) -> None:

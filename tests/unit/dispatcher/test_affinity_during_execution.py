@@ -110,7 +110,7 @@ def test_a_lookup_that_finds_a_pod_elsewhere_looks_at_that_node(bench):
 def test_pods_of_a_node_that_is_gone_are_left_to_the_lookup_even_if_it_comes_back(bench):
     seen(bench, disk="ssd")
     bound_job(bench, EVICT)
-    bench.handle(m.NodesGone(np.array([3], np.uint32)))
+    bench.handle(m.NodesGone(np.array([3], np.uint32), seq=10))
     seen(bench, disk="hdd")
     assert bench.instructions(m.Verify)
     assert not bench.instructions(m.Evict)
@@ -126,16 +126,17 @@ def test_pods_that_do_not_ask_stay_as_in_kubernetes(bench, asked):
     assert not bench.instructions(m.Evict)
 
 
-def stays_reserved(bench, node=3):
-    """The ledger's answer to the last lookup: they still hold what they held."""
+def stays_reserved(bench, node=3, *, seq=9):
+    """The ledger's answer to the last lookup: they have reservations of this seq. Nodes are removed at 10."""
     verify = bench.instructions(m.Verify)[-1]
-    bench.handle(m.Verified(verify.rows, verify.uids, np.full(len(verify.rows), node, np.uint32)))
+    nodes, seqs = np.full(len(verify.rows), node, np.uint32), np.full(len(verify.rows), seq, np.uint64)
+    bench.handle(m.Verified(verify.rows, verify.uids, nodes, seqs=seqs))
 
 
 def test_pods_of_a_removed_node_whose_reservations_still_stand_are_released_and_queued_again(bench):
     seen(bench, disk="ssd")
     rows = bound_job(bench, DuringExecution.IGNORE)
-    bench.handle(m.NodesGone(np.array([3], np.uint32)))
+    bench.handle(m.NodesGone(np.array([3], np.uint32), seq=10))
     stays_reserved(bench)
     (evict,) = bench.instructions(m.Evict)
     assert evict.reasons == ("evicted: node n3 was removed",) * 2
@@ -146,29 +147,78 @@ def test_pods_of_a_removed_node_whose_reservations_still_stand_are_released_and_
 def test_pods_whose_reservations_went_with_their_node_are_queued_again_with_that_reason(bench):
     seen(bench, disk="ssd")
     rows = bound_job(bench, DuringExecution.IGNORE)
-    bench.handle(m.NodesGone(np.array([3], np.uint32)))
+    bench.handle(m.NodesGone(np.array([3], np.uint32), seq=10))
     verify = bench.instructions(m.Verify)[-1]
     bench.handle(m.Verified(verify.rows, verify.uids, np.full(2, 0xFFFFFFFF, np.uint32)))
     assert bench.all_are(rows, Phase.SCHEDULING)
     assert reasons(bench, rows) == ["evicted: node n3 was removed"] * 2
 
 
+def bound_after_the_removal(bench):
+    bench.handle(m.NodesGone(np.array([3], np.uint32), seq=10))
+    rows = bound_job(bench, EVICT)
+    assert not bench.instructions(m.Evict)
+    return rows
+
+
 def test_a_pod_whose_worker_says_bound_after_its_node_was_removed_does_not_stay_there(bench):
-    seen(bench, disk="ssd")
-    bench.join("w1")
-    bench.job("job", 2)
-    bench.handle(m.NodesGone(np.array([3], np.uint32)))
-    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    bound_after_the_removal(bench)
+    stays_reserved(bench)
     assert [len(evict.uids) for evict in bench.instructions(m.Evict)] == [2]
+
+
+def test_a_pod_that_was_reserved_after_the_removal_of_its_node_stays_until_the_node_is_told_of(bench):
+    rows = bound_after_the_removal(bench)
+    asked = len(bench.instructions(m.Verify))
+    stays_reserved(bench, seq=11)
+    assert (len(bench.instructions(m.Verify)), bench.instructions(m.Evict)) == (asked, [])
+    assert bench.all_are(rows, Phase.BOUND)
+    seen(bench, disk="hdd")  # the pod is to be where it is "ssd"
+    stays_reserved(bench, seq=11)
+    (evict,) = bench.instructions(m.Evict)
+    assert evict.reasons == (f"evicted: {MISPLACED}",) * 2
+
+
+def test_a_pod_that_was_reserved_after_the_missed_removal_of_its_node_stays(bench):
+    rows = bound_job(bench, DuringExecution.IGNORE)
+    bench.handle(m.HistoryMissed(0, 1, seq=10))
+    stays_reserved(bench, seq=11)
+    assert not bench.instructions(m.Evict)
+    assert bench.all_are(rows, Phase.BOUND)
+
+
+def test_a_pod_whose_reservation_was_the_last_change_before_a_snapshot_without_its_node_is_evicted(bench):
+    bound_job(bench, DuringExecution.IGNORE)
+    bench.handle(m.HistoryMissed(0, 1, seq=10))
+    stays_reserved(bench, seq=10)
+    assert len(bench.instructions(m.Evict)) == 1
 
 
 def test_pods_of_nodes_that_went_while_nobody_listened_are_found_when_all_nodes_are_told_of(bench):
     rows = bound_job(bench, DuringExecution.IGNORE)
     bench.handle(m.NodesSeen({4: m.KnownNode("n4", {})}))
-    bench.handle(m.HistoryMissed(0, 1))
+    bench.handle(m.HistoryMissed(0, 1, seq=10))
     stays_reserved(bench)
     (evict,) = bench.instructions(m.Evict)
     assert (evict.reasons, len(rows)) == (("evicted: its node was removed",) * 2, 2)
+
+
+@pytest.mark.parametrize(
+    "missed", [m.NodesGone(np.array([3], np.uint32), seq=10), m.HistoryMissed(0, 1, seq=10)]
+)
+def test_a_place_that_a_worker_had_got_before_a_removal_or_a_gap_is_looked_up_when_it_is_reported(
+    bench, missed
+):
+    """The node is back when the worker's report arrives, and the pod has lost its place."""
+    seen(bench, disk="ssd")
+    bench.join("w1")
+    rows = bench.job("job", 2, spec=SSD)
+    bench.pump()
+    bench.handle(missed)
+    seen(bench, disk="ssd")
+    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    (verify,) = bench.instructions(m.Verify)
+    assert sorted(verify.rows.tolist()) == rows.tolist()
 
 
 def test_a_lookup_does_not_interfere_with_an_eviction_under_way(bench):

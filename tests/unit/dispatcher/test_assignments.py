@@ -230,7 +230,7 @@ def test_a_pod_that_lost_its_node_before_it_was_bound_may_be_evicted_from_anothe
     bench.join("w1")
     rows = bench.pods("a")
     bench.answer("w1", m.OutcomeCode.BOUND, node=3)
-    bench.handle(m.NodesGone(np.array([3], np.uint32)))
+    bench.handle(m.NodesGone(np.array([3], np.uint32), seq=10))
     uids = bench.machine.registry.pods.uid[rows].copy()
     bench.handle(m.Verified(rows, uids, np.array([NOWHERE], np.uint32)))
     bench.answer("w1", m.OutcomeCode.BOUND, node=5)

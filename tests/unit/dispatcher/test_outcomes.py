@@ -182,9 +182,9 @@ def test_pods_of_a_removed_node_are_looked_up(bench):
     bench.join("w1")
     rows = bench.job("job", 3)
     bench.answer("w1", m.OutcomeCode.BOUND, node=3)
-    bench.handle(m.NodesGone(np.array([4], np.uint32)))
+    bench.handle(m.NodesGone(np.array([4], np.uint32), seq=10))
     assert not bench.instructions(m.Verify)
-    bench.handle(m.NodesGone(np.array([3, 4], np.uint32)))
+    bench.handle(m.NodesGone(np.array([3, 4], np.uint32), seq=10))
     assert bench.instructions(m.Verify)[0].rows.tolist() == rows.tolist()
 
 

@@ -209,6 +209,23 @@ async def test_a_pod_that_is_withdrawn_while_its_devices_are_not_ready_gives_the
     assert ("n1" if pod.deleted else "changed") in reason
 
 
+async def test_a_refusal_of_a_place_that_the_pod_has_left_meanwhile_does_not_take_its_new_one(
+    bench, monkeypatch
+):
+    pod = WaitingForDevices(bench, monkeypatch, pb.BIND_REFUSED, pb.BIND_DONE, claims=())
+
+    def place_again():
+        uids, nodes = pod.pods.uid[pod.rows].copy(), pod.pods.node[pod.rows].copy()
+        bench.handle(m.Evicted(uids, nodes, ("preempted by default/urgent on node n1",), (b"",)))
+        bench.pump()
+        bench.answer("w1", m.OutcomeCode.BOUND, node=1)
+
+    pod.resolver.then = place_again
+    await pod.run()
+    assert (pod.bound, pod.released) == (pod.rows.tolist(), [])
+    assert bench.machine.counters["bindings_refused"] == 0
+
+
 @CHANGES
 async def test_a_pod_keeps_its_devices_while_it_may_be_bound_already(bench, monkeypatch, change):
     pod = WaitingForDevices(
@@ -227,7 +244,7 @@ async def test_a_pod_without_its_reservation_is_looked_up_and_queued_or_asked_fo
 
     async def lookup(_uids):
         none = np.zeros(1, np.bool_)
-        return PodLocations(np.array([found], np.uint32), {}, none, none)
+        return PodLocations(np.array([found], np.uint32), {}, none, none, np.zeros(1, np.uint64))
 
     pod = WaitingForDevices(bench, monkeypatch, pb.BIND_WAITS, pb.BIND_UNRESERVED, pb.BIND_DONE)
     await pod.run(ledger=SimpleNamespace(lookup=lookup))

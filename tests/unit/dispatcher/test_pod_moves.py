@@ -71,7 +71,7 @@ class Ledger:
     async def lookup(self, uids):
         nodes = [self.held.get(uid.tobytes(), NONE_U32) for uid in uids]
         none = np.zeros(len(uids), np.bool_)
-        return PodLocations(np.array(nodes, np.uint32), {}, none, none)
+        return PodLocations(np.array(nodes, np.uint32), {}, none, none, np.zeros(len(uids), np.uint64))
 
     async def move(self, request):
         step = pb.MoveStep.Name(request.step).removeprefix("MOVE_").lower()

@@ -79,7 +79,7 @@ def test_a_budget_allows_what_is_bound_beyond_what_must_stay_of_all_that_were_ac
 def test_after_a_gap_in_the_feed_the_shards_bound_pods_are_looked_up(bench):
     on_shard_1 = bind(bench, "a", 2, node=3)
     bind(bench, "b", 1, node=4)
-    bench.handle(m.HistoryMissed(shard=1, shards=2))
+    bench.handle(m.HistoryMissed(shard=1, shards=2, seq=1))
     assert [verify.rows.tolist() for verify in bench.instructions(m.Verify)] == [on_shard_1.tolist()]
 
 

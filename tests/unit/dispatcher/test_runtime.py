@@ -33,6 +33,11 @@ from hoss.wire.convert import pod_spec_from_proto
 from hoss.wire.uids import uid_text
 
 
+def located(nodes: NDArray[np.uint32]) -> PodLocations:
+    none = np.zeros(len(nodes), np.bool_)
+    return PodLocations(nodes, {}, none, none, np.zeros(len(nodes), np.uint64))
+
+
 class Ledger:
     """Nothing is reserved in it. It can be away, and it can answer with nonsense."""
 
@@ -61,8 +66,7 @@ class Ledger:
         self.asked += 1
         if self.broken:
             raise ValueError("a column has no length")
-        none = np.zeros(len(uids), np.bool_)
-        return PodLocations(np.full(len(uids), NONE_U32, np.uint32), {}, none, none)
+        return located(np.full(len(uids), NONE_U32, np.uint32))
 
     async def confirm(self, _commits: m.Commits) -> int:
         return 0
@@ -227,8 +231,7 @@ async def test_a_confirmation_does_not_wait_until_an_earlier_one_is_looked_up(ru
 
     async def lookup(uids):
         await looked_up.wait()
-        none = np.zeros(len(uids), np.bool_)
-        return PodLocations(np.full(len(uids), NONE_U32, np.uint32), {}, none, none)
+        return located(np.full(len(uids), NONE_U32, np.uint32))
 
     ledger.confirm, ledger.lookup = confirm, lookup
     submit(runtime, 2)
@@ -255,7 +258,7 @@ async def test_a_pod_that_is_placed_again_while_it_is_looked_up_is_looked_up_onc
             pods.node[rows[0]] = 8
             pods.move(rows[:1], Phase.BOUND, now_ms=1)
         nodes = np.full(len(uids), NONE_U32, np.uint32) if len(lookups) == 1 else np.array([8], np.uint32)
-        return PodLocations(nodes, {}, *np.zeros((2, len(uids)), np.bool_))
+        return located(nodes)
 
     submit(runtime, 2)
     rows, pods = np.arange(2, dtype=np.uint32), runtime.machine.registry.pods
@@ -268,12 +271,30 @@ async def test_a_pod_that_is_placed_again_while_it_is_looked_up_is_looked_up_onc
     assert pods.node[rows].tolist() == [8, NONE_U32]
 
 
+async def test_an_answer_to_a_release_does_not_touch_a_pod_that_was_placed_again_or_has_the_row_now(
+    runtime, ledger
+):
+    async def release(_uids, _nodes, _as_of):
+        pods.move(rows[:1], Phase.BOUND, now_ms=0)
+        pods.uid[rows[1]] += 1
+        return {}
+
+    submit(runtime, 3)
+    rows, pods = np.arange(3, dtype=np.uint32), runtime.machine.registry.pods
+    pods.move(rows, Phase.BACKOFF, now_ms=0)
+    pods.node[rows] = 5
+    ledger.release = release
+    await runtime.release(m.Release(rows, pods.uid[rows].copy(), pods.node[rows].copy()))
+    assert pods.node[rows].tolist() == [5, 5, NONE_U32]
+    assert pods.phase[rows].tolist() == [Phase.BOUND, Phase.BACKOFF, Phase.QUEUED]
+
+
 async def test_what_a_lost_worker_prepared_is_released_and_counts_as_reserved_nowhere(runtime, ledger):
     released = []
 
     async def lookup(uids):
         nodes = np.array([3, 4], np.uint32)
-        return PodLocations(nodes, {}, np.zeros(2, np.bool_), np.array([True, False]))
+        return located(nodes)._replace(pre_binding=np.array([True, False]))
 
     async def release(uids, nodes, _as_of):
         released.append((len(uids), nodes.tolist()))

@@ -556,6 +556,15 @@ def test_a_snapshot_that_differs_from_the_changes_is_found_unless_a_fault_took_t
     assert violations(lost=True) == []
 
 
+def test_a_reservation_that_a_snapshot_tells_again_is_still_the_source_of_a_move() -> None:
+    platform = SmallPlatform()
+    steps(("node", "n0"), ("node", "n1"), *ONE, ("reserve_target", "r-0", "n1"))(platform)
+    (held,) = (row for event in platform.events for row in event.get("reserved", ()) if row["uid"] == "r-0")
+    ledger(platform, 0, snapshot=True, lost=True, reserved=[{**held, "state": "confirmed"}])
+    steps(("take_target", "r-0", "n1"), ("move", "r-0", "Bound"))(platform)
+    assert check(platform.events).violations == []
+
+
 def test_a_node_that_lost_its_cards_still_takes_pods_without_cards() -> None:
     platform = SmallPlatform()
     platform.node("n0", cards=1)
