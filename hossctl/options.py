@@ -48,7 +48,8 @@ def complete_names_of(kind: Kind) -> Callable[[typer.Context, str], list[str]]:
 
 
 def complete_objects(*allowed: Kind) -> Callable[[typer.Context, str], list[str]]:
-    """A completion of KIND/NAME, of these kinds: of the kind, and of the name once it can be no other kind."""
+    """A completion of KIND/NAME, of these kinds: of the kind, and of the name once it can be no other
+    kind."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         given, slash, name = incomplete.partition("/")
@@ -278,8 +279,8 @@ def read_input(name: str) -> "Manifest":
 
 
 def read_manifest_bytes(name: str) -> tuple[str, bytes]:
-    """What errors call a file, or standard input for "-", and its content. Raises InvalidInput with the file's
-    name."""
+    """What errors call a file, or standard input for "-", and its content. Raises InvalidInput with the
+    file's name."""
     from hoss.manifests.guarded import read_bytes  # noqa: PLC0415 - few commands
 
     where = "stdin" if name == "-" else name
