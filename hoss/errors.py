@@ -21,8 +21,8 @@ _MOST_QUOTED = 100
 _MOST_TEXT = 2000
 _MOST_WHERE = 300
 # What moves a terminal's cursor, changes its colours or the direction of its text, or begins a line: control
-# characters of ASCII and of Latin-1, marks of direction, line separators. Lone surrogates cannot be written at
-# all.
+# characters of ASCII and of Latin-1, marks of direction, line separators. Lone surrogates cannot be written
+# at all.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -43,8 +43,8 @@ def quoted(value: object) -> str:
 
 def printable(text: str) -> str:
     """The text as a terminal may show it: control characters are written as in Python (`\\x1b`), but for tabs
-    and the ends of lines. Names and reasons come from peers, who could otherwise write over what a command has
-    printed."""
+    and the ends of lines. Names and reasons come from peers, who could otherwise write over what a command
+    has printed."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 

@@ -226,7 +226,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         """hoss plugin check GreenEnergy --args '{"label": "power"}' --timeout 2""",
     ),
     "plugin check-scheduler": (
-        "hoss plugin check-scheduler -- python mine.py --name {name} --dispatcher {dispatcher} --resolver {resolver}",
+        (
+            "hoss plugin check-scheduler -- python mine.py --name {name} --dispatcher {dispatcher}"
+            " --resolver {resolver}"
+        ),
         "hoss plugin check-scheduler -- ./mine -name {name} -dispatcher {dispatcher} -resolver {resolver}",
     ),
     "policy get": ("hoss policy get",),
@@ -259,8 +262,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench compare": (
         "hoss bench compare --quick --out now",
         (
-            "hoss bench compare --schedulers default,fgd,examples/emptiest_first.py:EmptiestFirst --loads openb"
-            " --nodes 100"
+            "hoss bench compare --schedulers default,fgd,examples/emptiest_first.py:EmptiestFirst"
+            " --loads openb --nodes 100"
         ),
     ),
     "bench report": ("hoss bench report now/comparison.json --html report.html",),

@@ -1,8 +1,8 @@
 """What commands write: a document, a table or a summary on stdout, and messages for people on stderr.
 
 This module is the only one that prints tables and documents. Tables, lines and messages have no control
-characters but its own, wherever they go. Documents (JSON, YAML, what a template makes of one) are escaped on a
-terminal alone."""
+characters but its own, wherever they go. Documents (JSON, YAML, what a template makes of one) are escaped on
+a terminal alone."""
 
 import contextlib
 import os

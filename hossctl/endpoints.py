@@ -157,7 +157,7 @@ def _local(service: str) -> "PlatformState":
         )
     if (ended := state.ended_process(service)) is not None:
         raise TransportError(
-            f"process {ended.name} (pid {ended.pid}) of the local platform has ended; see {ended.log}, and start "
-            "the platform again with `hoss down` and `hoss up`: its data is kept"
+            f"process {ended.name} (pid {ended.pid}) of the local platform has ended; see {ended.log}, and"
+            " start the platform again with `hoss down` and `hoss up`: its data is kept"
         )
     return state

@@ -6,7 +6,7 @@ Help and Tab import this module, so it imports nothing that talks to a platform.
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,15 +48,17 @@ def complete_names_of(kind: Kind) -> Callable[[typer.Context, str], list[str]]:
 
 
 def complete_objects(*allowed: Kind) -> Callable[[typer.Context, str], list[str]]:
-    """A completion of KIND/NAME, of these kinds: of the kind, and of the name once it can be no other kind."""
+    """A completion of KIND/NAME, of these kinds: of the kind, and of the name once it can be no other
+    kind."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         given, slash, name = incomplete.partition("/")
-        begun = [kind.singular for kind in allowed if kind.singular.startswith(given)]
-        if not slash and len(begun) > 1:
-            return [f"{kind}/" for kind in begun]
-        chosen = given if slash else "".join(begun)
-        return [f"{chosen}/{known}" for known in _complete(ctx, chosen, name)]
+        if not slash:
+            begun = [kind.singular for kind in allowed if kind.singular.startswith(given)]
+            if len(begun) != 1:
+                return [f"{kind}/" for kind in begun]
+            given = begun[0]
+        return [f"{given}/{known}" for known in _complete(ctx, given, name, allowed)]
 
     return complete
 
@@ -66,10 +68,14 @@ def complete_words(*words: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
-def _complete(ctx: typer.Context, kind_given: str, incomplete: str) -> list[str]:
+def _complete(
+    ctx: typer.Context, kind_given: str, incomplete: str, allowed: Collection[Kind] = tuple(Kind)
+) -> list[str]:
     given = ctx.params
     try:
         kind = read_kind(kind_given)
+        if kind not in allowed:
+            return []
         query = Query(kind, (), ALL if given.get("all_namespaces") else given.get("namespace") or "default")
         endpoints = Endpoints(given.get("dispatcher") or "", given.get("resolver") or "")
         endpoints.check(kind)
@@ -278,8 +284,8 @@ def read_input(name: str) -> "Manifest":
 
 
 def read_manifest_bytes(name: str) -> tuple[str, bytes]:
-    """What errors call a file, or standard input for "-", and its content. Raises InvalidInput with the file's
-    name."""
+    """What errors call a file, or standard input for "-", and its content. Raises InvalidInput with the
+    file's name."""
     from hoss.manifests.guarded import read_bytes  # noqa: PLC0415 - few commands
 
     where = "stdin" if name == "-" else name

@@ -149,8 +149,8 @@ class Admission:
             return len(rows)
 
     async def _in_phase(self, find: Finds, *phases: Phase) -> Rows:
-        """Those of the rows that `find` returns whose pods are in one of the phases. Others may get rows of deleted
-        pods in between: pods of sets that came after the call are not meant."""
+        """Those of the rows that `find` returns whose pods are in one of the phases. Others may get rows of
+        deleted pods in between: pods of sets that came after the call are not meant."""
         pods, newest = self._registry.pods, self._registry.directory.newest
         rows = pods.distinct(await find())
         wanted = np.array([phase in phases for phase in Phase], np.bool_)

@@ -333,8 +333,8 @@ class DispatcherService(DispatcherServicer):
         request: pb.DeleteRequest | pb.RemoveGatesRequest | pb.RetryRequest,
         not_found: list[str],
     ) -> Rows:
-        """The rows that a request names. `not_found` gets the names that the view does not know. Others get their
-        turn in between, so rows may have got other pods since, of newer sets."""
+        """The rows that a request names. `not_found` gets the names that the view does not know. Others get
+        their turn in between, so rows may have got other pods since, of newer sets."""
         not_found.clear()
         directory, pods = self._registry.directory, self._registry.pods
         parts: list[Rows] = [np.empty(0, np.uint32)]

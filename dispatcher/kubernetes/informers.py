@@ -413,7 +413,8 @@ class Informers:
                 changed.clear()
                 for start in range(0, len(pods), _PODS_PER_SUBMISSION):
                     part = pods[start : start + _PODS_PER_SUBMISSION]
-                    # `run` may have handled what came meanwhile, such as a deletion: the next pass looks again.
+                    # `run` may have handled what came meanwhile, such as a deletion: the next pass looks
+                    # again.
                     same = [pod for pod in part if pod.uid not in changed and pod.node in self.pods.nodes]
                     if untold := self._without_rows(same):
                         self._settle(self._accept(untold))

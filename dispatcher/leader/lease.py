@@ -32,8 +32,9 @@ _OVER_AFTER = 1.25  # lengths of a lease, of two clocks that drift
 #   6     the format that the caller understands
 #   7     1: the lease that the caller saw held is not over by the caller's clock. Then it is only taken if it
 #         was released
-#   8, 9  the number of renewals that the caller has seen for longer than a lease lasts, -1 if none, and the run
-#         of Redis that answered it. A lease that was not renewed since is over, if its holder counts renewals.
+#   8, 9  the number of renewals that the caller has seen for longer than a lease lasts, -1 if none, and the
+#         run of Redis that answered it. A lease that was not renewed since is over, if its holder counts
+#         renewals.
 #         Another run of Redis may have gone back and count the same numbers again
 # Returns the format, the stamp, the new term or the present lease, how often leases were granted and renewed,
 # the run of Redis, and the milliseconds of the lease of a holder that counts renewals, else 0.

@@ -8,22 +8,24 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import grpc.aio
-import numpy as np
-from numpy.typing import NDArray
 
 from hoss.client.access import found_channel
 from hoss.client.errors import translate
-from hoss.model.node import NodeSpec
 from hoss.rpc import OpenChannel
 from hoss.telemetry.context import metadata
 from hoss.v1 import resolver_pb2 as pb
 from hoss.v1.resolver_pb2_grpc import ResolverStub
-from hoss.wire.columns import U8, U32, U64, Uids, decode, encode
-from hoss.wire.convert import node_to_proto
 from hoss.wire.pages import PAGE_ENTRIES, pages
 
+# Columns need NumPy, and are imported by what has them alone: a command that lists nodes would wait for it as
+# long as for everything else together.
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hoss.model.node import NodeSpec
     from hoss.v1.resolver_pb2_grpc import ResolverAsyncStub
+    from hoss.wire.columns import Uids
 
 # Answers come in milliseconds. Calls that touch every node or every reservation have more time.
 _CALL_SECONDS = 10.0
@@ -40,13 +42,13 @@ ReplyT = TypeVar("ReplyT")
 class Lookup(NamedTuple):
     """The reservations of pods, in the ledger of this epoch. Row i belongs to UID i."""
 
-    nodes: NDArray[np.uint32]  # NONE_U32: no reservation
-    seqs: NDArray[np.uint64]  # the shard's seq of the commit
-    epochs: NDArray[np.uint64]  # the worker epoch that committed it
+    nodes: "NDArray[np.uint32]"  # NONE_U32: no reservation
+    seqs: "NDArray[np.uint64]"  # the shard's seq of the commit
+    epochs: "NDArray[np.uint64]"  # the worker epoch that committed it
     ledger_epoch: str
-    other_pods: NDArray[np.uint32]  # positions of pods that have more than one, once for each further one
-    other_nodes: NDArray[np.uint32]  # of these further reservations
-    states: NDArray[np.uint8]  # pb.ReservationState
+    other_pods: "NDArray[np.uint32]"  # positions of pods that have more than one, once for each further one
+    other_nodes: "NDArray[np.uint32]"  # of these further reservations
+    states: "NDArray[np.uint8]"  # pb.ReservationState
 
 
 class ResolverClient:
@@ -80,8 +82,10 @@ class ResolverClient:
         )
         return await self._call(self.stub.GrantEpoch, request)
 
-    async def lookup(self, uids: Uids) -> Lookup:
+    async def lookup(self, uids: "Uids") -> Lookup:
         """The reservations of these pods on all shards."""
+        from hoss.wire.columns import U8, U32, U64, decode  # noqa: PLC0415 - as said above
+
         reply = await self._call(self.stub.Lookup, pb.LookupRequest(uids=uids.tobytes()))
         return Lookup(
             decode(reply.nodes, U32, name="nodes", rows=len(uids)),
@@ -93,10 +97,12 @@ class ResolverClient:
             decode(reply.states, U8, name="states", rows=len(uids)),
         )
 
-    async def confirm(self, commits: Mapping[int, NDArray[np.uint64]]) -> int:
+    async def confirm(self, commits: "Mapping[int, NDArray[np.uint64]]") -> int:
         """End the lease of commits, by shard. Returns how many were still pending.
 
         The others were confirmed before, or their lease has ended; `lookup` shows which."""
+        from hoss.wire.columns import U64, encode  # noqa: PLC0415 - as said above
+
         request = pb.ConfirmRequest(
             commits=[pb.ShardCommits(shard=shard, seqs=encode(seqs, U64)) for shard, seqs in commits.items()],
             term=self.term,
@@ -106,8 +112,8 @@ class ResolverClient:
 
     async def release(
         self,
-        uids: Uids,
-        nodes: NDArray[np.uint32] | None = None,
+        uids: "Uids",
+        nodes: "NDArray[np.uint32] | None" = None,
         as_of: Mapping[int, int] | None = None,
         ledger_epoch: str = "",
     ) -> pb.ReleaseReply:
@@ -116,6 +122,8 @@ class ResolverClient:
         With `nodes`, the node of each pod, the resolver need not search every shard. `as_of`: by shard, the
         sequence number up to which the caller knew it; newer reservations stay. `ledger_epoch`: in no other
         ledger; raises LedgerUnavailable where there is another."""
+        from hoss.wire.columns import U32, encode  # noqa: PLC0415 - as said above
+
         known = (as_of or {}).items()
         request = pb.ReleaseRequest(
             uids=uids.tobytes(),
@@ -140,9 +148,11 @@ class ResolverClient:
         """Bind reserved pods at the API server."""
         return await self._call(self.stub.Bind, request, _BIND_SECONDS)
 
-    async def upsert_nodes(self, nodes: Sequence[NodeSpec], ledger_epoch: str = "") -> pb.UpsertNodesReply:
+    async def upsert_nodes(self, nodes: "Sequence[NodeSpec]", ledger_epoch: str = "") -> pb.UpsertNodesReply:
         """Add nodes or change them by name. Their reservations stay. With `ledger_epoch`, in no other
         ledger."""
+        from hoss.wire.convert import node_to_proto  # noqa: PLC0415 - as said above
+
         specs = [node_to_proto(node) for node in nodes]
         request = pb.UpsertNodesRequest(nodes=specs, term=self.term, ledger_epoch=ledger_epoch)
         return await self._call(self.stub.UpsertNodes, request, _LONG_CALL_SECONDS)

@@ -285,8 +285,8 @@ def _untimely(material: Material, now: datetime) -> str:
         return f"has expired on {ends:%Y-%m-%d %H:%M} UTC; renew it (`hoss certs renew`)"
     if now < begins:
         return (
-            f"is not valid yet, but from {begins:%Y-%m-%d %H:%M} UTC on; see that the clock of this machine is"
-            " right"
+            f"is not valid yet, but from {begins:%Y-%m-%d %H:%M} UTC on; see that the clock of this machine"
+            " is right"
         )
     return ""
 

@@ -62,7 +62,8 @@ class {title}(PreBindPlugin):
         self._taken: set[str] = set()
 
     def pre_bind(self, pods: ReservedBatch) -> Unready:
-        """Called in a thread of its own, and perhaps again for the same pod. None would mean that all are ready."""
+        """Called in a thread of its own, and perhaps again for the same pod. None would mean that all are
+        ready."""
         full = np.zeros(len(pods.uids), np.bool_)
         for i, uid in enumerate(pods.uids):
             pod = uid_text(uid.tobytes())

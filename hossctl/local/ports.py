@@ -48,7 +48,8 @@ def free_ports(count: int) -> list[int]:
                     found.append(port)
     if len(found) < count:
         raise HossError(
-            f"nearly all ports of loopback from {_FIRST} to {_FIRST + _PORTS} are in use; stop what holds them"
+            f"nearly all ports of loopback from {_FIRST} to {_FIRST + _PORTS} are in use; stop what"
+            " holds them"
         )
     return found
 

@@ -21,9 +21,9 @@ from hossctl.local.process import private_directory
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _PORT_ATTEMPTS = 5
-# A shell that becomes the server. What it leaves beside it kills the server at the end of standard input: that
-# is when the process that holds the other end has ended, however it did. A line tells it that the server has
-# ended: another process may have its id by then.
+# A shell that becomes the server. What it leaves beside it kills the server at the end of standard input:
+# that is when the process that holds the other end has ended, however it did. A line tells it that the server
+# has ended: another process may have its id by then.
 _UNTIL_INPUT_ENDS = 'exec 3<&0 </dev/null; { read _ <&3 || kill -9 $$; } & exec 3<&-; exec "$@"'
 _PROBE_BYTES = 4096  # a page; less could still fit into the last page of a full disk
 

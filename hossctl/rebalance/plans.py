@@ -77,8 +77,8 @@ def plan_document(
 
 
 def plan_for(goal: RebalanceGoal, state: PlanState, gathered: Gathered, usage: UsageFile | None) -> MovePlan:
-    """The plan for a goal, made in `state`. Raises InvalidInput for quiet-nodes without usage, or with that of
-    another platform."""
+    """The plan for a goal, made in `state`. Raises InvalidInput for quiet-nodes without usage, or with that
+    of another platform."""
     if goal is RebalanceGoal.FIT_PENDING:
         return goals.fit_pending(state, gathered.waiting)
     if goal is RebalanceGoal.EMPTY_NODES:

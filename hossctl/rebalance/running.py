@@ -73,8 +73,8 @@ def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds
                 )
             if _what(status) != _what(start):
                 raise NotFound(
-                    f"another run has taken the place of this one: {status.purpose or 'a plan'}; `hoss rebalance"
-                    " status` shows it"
+                    f"another run has taken the place of this one: {status.purpose or 'a plan'};"
+                    " `hoss rebalance status` shows it"
                 )
             return run_document(status, plan)
 

@@ -149,8 +149,8 @@ async def _of_nodes(endpoints: Endpoints, nodes: _NodeEvents) -> list[Document]:
 
 
 async def _look_up(address: str, nodes: _NodeEvents) -> None:
-    """Look up which resolvers the address names. A name that is not known now names those of the last look. At
-    the first look the client says that it is unknown."""
+    """Look up which resolvers the address names. A name that is not known now names those of the last look.
+    At the first look the client says that it is unknown."""
     try:
         nodes.servers[address] = await asyncio.to_thread(each_server, address)
     except TransportError:

@@ -1,18 +1,16 @@
 """The policy in force and dry runs of policies, as documents and for people."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from dispatcher.core.policy.checks import document_warnings
-from dispatcher.core.workers.membership import Worker, WorkerState
-from dispatcher.core.workers.reports import Heartbeat
-from dispatcher.policy.documents import parse_policy
-from dispatcher.policy.dry_run import dry_run
-from hoss.model.pod import Workload
 from hoss.v1 import dispatcher_pb2 as pb
-from hoss.wire.convert import conflict_rule_from_proto, scope_from_proto
 from hossctl.console import Column, Document, print_lines, print_rows
 from hossctl.figures import written_since
 from hossctl.local.platform import WorkerOptions
+
+# Dry runs need the dispatcher's core, and import it themselves: `hoss status` would wait for it.
+if TYPE_CHECKING:
+    from hoss.model.pod import Workload
 
 _RULES = (
     Column("  RULE", lambda row: f"  {row['rule']}"),
@@ -59,10 +57,16 @@ def written_policy(policy: pb.Policy) -> str:
 
 
 def dry_run_offline(
-    yaml: str, workloads: Sequence[Workload], workers: Sequence[WorkerOptions]
+    yaml: str, workloads: "Sequence[Workload]", workers: Sequence[WorkerOptions]
 ) -> tuple[list[pb.PolicyTrial], list[str]]:
     """A dry run without a dispatcher, as if these workers existed and were idle; and warnings about the
     policy. Raises ConfigError."""
+    from dispatcher.core.policy.checks import document_warnings  # noqa: PLC0415 - as said above
+    from dispatcher.core.workers.membership import Worker, WorkerState  # noqa: PLC0415 - as said above
+    from dispatcher.core.workers.reports import Heartbeat  # noqa: PLC0415 - as said above
+    from dispatcher.policy.documents import parse_policy  # noqa: PLC0415 - as said above
+    from dispatcher.policy.dry_run import dry_run  # noqa: PLC0415 - as said above
+
     policy = parse_policy(yaml)
     idle = [
         Worker(
@@ -78,8 +82,10 @@ def dry_run_offline(
     return dry_run(policy, [workload.template for workload in workloads], idle), document_warnings(policy)
 
 
-def dry_run_document(workload: Workload, trial: pb.PolicyTrial) -> Document:
+def dry_run_document(workload: "Workload", trial: pb.PolicyTrial) -> Document:
     """The dry run of one workload."""
+    from hoss.wire.convert import conflict_rule_from_proto, scope_from_proto  # noqa: PLC0415 - as said above
+
     document: Document = {
         "kind": workload.template.owner_kind or "Pod",
         "namespace": workload.template.spec.namespace,

@@ -48,8 +48,9 @@ def too_near(
     groups: Mapping[int, Group],
     labels: Mapping[int, Labels],
 ) -> Iterator[TooNear | None]:
-    """One finding for each broken rule and domain, and None wherever others may get their turn: for each group and
-    each rule. `nodes`, `group_keys`: each pod's node and group (0: none); `labels`: of each node."""
+    """One finding for each broken rule and domain, and None wherever others may get their turn: for each
+    group and each rule. `nodes`, `group_keys`: each pod's node and group (0: none); `labels`: of each
+    node."""
     order = np.argsort(group_keys, kind="stable")
     keys, starts = np.unique(group_keys[order], return_index=True)
     rows_of = dict(zip(keys.tolist(), np.split(order, starts[1:]), strict=False))
@@ -195,8 +196,8 @@ def _wrong_labels(shard: ShardAccounts, names: Mapping[int, str]) -> Iterator[Le
         of = "no node" if node is None or node not in names else _name(names, node)
         text = (
             f"shard {shard.shard}: the record of labels of {of} is not what the node's spec says"
-            f" ({len(record)} bytes): key {{hoss:{shard.shard}}}:labels, field {field_name.hex()}; rules about"
-            " pods are judged by it, and where it cannot be read the node gets no pods with such rules, until"
+            f" ({len(record)} bytes): key {{hoss:{shard.shard}}}:labels, field {field_name.hex()}; rules"
+            " about pods are judged by it, and where it cannot be read the node gets no pods with such rules, until"
             " `hoss audit --repair` writes it anew"
         )
         yield LedgerFinding(6, node, "", text)
@@ -206,8 +207,8 @@ def _damaged_versions(shard: ShardAccounts) -> Iterator[LedgerFinding]:
     for field_name, record in sorted(shard.damaged_versions.items()):
         text = (
             f"shard {shard.shard}: a domain version cannot be read ({len(record)} bytes): key"
-            f" {{hoss:{shard.shard}}}:stamps, field {field_name.hex()}; pods whose rules rely on it are refused"
-            " until `hoss audit --repair` writes it anew"
+            f" {{hoss:{shard.shard}}}:stamps, field {field_name.hex()}; pods whose rules rely on it are"
+            " refused until `hoss audit --repair` writes it anew"
         )
         yield LedgerFinding(6, None, "", text)
 
@@ -225,8 +226,8 @@ def _damaged_records(shard: ShardAccounts) -> Iterator[LedgerFinding]:
     for key, (what, meanwhile, repair) in _RECORDS.items():
         for field_name, record in sorted(shard.damaged_records.get(key, {}).items()):
             text = (
-                f"shard {shard.shard}: {what} was damaged ({len(record)} bytes): key {{hoss:{shard.shard}}}:{key},"
-                f" field {field_name.hex()}; {meanwhile} until `hoss audit --repair` {repair}"
+                f"shard {shard.shard}: {what} was damaged ({len(record)} bytes): key"
+                f" {{hoss:{shard.shard}}}:{key}, field {field_name.hex()}; {meanwhile} until `hoss audit --repair` {repair}"
             )
             yield LedgerFinding(6, None, "", text)
 

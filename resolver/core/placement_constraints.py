@@ -89,7 +89,8 @@ class DomainConstraints:
         return unknown[1] if unknown else 0
 
     def _below_low_watermarks(self, seen: Sequence[int]) -> Position | None:
-        """The first low watermark that the worker has not seen. What was recorded below them may be forgotten."""
+        """The first low watermark that the worker has not seen. What was recorded below them may be
+        forgotten."""
         for shard, low_watermark in enumerate(self.low_watermarks):
             if low_watermark > seen[shard]:
                 return shard, low_watermark

@@ -219,7 +219,8 @@ class RuleBook:
 
 
 def labels_asked(rule: PlacementRule) -> Iterable[tuple[str, str] | None]:
-    """Labels of which every pod has one that the rule's selector selects. (None,): no such labels are known."""
+    """Labels of which every pod has one that the rule's selector selects. (None,): no such labels are
+    known."""
     for requirement in rule.selector.requirements:
         if requirement.operator == "In":
             return [(requirement.key, value) for value in requirement.values]

@@ -448,8 +448,8 @@ class ShardState:
     damaged_accounts: dict[bytes, bytes] = field(default_factory=dict)
     damaged_cards: dict[bytes, bytes] = field(default_factory=dict)
     labels: dict[bytes, bytes] = field(default_factory=dict)  # by node, as stored; what is damaged, too
-    # Records of rules, of groups' numbers of pods and of commits that cannot be read, as stored: by key of the
-    # shard and field.
+    # Records of rules, of groups' numbers of pods and of commits that cannot be read, as stored: by key of
+    # the shard and field.
     damaged_records: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
 
     @property

@@ -117,8 +117,8 @@ class DeviceBinder:
         return claim
 
     async def _class(self, name: str) -> Object:
-        """A device class as it was at most a second before it was asked for. Pods of the same moment mostly name
-        the same few, and one question serves them all."""
+        """A device class as it was at most a second before it was asked for. Pods of the same moment mostly
+        name the same few, and one question serves them all."""
         now = self._utc_now()
         if not timedelta(0) <= now - self._classes_since < _CLASSES_AGE:
             self._classes, self._classes_since = {}, now

@@ -55,8 +55,8 @@ class Ledger(Protocol):
     epoch: str
     shards: int
     leases_ended: list[int]  # by shard, the seq of the last change that a lease made by ending, as of `reap`
-    # By shard, the commits whose leases `reap` found over and of which it found a record damaged: each once, until
-    # whoever tells of them empties the list.
+    # By shard, the commits whose leases `reap` found over and of which it found a record damaged: each once,
+    # until whoever tells of them empties the list.
     damaged_commits: list[list[str]]
 
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:

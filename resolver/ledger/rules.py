@@ -89,8 +89,9 @@ class SharedRules:
                 await asyncio.sleep(0)  # others get their turn
             books.append(book)
         if damaged - self._refused_below:
-            # A rule that cannot be read counts as forgotten: see `forget`. Who bears it registers it anew. Resolvers
-            # that know it may have placed pods by it until they have to read the rules, which is after the read above.
+            # A rule that cannot be read counts as forgotten: see `forget`. Who bears it registers it anew.
+            # Resolvers that know it may have placed pods by it until they have to read the rules, which is
+            # after the read above.
             await self.raise_low_watermarks(
                 [int(await self._run("reread_rules", shard)) for shard in range(len(self._keys))]
             )
@@ -128,7 +129,8 @@ class SharedRules:
         raise LedgerUnavailable("rules about pods change faster than proposals are decided; try again")
 
     async def raise_low_watermarks(self, seqs: Sequence[int]) -> None:
-        """From now on refuse pods that rules might concern if their worker has not seen these seqs, by shard."""
+        """From now on refuse pods that rules might concern if their worker has not seen these seqs, by
+        shard."""
         for shard in range(len(self._keys)):
             await self._run("raise_low_watermarks", shard, seqs=packing.seqs(seqs))
 

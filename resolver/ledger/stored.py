@@ -182,8 +182,9 @@ def pod_counts(counts: Mapping[bytes, bytes]) -> tuple[dict[bytes, int], dict[by
 def unreadable_lists(
     lists: Mapping[bytes, bytes], uids: Uids, seqs: NDArray[np.uint64]
 ) -> dict[bytes, bytes]:
-    """The damaged ones of these lists of commits' pods, by field. A damaged list has no UIDs, or no whole ones,
-    or lacks a pod that the commit has reserved. `uids` and `seqs`: each reservation's pod and commit."""
+    """The damaged ones of these lists of commits' pods, by field. A damaged list has no UIDs, or no whole
+    ones, or lacks a pod that the commit has reserved. `uids` and `seqs`: each reservation's pod and
+    commit."""
     listed = {
         int(field): {packed[at : at + UID_BYTES] for at in range(0, len(packed), UID_BYTES)}
         for field, packed in lists.items()

@@ -1,6 +1,7 @@
 """Records about commits and groups that cannot be read: the list of a commit's pods, the number of pods of a
-prepared commit or of a group. No call fails for one, no pod is confirmed by one, and a repair writes them anew from
-the reservations. In Redis alone: the model has no bytes. Shard 0 of two, so node indexes are even."""
+prepared commit or of a group. No call fails for one, no pod is confirmed by one, and a repair writes them
+anew from the reservations. In Redis alone: the model has no bytes. Shard 0 of two, so node indexes are
+even."""
 
 from dataclasses import replace
 

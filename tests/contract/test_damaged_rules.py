@@ -216,8 +216,8 @@ async def test_who_has_not_seen_all_until_a_rule_was_found_damaged_is_refused_if
 async def test_who_has_not_seen_what_another_resolver_placed_while_a_rule_was_found_damaged_is_refused(
     racks, place, ledger_url
 ):
-    """The other resolver still knows the rule, so it takes a pod that bears it. The worker of the second pod has not
-    seen that one, and this resolver does not know the rule any more."""
+    """The other resolver still knows the rule, so it takes a pod that bears it. The worker of the second pod
+    has not seen that one, and this resolver does not know the rule any more."""
     await racks.register_rules([web(APART)])
     before = tuple([await racks.seq(shard) for shard in range(racks.shards)])
     other = RedisLedger(ledger_url)

@@ -1,6 +1,6 @@
-"""Conditions in the scripts that decide on pods which no other test tells apart: several pods of one batch on one
-node, what others have prepared meanwhile, and records that were written before or are missing. On any ledger
-where both have the operation; shard 0 of two, so node indexes are even."""
+"""Conditions in the scripts that decide on pods which no other test tells apart: several pods of one batch on
+one node, what others have prepared meanwhile, and records that were written before or are missing. On any
+ledger where both have the operation; shard 0 of two, so node indexes are even."""
 
 from dataclasses import replace
 
@@ -80,8 +80,8 @@ async def is_sound(ledger):
 
 @pytest.fixture
 async def nodes(ledger, make_node):
-    """Node 0 with 1,000 milli cpu and two cards, node 2 with 1,000 milli cpu; worker w1 has epoch 1. No lease is
-    over."""
+    """Node 0 with 1,000 milli cpu and two cards, node 2 with 1,000 milli cpu; worker w1 has epoch 1. No lease
+    is over."""
     await ledger.upsert_nodes(0, [make_node("a", cpu=1000, cards=2), make_node("b", cpu=1000)])
     assert await ledger.grant("w1") == 1
     ledger._leases = Leases(commit_ms=HOUR_MS, prepare_ms=HOUR_MS)

@@ -32,8 +32,9 @@ class WaitingPod(NamedTuple):
 
     @property
     def condition_reason(self) -> str:
-        """The reason of its condition PodScheduled, as kube-scheduler writes it. Autoscalers add nodes for pods
-        that are Unschedulable. Where a plugin fails, such as by an expression of a claim, no node helps."""
+        """The reason of its condition PodScheduled, as kube-scheduler writes it. Autoscalers add nodes for
+        pods that are Unschedulable. Where a plugin fails, such as by an expression of a claim, no node
+        helps."""
         return "SchedulerError" if self.message.startswith(_FAILED) else "Unschedulable"
 
 

@@ -170,7 +170,8 @@ class UnschedulablePods:
         self, rows: Rows, now: float, phase: NDArray[np.uint8], classes: Container[int] | None = None
     ) -> Woken:
         """These pods have changed: remove and return those that wait here, each ready after its backoff.
-        `classes`: theirs, where they are known to be what they were when they came; else all are looked at."""
+        `classes`: theirs, where they are known to be what they were when they came; else all are looked
+        at."""
         ready: list[tuple[float, Rows]] = []
         later: list[tuple[float, Rows]] = []
         for group, entries in list(self._groups.items()):

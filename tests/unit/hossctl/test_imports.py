@@ -20,7 +20,7 @@ ANY_WORK = (
 UNUSED_BY_HELP = (*ANY_WORK, "importlib.metadata", "psutil", "pydantic", "rich.markdown", "rich.traceback")
 UNUSED_BY_COMPLETION = (*ANY_WORK, "importlib.metadata", "pydantic", "rich")
 UNUSED_WITHOUT_A_PLATFORM = (*ANY_WORK, "pydantic", "rich")
-# What a platform answers to `hoss get pods` is messages and a table.
+# What a platform answers to `hoss get` and `hoss status` is messages and a table.
 UNUSED_BY_LISTS = (
     "cryptography.x509",
     "hoss.manifests",
@@ -35,6 +35,8 @@ UNUSED_BY_LISTS = (
     "structlog",
     "yaml",
 )
+# The resolver's client gives each call the context of a trace.
+UNUSED_BY_STATUS = tuple(name for name in UNUSED_BY_LISTS if name != "structlog")
 UNUSED_BY_DEFAULT = (
     "dispatcher.kubernetes.mode", "dispatcher.tracing", "hoss.kube.api",
     "hoss.telemetry.tracing",
@@ -76,6 +78,11 @@ _LISTS = """
 import importlib
 done("lists", lambda: [importlib.import_module(f"hossctl.views.{name}") for name in ("listing", "showing")])
 """
+_STATUS = """
+import importlib
+for name in ("hoss.client.dispatcher", "hoss.client.resolver", "hossctl.views.status"):
+    done(name, lambda: importlib.import_module(name))
+"""
 _SERVICES = """
 import importlib
 for service in ("scheduler_worker", "resolver", "dispatcher"):
@@ -103,9 +110,10 @@ print(json.dumps(found))
         (_COMPLETIONS, UNUSED_BY_COMPLETION),
         (_NO_PLATFORM, UNUSED_WITHOUT_A_PLATFORM),
         (_LISTS, UNUSED_BY_LISTS),
+        (_STATUS, UNUSED_BY_STATUS),
         (_SERVICES, UNUSED_BY_DEFAULT),
     ],
-    ids=["help", "completion", "no-platform", "lists", "services"],
+    ids=["help", "completion", "no-platform", "lists", "status", "services"],
 )
 def test_what_is_not_used_is_not_imported(tmp_path, acts, unused):
     named = {"HOSS_DISPATCHER", "HOSS_RESOLVER", "HOSS_LOG"}
