@@ -78,9 +78,5 @@ def test_decisions_and_their_list_agree_on_titles_dates_and_what_changed_what() 
     assert rows.keys() == statuses.keys()
     for number, (title, name, text, date) in rows.items():
         listed = {int(newer) for newer in _PAGE_OF_A_DECISION.findall(text)}
-        assert (title, name, date, listed) == (
-            statuses[number][2],
-            statuses[number][0],
-            statuses[number][3],
-            changes[number],
-        )
+        page, _, its_title, its_date, _ = statuses[number]
+        assert (title, name, date, listed) == (its_title, page, its_date, changes[number]), f"row {number}"
