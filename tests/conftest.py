@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from fork_server import FORK_SERVER, ForkedProcess
+from left_processes import Run
 from machine import forget_users_settings, needs
 from redis_topologies import RunningRedis, as_documented, empty, use_chosen_server
 from run_report import RunReport
@@ -54,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     use_chosen_server(config)
     if problem := needs():
         pytest.exit(f"no test can run on this machine: {problem}", returncode=pytest.ExitCode.USAGE_ERROR)
+    config.add_cleanup(Run().end)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -116,7 +118,10 @@ def _own_share_first(config: pytest.Config) -> list[str]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Weave the folders, by file."""
-    folders = {path: path.relative_to(_TESTS).parts[0] for path in sorted({item.path for item in items})}
+    folders = {
+        path: path.relative_to(_TESTS).parts[0] if path.is_relative_to(_TESTS) else ""
+        for path in sorted({item.path for item in items})
+    }
     places: dict[Path, float] = dict.fromkeys(folders, 1.0)
     for kind in (_WAITING, _COMPUTING):
         woven = sorted(
