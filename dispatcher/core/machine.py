@@ -112,7 +112,7 @@ class Machine:
         self.storage = StorageObjects()
         self.routing = Routing(policy, self.members)
         self.registry = PodRegistry(decode, self._route, read_facts, settings.max_faults)
-        self.registry.templates.on_forgotten = self._template_forgotten
+        self.registry.templates.on_forgotten.append(self._template_forgotten)
         self.registry.history.worker_name = self.members.name_of
         self.tenants = Tenants(
             policy.sharing,

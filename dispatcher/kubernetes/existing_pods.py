@@ -25,7 +25,7 @@ from hoss.wire.columns import NONE_U32, U8, U32, Uids, decode
 
 WRITER = "kubernetes mirror"  # its epoch fences this writer of earlier terms
 _PODS_PER_CALL = 1000
-_MOST_KINDS = 20_000
+_MOST_KINDS = 20_000  # some 1.2 kB each
 
 
 class ExistingPods:
@@ -47,10 +47,14 @@ class ExistingPods:
         self._on_unreviewed = on_unreviewed
         self._order = asyncio.Lock()  # asyncio's locks are first come, first served
         self._epoch = 0
-        # By class, whose number no later one gets, and priority.
-        self._kinds: dict[tuple[int, int], pb.PodKind] = {}
+        self._kinds: dict[int, pb.PodKind] = {}  # by template, of those that pods have
+        runtime.machine.registry.templates.on_forgotten.append(self._forget_kind)
         runtime.set_executor(m.Reserve, self._reserve)
         runtime.set_executor(m.Release, self._release)
+
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of each table about existing pods."""
+        return {"existing_pod_kinds": len(self._kinds)}
 
     async def done(self) -> None:
         """Return once all earlier instructions are executed."""
@@ -104,15 +108,16 @@ class ExistingPods:
         )
 
     def _kind(self, template: int) -> pb.PodKind:
-        """Each call has a few pods of many classes, so most have been read for earlier calls."""
-        templates = self._runtime.machine.registry.templates
-        key = int(templates.class_id[template]), int(templates.priority[template])
-        known = self._kinds.get(key)
+        """Each call has a few pods of many templates, so most have been read for earlier calls."""
+        known = self._kinds.get(template)
         if known is None:
             if len(self._kinds) >= _MOST_KINDS:
                 self._kinds.clear()
-            known = self._kinds[key] = kind_of(self._runtime.machine.registry, template)
+            known = self._kinds[template] = kind_of(self._runtime.machine.registry, template)
         return known
+
+    def _forget_kind(self, template: int) -> None:
+        self._kinds.pop(template, None)
 
     async def _upsert(self, request: pb.UpsertPodsRequest) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """The verdicts, and which pods' bindings nobody has reviewed."""

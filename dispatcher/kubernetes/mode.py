@@ -96,8 +96,11 @@ class KubernetesMode:
         )
         self.informers.place_successors = self.moves.place
         runtime.on_confirmed = self._binder.add
-        runtime.kubernetes_tables = self._group_statuses.table_sizes
+        runtime.kubernetes_tables = self._table_sizes
         runtime.set_executor(m.Remove, Evictor(runtime, api, nodes, self._recorder).evict)
+
+    def _table_sizes(self) -> dict[str, int]:
+        return self._group_statuses.table_sizes() | self._existing_pods.table_sizes()
 
     def following(self) -> AbstractAsyncContextManager[None]:
         """The informers receive changes while the body runs."""

@@ -49,7 +49,7 @@ class TemplateTable(GrowingColumns):
     def __init__(
         self, decode: Callable[[bytes], PodSpec], read_facts: Callable[[bytes], ClassFacts] | None = None
     ) -> None:
-        self.on_forgotten: Callable[[int], None] = lambda _template_id: None  # before its id is used again
+        self.on_forgotten: list[Callable[[int], None]] = []  # each gets the id, before it is used again
         self._decode = decode
         self._read_facts = read_facts or (lambda spec: facts_of_spec(decode(spec)))
         self.class_id = np.zeros(0, np.uint32)
@@ -191,7 +191,8 @@ class TemplateTable(GrowingColumns):
         for template_id in template_ids:
             key = (int(self.class_id[template_id]), int(self.kind_id[template_id]))
             if self.users[template_id] == 0 and self._ids.get(key) == template_id:
-                self.on_forgotten(template_id)
+                for forget in self.on_forgotten:
+                    forget(template_id)
                 del self._ids[key]
                 self._free.append(template_id)
                 self._drop_class(key[0])

@@ -564,8 +564,10 @@ def test_the_chart_refuses_a_profile_that_the_file_does_not_have() -> None:
         ('redis.storage="4GB"', "at '/redis/storage': '4GB' does not match pattern"),
         ('dashboard.ingress.host="hoss example"', "at '/dashboard/ingress/host'"),
         ('policy="no: policy"', "policy: is no document of kind SchedulingPolicy"),
-        ('policy="no: [yaml"', "policy: is no YAML: "),
-        ('kubeSchedulerConfig="no: [yaml"', "kubeSchedulerConfig: is no YAML: "),
+        ('policy="no: [yaml"', "policy: is no YAML mapping: "),
+        ('policy="- a list"', "policy: is no YAML mapping: "),
+        ('kubeSchedulerConfig="no: [yaml"', "kubeSchedulerConfig: is no YAML mapping: "),
+        ('kubeSchedulerConfig="- a list"', "kubeSchedulerConfig: is no YAML mapping: "),
     ],
 )
 def test_the_chart_refuses_a_wrong_value_at_its_place(value: str, problem: str) -> None:

@@ -1,12 +1,11 @@
 """Kubernetes mode: when the ledger has reservations for all existing pods."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import numpy as np
 
 from dispatcher.core import messages as m
+from dispatcher.core.machine import FORGET_SECONDS
 from dispatcher.core.pods.table import Phase
 from dispatcher.kubernetes import existing_pods
 from dispatcher.kubernetes.existing_pods import ExistingPods
@@ -17,28 +16,25 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import decode_uids
 
 
-class SlowLedger:
+class SlowLedger(Runtime):
     """A runtime that releases reservations on a signal, and records which."""
 
-    def __init__(self) -> None:
-        self.jobs: dict[type, Callable[[Any], Coroutine[Any, Any, None]]] = {}
+    def __init__(self, machine) -> None:
+        super().__init__(machine, None, None)
         self.go = asyncio.Event()
         self.released: list[int] = []
-
-    def set_executor(self, kind: type, job: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-        self.jobs[kind] = job
 
     async def release(self, wanted: m.Release) -> None:
         await self.go.wait()
         self.released += wanted.rows.tolist()
 
 
-async def test_all_that_was_asked_for_before_is_done_when_it_says_so():
-    ledger = SlowLedger()
+async def test_all_that_was_asked_for_before_is_done_when_it_says_so(bench):
+    ledger = SlowLedger(bench.machine)
     existing = ExistingPods(ledger, None, None, None, None)  # type: ignore[arg-type]
     rows = [np.array([row], np.uint32) for row in range(3)]
     wanted = [m.Release(row, decode_uids(bytes(16)), row) for row in rows]
-    jobs = [asyncio.create_task(ledger.jobs[m.Release](release)) for release in wanted]
+    jobs = [asyncio.create_task(ledger.carry_out(release)) for release in wanted]
     done = asyncio.create_task(existing.done())
     for _ in range(10):
         await asyncio.sleep(0)
@@ -87,3 +83,24 @@ async def test_a_class_is_read_once_however_many_calls_tell_of_its_pods(bench, m
         [kind] = resolver.kinds
         assert {amount.resource: amount.amount for amount in kind.requests}["cpu"] == cpu
     assert len(read) == 2
+
+
+async def test_a_class_that_no_pod_has_any_more_is_forgotten(bench):
+    """Months of pods of other schedulers, each with a class of its own."""
+    runtime = Runtime(bench.machine, None, None)
+    existing = ExistingPods(runtime, Resolver(), ValidLease(), Nodes(), lambda _rows: None)
+    pods = bench.machine.registry.pods
+    kept = bench.pods("kept", spec=PodSpec(requests=(("cpu", 1),)))
+    sizes = set()
+    for day in range(20):
+        passing = bench.pods(f"p{day}", spec=PodSpec(requests=(("cpu", 100 + day),)))
+        rows = np.concatenate([kept, passing])
+        pods.phase[rows], pods.node[rows] = Phase.BOUND, 0
+        for row in rows:
+            await runtime.carry_out(m.Reserve(rows[rows == row], pods.uid[rows[rows == row]]))
+        assert existing.table_sizes() == {"existing_pod_kinds": 2}
+        bench.handle(m.Deleted(passing))
+        bench.handle(m.Released(passing))
+        bench.pass_time(FORGET_SECONDS)
+        sizes.add(existing.table_sizes()["existing_pod_kinds"])
+    assert sizes == {1}

@@ -57,6 +57,6 @@ kind: AuthenticationConfig
 
 {{- /* A document within a value, as it stands. A list of its name and its text. */}}
 {{- define "hoss.document" -}}
-{{- with get (fromYaml (index . 1)) "Error" }}{{ fail (printf "%s: is no YAML: %s" (index $ 0) .) }}{{ end }}
+{{- with get (fromYaml (index . 1)) "Error" }}{{ fail (printf "%s: is no YAML mapping: %s" (index $ 0) .) }}{{ end }}
 {{- index . 1 }}
 {{- end }}
