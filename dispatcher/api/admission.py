@@ -32,7 +32,8 @@ ChangedT = TypeVar("ChangedT")
 _SLICE_ROWS = 100_000
 _SLICE_SETS = 2000  # bare pods are sets of their own
 
-Finds = Callable[[], Awaitable[Rows]]
+# Rows by the index of the newest set that is meant: pods of later sets came after the call.
+Finds = Callable[[int], Awaitable[Rows]]
 
 
 class Admission:
@@ -152,7 +153,7 @@ class Admission:
         """Those of the rows that `find` returns whose pods are in one of the phases. Others may get rows of
         deleted pods in between: pods of sets that came after the call are not meant."""
         pods, newest = self._registry.pods, self._registry.directory.newest
-        rows = pods.distinct(await find())
+        rows = pods.distinct(await find(newest))
         wanted = np.array([phase in phases for phase in Phase], np.bool_)
         parts = [rows[:0]]
         for part in _slices(rows):

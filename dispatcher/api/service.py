@@ -316,9 +316,9 @@ class DispatcherService(DispatcherServicer):
         every = pb.ListPodsRequest(namespace=request.namespace, phases=[pb.FAILED])
         view = self._view()
 
-        async def find() -> Rows:
+        async def find(newest: int) -> Rows:
             if not request.every:
-                return await self._named(view, request, not_found)
+                return await self._named(view, request, not_found, newest)
             return view.of_rows(await in_turns(self._queries.matching(every)))
 
         return pb.RetryReply(retried_pods=await self._admission.retry(find), not_found=not_found)
@@ -332,9 +332,11 @@ class DispatcherService(DispatcherServicer):
         view: TenantView,
         request: pb.DeleteRequest | pb.RemoveGatesRequest | pb.RetryRequest,
         not_found: list[str],
+        newest: int,
     ) -> Rows:
-        """The rows that a request names. `not_found` gets the names that the view does not know. Others get
-        their turn in between, so rows may have got other pods since, of newer sets."""
+        """The rows that a request names, of sets up to `newest`. `not_found` gets the names that the view does
+        not know, and those that were given to newer pods. Others get their turn in between, so rows may have
+        got other pods since."""
         not_found.clear()
         directory, pods = self._registry.directory, self._registry.pods
         parts: list[Rows] = [np.empty(0, np.uint32)]
@@ -343,7 +345,7 @@ class DispatcherService(DispatcherServicer):
                 await asyncio.sleep(0)
             job = directory.job(request.namespace, name)
             # One that is not durable yet has no pods. It may be refused, or come a moment later.
-            if job is None or not job.submission.durable or not view.has_job(job):
+            if job is None or not job.submission.durable or job.index > newest or not view.has_job(job):
                 not_found.append(f"job {name}")
             else:
                 parts.append(self._registry.rows_of(job))
@@ -351,7 +353,12 @@ class DispatcherService(DispatcherServicer):
             if looked_up % _NAMES_AT_ONCE == 0:
                 await asyncio.sleep(0)
             row = directory.row_of_name(request.namespace, name)
-            if row is None or pods.phase[row] in {Phase.ABSENT, Phase.DELETED} or not view.has_row(row):
+            if (
+                row is None
+                or pods.phase[row] in {Phase.ABSENT, Phase.DELETED}
+                or pods.pod_set[row] > newest
+                or not view.has_row(row)
+            ):
                 not_found.append(f"pod {name}")
             else:
                 parts.append(np.array([row], np.uint32))
@@ -360,7 +367,9 @@ class DispatcherService(DispatcherServicer):
             part = uids[start : start + _NAMES_AT_ONCE]
             rows = directory.rows_of_uids(part)
             known = rows != NONE_U32
-            known[known] = np.isin(rows[known], view.of_rows(rows[known]))
+            known[known] = (pods.pod_set[rows[known]] <= newest) & np.isin(
+                rows[known], view.of_rows(rows[known])
+            )
             not_found.extend(f"pod {uid_text(uid.tobytes())}" for uid in part[~known])
             parts.append(rows[known])
             await asyncio.sleep(0)

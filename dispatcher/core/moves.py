@@ -79,6 +79,7 @@ class BegunRun:
     moves_per_second: float
     purpose: str
     controller: str
+    undo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +108,13 @@ class RunProgress:
         return all(letter in _BY_LETTER for letter in states)
 
 
-# What purposes of runs begin with that move back what another one has moved.
+# What the purposes begin with of runs that move back what another one has moved. Only people read them.
 _UNDO, _REDO = "undo", "redo"
+
+
+def is_reserved(purpose: str) -> bool:
+    """Whether only the dispatcher itself gives such a purpose."""
+    return purpose.partition(": ")[0] in (_UNDO, _REDO)
 
 
 @dataclass(slots=True)
@@ -122,6 +128,7 @@ class MoveRun:
     moves_per_second: float
     purpose: str = ""
     controller: str = ""  # the id of the controller that began it; empty: a person did
+    undo: bool = False  # it moves back what another run has moved
     state: RunState = RunState.RUNNING
     reason: str = ""  # why it is paused, or what `take_back` left
     _undone: bool = field(default=False, init=False)
@@ -213,19 +220,13 @@ class MoveRun:
             for move in reversed(self.moves)
             if move.state is MoveState.MOVED and move.source >= 0  # else its node is gone
         ]
-        return MoveRun(back, seen, waiting, self.moves_per_second, self._opposite)
-
-    @property
-    def is_undo(self) -> bool:
-        """Whether it moves back what another run has moved."""
-        return self.purpose == _UNDO or self.purpose.startswith(f"{_UNDO}: ")
+        return MoveRun(back, seen, waiting, self.moves_per_second, self._opposite, undo=not self.undo)
 
     @property
     def _opposite(self) -> str:
         """The purpose of the run that moves these pods back. An undo that is undone is the run again."""
-        for one, other in ((_UNDO, _REDO), (_REDO, _UNDO)):
-            if self.purpose == one or self.purpose.startswith(f"{one}: "):
-                return other + self.purpose[len(one) :]
+        if is_reserved(self.purpose):
+            return (_REDO if self.undo else _UNDO) + self.purpose[len(_UNDO) :]  # both words are as long
         return f"{_UNDO}: {self.purpose}" if self.purpose else _UNDO
 
     def begun(self, name: Callable[[int], str]) -> BegunRun:
@@ -237,6 +238,7 @@ class MoveRun:
             self.moves_per_second,
             self.purpose,
             self.controller,
+            self.undo,
         )
 
     def progress(self) -> RunProgress:
@@ -287,6 +289,7 @@ class MoveRun:
             begun.moves_per_second,
             begun.purpose,
             begun.controller,
+            begun.undo,
             RunState(progress.state),
             progress.reason,
         )

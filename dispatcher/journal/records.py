@@ -143,16 +143,18 @@ def pack_run(run: BegunRun) -> bytes:
 
 
 def unpack_run(value: bytes) -> BegunRun:
-    moves, seen, waiting, rate, purpose, controller = msgpack.unpackb(decompress(value))
+    moves, seen, waiting, rate, purpose, controller, *undo = msgpack.unpackb(decompress(value))
+    (undo,) = undo or (False,)  # a journal of before has none
     for uid, *names in moves:
         decode_uids(uid)
         _of_types(*((name, str) for name in names))
         if len(names) != 3:
             raise ValueError(f"a move with {len(names)} names")
-    _of_types(*((seq, int) for seq in seen), (waiting, int), (rate, float), (purpose, str), (controller, str))
+    _of_types(*((seq, int) for seq in seen), (waiting, int), (rate, float), (purpose, str))
+    _of_types((controller, str), (undo, bool))
     if not rate > 0:
         raise ValueError(f"a rate of {rate}")
-    return BegunRun(tuple(map(tuple, moves)), tuple(seen), waiting, rate, purpose, controller)
+    return BegunRun(tuple(map(tuple, moves)), tuple(seen), waiting, rate, purpose, controller, undo)
 
 
 def pack_progress(progress: RunProgress) -> bytes:

@@ -183,12 +183,15 @@ class RunRecord:
         self.run: MoveRun | None = None
         self.begun: BegunRun | None = None  # None: there was no run
         self.progress: RunProgress | None = None
+        self.previous: tuple[BegunRun, RunProgress] | None = None  # the run before, in this term, as it ended
 
     async def begin(self, run: MoveRun, name: Callable[[int], str]) -> None:
         """A run takes the place of the last one. `name`: of a node. Raises what the journal raises."""
         async with self._writing:
             begun, progress = run.begun(name), run.progress()
             await self._runtime.journal.save_moves(begun, progress)
+            if self.run is not None and self.begun is not None:
+                self.previous = self.begun, self.run.progress()
             self.run, self.begun, self.progress = run, begun, progress
 
     async def save(self) -> None:

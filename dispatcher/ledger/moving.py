@@ -21,6 +21,7 @@ from dispatcher.core.moves import (
     PlannedMove,
     RunProgress,
     RunState,
+    is_reserved,
 )
 from dispatcher.core.pods.table import Phase
 from dispatcher.ledger.move_steps import MoveSteps, RunRecord, log_continued
@@ -102,6 +103,9 @@ class Mover:
             await self._begin(self._planned(request))
         elif request.action != pb.REBALANCE_STATUS:
             await self._steered(request.action)
+        elif request.previous:
+            previous = self._record.previous
+            return pb.RebalanceStatus() if previous is None else _run_status(*previous)
         return self.status()
 
     async def hear(self, report: pb.RebalanceController) -> pb.RebalanceStatus:
@@ -139,20 +143,9 @@ class Mover:
         begun, progress = self._record.begun, self._record.progress
         if begun is None or progress is None:
             return pb.RebalanceStatus(controller=controller, preemption_hold=hold)
-        counts = progress.counts()
-        return pb.RebalanceStatus(
-            state=progress.state,
-            reason=progress.reason,
-            purpose=begun.purpose,
-            begun_by=begun.controller,
-            controller=controller,
-            preemption_hold=hold,
-            moved=counts[MoveState.MOVED],
-            refused=counts[MoveState.REFUSED],
-            waiting=counts[MoveState.WAITING],
-            evicted=counts[MoveState.EVICTED],
-            moves=[_move_status(number, begun, progress) for number in range(len(begun.moves))],
-        )
+        status = _run_status(begun, progress)
+        status.MergeFrom(pb.RebalanceStatus(controller=controller, preemption_hold=hold))
+        return status
 
     async def follow(self) -> None:
         """Make the moves of the present run as they are due, until cancelled."""
@@ -214,17 +207,16 @@ class Mover:
                 "there are no moves, and no controller has reported since this dispatcher leads",
                 where="action",
             )
-        if action == pb.REBALANCE_UNDO and run is not None and run.is_undo and run.state is RunState.RUNNING:
-            raise InvalidInput(
-                "the moves are being taken back already; `hoss rebalance status` shows how far that is, and"
-                " `pause` stops it",
-                where="action",
-            )
+        # An undo that is repeated, by a person or because its answer was lost, is answered with what the first
+        # one began.
+        repeated = (
+            action == pb.REBALANCE_UNDO and run is not None and run.undo and run.state is RunState.RUNNING
+        )
         self._seat.paused = action != pb.REBALANCE_RESUME
-        if run is not None:
+        if run is not None and not repeated:
             self._steer(run, action)
         await self._note_pause()
-        if run is None:
+        if run is None or repeated:
             return
         await self._record.save()
         if action == pb.REBALANCE_UNDO and self._maker.moves_back:
@@ -262,6 +254,11 @@ class Mover:
             )
         if not 0 < request.moves_per_second <= _FASTEST:
             raise InvalidInput(f"is more than 0 and at most {_FASTEST:g}", where="moves_per_second")
+        if is_reserved(request.purpose):
+            raise InvalidInput(
+                f"is {request.purpose!r}: only runs that the dispatcher begins itself are named so",
+                where="purpose",
+            )
         seen = tuple(request.seen[shard] for shard in sorted(request.seen))
         return MoveRun(
             [self._planned_move(move) for move in request.moves],
@@ -327,6 +324,22 @@ class Mover:
     def _waiting(self) -> int:
         counts = self._runtime.machine.registry.pods.count_by_phase()
         return sum(int(counts[phase]) for phase in _WAITING)
+
+
+def _run_status(begun: BegunRun, progress: RunProgress) -> pb.RebalanceStatus:
+    counts = progress.counts()
+    return pb.RebalanceStatus(
+        state=progress.state,
+        reason=progress.reason,
+        purpose=begun.purpose,
+        begun_by=begun.controller,
+        undo=begun.undo,
+        moved=counts[MoveState.MOVED],
+        refused=counts[MoveState.REFUSED],
+        waiting=counts[MoveState.WAITING],
+        evicted=counts[MoveState.EVICTED],
+        moves=[_move_status(number, begun, progress) for number in range(len(begun.moves))],
+    )
 
 
 def _move_status(number: int, begun: BegunRun, progress: RunProgress) -> pb.MoveStatus:

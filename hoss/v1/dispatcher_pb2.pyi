@@ -1045,7 +1045,7 @@ class RebalanceMove(_message.Message):
     def __init__(self, pod: _Optional[str] = ..., source: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
 
 class RebalanceRequest(_message.Message):
-    __slots__ = ("action", "moves", "seen", "moves_per_second", "purpose", "controller")
+    __slots__ = ("action", "moves", "seen", "moves_per_second", "purpose", "controller", "previous")
     class SeenEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1059,13 +1059,15 @@ class RebalanceRequest(_message.Message):
     MOVES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     action: RebalanceAction
     moves: _containers.RepeatedCompositeFieldContainer[RebalanceMove]
     seen: _containers.ScalarMap[int, int]
     moves_per_second: float
     purpose: str
     controller: str
-    def __init__(self, action: _Optional[_Union[RebalanceAction, str]] = ..., moves: _Optional[_Iterable[_Union[RebalanceMove, _Mapping]]] = ..., seen: _Optional[_Mapping[int, int]] = ..., moves_per_second: _Optional[float] = ..., purpose: _Optional[str] = ..., controller: _Optional[str] = ...) -> None: ...
+    previous: bool
+    def __init__(self, action: _Optional[_Union[RebalanceAction, str]] = ..., moves: _Optional[_Iterable[_Union[RebalanceMove, _Mapping]]] = ..., seen: _Optional[_Mapping[int, int]] = ..., moves_per_second: _Optional[float] = ..., purpose: _Optional[str] = ..., controller: _Optional[str] = ..., previous: bool = ...) -> None: ...
 
 class MoveStatus(_message.Message):
     __slots__ = ("pod", "source", "target", "state", "text", "successor")
@@ -1084,7 +1086,7 @@ class MoveStatus(_message.Message):
     def __init__(self, pod: _Optional[str] = ..., source: _Optional[str] = ..., target: _Optional[str] = ..., state: _Optional[str] = ..., text: _Optional[str] = ..., successor: _Optional[str] = ...) -> None: ...
 
 class RebalanceStatus(_message.Message):
-    __slots__ = ("state", "reason", "purpose", "moved", "refused", "waiting", "moves", "begun_by", "controller", "evicted", "preemption_hold")
+    __slots__ = ("state", "reason", "purpose", "moved", "refused", "waiting", "moves", "begun_by", "controller", "evicted", "preemption_hold", "undo")
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -1096,6 +1098,7 @@ class RebalanceStatus(_message.Message):
     CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
     PREEMPTION_HOLD_FIELD_NUMBER: _ClassVar[int]
+    UNDO_FIELD_NUMBER: _ClassVar[int]
     state: str
     reason: str
     purpose: str
@@ -1107,4 +1110,5 @@ class RebalanceStatus(_message.Message):
     controller: RebalanceController
     evicted: int
     preemption_hold: int
-    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., moved: _Optional[int] = ..., refused: _Optional[int] = ..., waiting: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[MoveStatus, _Mapping]]] = ..., begun_by: _Optional[str] = ..., controller: _Optional[_Union[RebalanceController, _Mapping]] = ..., evicted: _Optional[int] = ..., preemption_hold: _Optional[int] = ...) -> None: ...
+    undo: bool
+    def __init__(self, state: _Optional[str] = ..., reason: _Optional[str] = ..., purpose: _Optional[str] = ..., moved: _Optional[int] = ..., refused: _Optional[int] = ..., waiting: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[MoveStatus, _Mapping]]] = ..., begun_by: _Optional[str] = ..., controller: _Optional[_Union[RebalanceController, _Mapping]] = ..., evicted: _Optional[int] = ..., preemption_hold: _Optional[int] = ..., undo: bool = ...) -> None: ...

@@ -72,6 +72,10 @@ def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds
                     " old node or on its new one; plan again"
                 )
             if _what(status) != _what(start):
+                # It may have ended since it was last seen, and somebody has begun another one.
+                ended = await client.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS, previous=True))
+                if ended.state == "Done" and _what(ended) == _what(start):
+                    return run_document(ended, plan)
                 raise NotFound(
                     f"another run has taken the place of this one: {status.purpose or 'a plan'};"
                     " `hoss rebalance status` shows it"

@@ -198,7 +198,7 @@ async def _large_job(setting: Setting, measured: "_Measured") -> None:
 
 
 def _finding(rows: Rows) -> Finds:
-    async def find() -> Rows:
+    async def find(_newest: int) -> Rows:
         return rows
 
     return find
@@ -213,7 +213,7 @@ async def _failed_and_gated(setting: Setting, measured: "_Measured") -> None:
     await measured("remove gates", dispatcher.admission.remove_gates(_finding(rows), frozenset()))
     dispatcher.runtime.machine.registry.pods.phase[rows] = Phase.FAILED
 
-    async def find() -> Rows:
+    async def find(_newest: int) -> Rows:
         return rows
 
     await measured("retry", dispatcher.admission.retry(find))

@@ -35,7 +35,7 @@ def admission(bench, journal):
 
 
 def finds(rows):
-    async def find():
+    async def find(_newest):
         return rows
 
     return find
@@ -128,7 +128,7 @@ async def test_pods_that_got_rows_of_deleted_ones_while_a_deletion_looks_at_its_
     bench.handle(m.Deleted(gone))
     named = asyncio.Event()
 
-    async def find():
+    async def find(_newest):
         named.set()
         return np.concatenate([rows, gone])
 
@@ -148,7 +148,7 @@ async def test_pods_that_got_rows_of_deleted_ones_while_rows_are_looked_up_are_n
     gone, others = bench.job("gone", 1000), []
     bench.handle(m.Deleted(gone))
 
-    async def find():
+    async def find(_newest):
         for _ in range(5):
             bench.pass_time(40)
         others.extend(bench.job("others", 1000))
@@ -260,7 +260,7 @@ async def test_a_deletion_that_comes_while_a_large_job_is_admitted_deletes_all_o
         await asyncio.sleep(0)
     assert not submitting.done()
 
-    async def find():
+    async def find(_newest):
         return bench.machine.registry.rows_of(directory.job("default", "large"))
 
     assert await admission.delete(find) == PODS

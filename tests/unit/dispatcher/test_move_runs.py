@@ -118,12 +118,12 @@ def test_undoing_moves_back_what_was_moved_the_last_one_first():
 def test_an_undo_that_is_undone_is_the_run_again_however_often(purpose):
     run = run_of((0, 9))
     run.purpose = purpose
-    assert not run.is_undo
+    assert not run.undo
     purposes = []
     for _ in range(4):
         make_all(run)
         run = run.undone((9,), 0)
-        purposes.append((run.purpose, run.is_undo))
+        purposes.append((run.purpose, run.undo))
     end = f": {purpose}" if purpose else ""
     assert purposes == [("undo" + end, True), ("redo" + end, False)] * 2
 

@@ -159,23 +159,34 @@ async def test_an_undo_where_no_controller_ever_was_pauses_none_of_later_terms()
 
 
 @pytest.mark.parametrize(
-    ("purpose", "state", "refused"),
-    [
-        ("undo: spread", "Running", True),
-        ("undo", "Running", True),
-        ("undo: spread", "Paused", False),
-        ("spread", "Running", False),
-    ],
+    ("undo", "state", "after"),
+    [(True, "Running", "Running"), (True, "Paused", "Done"), (False, "Running", "Done")],
 )
-async def test_an_undo_that_is_under_way_is_not_undone_by_a_second_one(purpose, state, refused):
+async def test_an_undo_that_is_repeated_while_it_is_under_way_is_answered_with_what_the_first_one_began(
+    undo, state, after
+):
     begun, progress = LEFT
-    left = replace(begun, purpose=purpose), replace(progress, state=state, states="WR", texts={})
+    left = replace(begun, undo=undo), replace(progress, state=state, states="WR", texts={})
     mover = a_mover(MemoryJournal(), waits=False)
     await mover.take_over(Recovered([], moves=left))
-    undo = mover.serve(pb.RebalanceRequest(action=pb.REBALANCE_UNDO))
-    if refused:
-        with pytest.raises(InvalidInput, match="being taken back already"):
-            await undo
-        assert mover.status().state == "Running"
-    else:
-        await undo
+    status = await mover.serve(pb.RebalanceRequest(action=pb.REBALANCE_UNDO))
+    assert (status.state, status.undo) == (after, undo)
+
+
+@pytest.mark.parametrize("purpose", ["undo", "redo: spread"])
+async def test_a_run_of_somebody_else_is_not_named_as_those_of_the_dispatcher(mover, purpose):
+    moves = [pb.RebalanceMove(pod="default/a", source="n0", target="n1")]
+    request = pb.RebalanceRequest(action=pb.REBALANCE_START, moves=moves, moves_per_second=1, purpose=purpose)
+    with pytest.raises(InvalidInput, match="only runs that the dispatcher begins itself are named so"):
+        await mover.serve(request)
+
+
+async def test_the_run_before_is_told_as_it_ended_to_who_asks_for_it():
+    mover = a_mover(MemoryJournal(), waits=False)
+    await mover.take_over(Recovered([], moves=LEFT))
+    asked = pb.RebalanceRequest(action=pb.REBALANCE_STATUS, previous=True)
+    assert not (await mover.serve(asked)).state
+    await mover._maker.record.begin(MoveRun([], (), 0, 1.0, "by hand"), name=str)
+    assert mover.status().purpose == "by hand"
+    before = await mover.serve(asked)
+    assert (before.purpose, before.moved, len(before.moves)) == ("spread", 1, 2)

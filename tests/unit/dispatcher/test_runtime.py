@@ -475,6 +475,30 @@ async def test_while_many_pods_of_a_deletion_are_looked_up_others_get_their_turn
     await runtime.end()
 
 
+@pytest.mark.parametrize("kind", ["pods", "jobs"])
+async def test_names_that_are_submitted_while_a_deletion_looks_up_are_not_deleted_and_named_as_not_found(
+    runtime, monkeypatch, kind
+):
+    monkeypatch.setattr("dispatcher.api.service._NAMES_AT_ONCE", 1)
+    none = cast("Any", None)
+    service = DispatcherService(
+        runtime, none, none, none, none, mover=none, leadership=none, checkpointer=none, rng=random.Random(1)
+    )
+    template = PodTemplate(PodSpec(), owner_kind="Job" if kind == "jobs" else "")
+    (request,) = submission([Workload("late", template, 1)], "late")
+    names = [*(f"none-{n}" for n in range(200)), "late"]
+    delete = pb.DeleteRequest(namespace="default", **{kind: names})
+    deleting = asyncio.ensure_future(service.Delete(delete, none))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (await service.Submit(request, none)).accepted_pods == 1
+    assert not deleting.done(), "it came too late to be seen"
+    reply = await deleting
+    assert (reply.deleted_pods, reply.not_found[-1]) == (0, f"{kind[:-1]} late")
+    assert (await service.Delete(delete, none)).deleted_pods == 1
+    await runtime.end()
+
+
 async def test_names_of_deleted_pods_belong_to_whoever_has_them_next_also_after_a_takeover(
     runtime, journal, ledger
 ):
