@@ -319,7 +319,13 @@ def _journal(config: DispatcherConfig, term: int, host: Host, resolver: Resolver
 
 
 def _lease(config: DispatcherConfig, host: Host) -> Lease:
-    lease = RedisLease(config.redis_url, config.lease_seconds, open_redis=host.redis, clock=host.monotonic)
+    lease = RedisLease(
+        config.redis_url,
+        config.lease_seconds,
+        open_redis=host.redis,
+        clock=host.monotonic,
+        unix=host.unix,
+    )
     cluster = config.kubernetes
     if cluster is None or not cluster.lease:
         return lease

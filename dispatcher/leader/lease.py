@@ -36,13 +36,15 @@ _OVER_AFTER = 1.25  # lengths of a lease, of two clocks that drift
 #         run of Redis that answered it. A lease that was not renewed since is over, if its holder counts
 #         renewals.
 #         Another run of Redis may have gone back and count the same numbers again
+#   10    the caller's time, Unix seconds: of two lives of a Redis that is emptied and runs on, it differs
 # Returns the format, the stamp, the new term or the present lease, how often leases were granted and renewed,
 # the run of Redis, and the milliseconds of the lease of a holder that counts renewals, else 0.
 #
 # `server` in STATE is the run of Redis on which a dispatcher last asked, `holder_server` the one on which the
 # newest term was granted or renewed. Another run of Redis, an older term or an older stamp shows a store that
-# may have gone back. Terms that were granted before may be lost then, so the next one leaves many out: two
-# dispatchers never have the same.
+# may have gone back, and one without a term may have been emptied. Terms that were granted before may be lost
+# then, so the next one leaves many out: two dispatchers never have the same, and revisions of events
+# (`hoss.v1.WatchRequest`) that a watcher had from a lost life are not taken for those of the next.
 _ACQUIRE = """
 local format, stamp, last_server, holder_server, released, renewals, counting = unpack(redis.call('HMGET',
   KEYS[3], 'format', 'stamp', 'server', 'holder_server', 'released', 'renewals', 'counting'))
@@ -86,7 +88,9 @@ if ARGV[7] == '1' and tonumber(released or '0') ~= term then
   return {format, stamp, string.format('%.0f %s', term, ARGV[4]), renewals, server, length}
 end
 local step = 1
-if term > 0 and holder_server ~= server then step = 1000 + tonumber(string.sub(server, 1, 4), 16) end
+if holder_server ~= server then
+  step = 1000 + (tonumber(string.sub(server, 1, 4), 16) + tonumber(ARGV[10])) % 65536
+end
 term = redis.call('INCRBY', KEYS[2], step)
 redis.call('SET', KEYS[1], term .. ' ' .. ARGV[1], 'PX', ARGV[2])
 redis.call('HSET', KEYS[3], 'server', server, 'holder_server', server, 'renewals', renewals + 1)
@@ -195,9 +199,10 @@ class RedisLease:
         *,
         open_redis: OpenRedis = THIS_HOST.redis,
         clock: Callable[[], float] = THIS_HOST.monotonic,
+        unix: Callable[[], float] = THIS_HOST.unix,
     ) -> None:
         self.seconds = seconds
-        self._clock = clock
+        self._clock, self._unix = clock, unix
         # By our clock: until when the lease runs at least that was seen renewed; when it was asked for last,
         # and how many renewals there had been.
         self._held_until = self._asked_at = float("-inf")
@@ -217,7 +222,16 @@ class RedisLease:
         is_over = asked_at > self._unchanged_since + _OVER_AFTER * self._holder_seconds
         unchanged = self._renewals if is_over and self._renewals is not None else -1
         seen = (newest.term, newest.address, self._stamp)
-        arguments = (address, self._milliseconds, *seen, FORMAT, may_run, unchanged, self._server)
+        arguments = (
+            address,
+            self._milliseconds,
+            *seen,
+            FORMAT,
+            may_run,
+            unchanged,
+            self._server,
+            int(self._unix()),
+        )
         form, stamp, answer, renewals, server, milliseconds = await self._ask(_ACQUIRE, *arguments)
         check_format(int(form))
         self._stamp = stamp.decode()

@@ -78,28 +78,32 @@ def pass_time(lease_and_time: tuple[Lease, Passing]) -> Passing:
     return lease_and_time[1]
 
 
+def granted_term(answer):
+    """The term of a lease that was granted. The first of a Redis may be any number: another life of it may
+    have had lower ones."""
+    assert isinstance(answer, Granted)
+    return answer.term
+
+
 async def test_the_first_to_ask_has_it_and_the_next_is_told_who(lease):
-    assert await lease.acquire("a:1") == Granted(1)
-    assert await lease.acquire("b:2") == LeaseHeld(1, "a:1")
+    term = granted_term(await lease.acquire("a:1"))
+    assert await lease.acquire("b:2") == LeaseHeld(term, "a:1")
 
 
 async def test_it_ends_when_its_time_is_over_and_the_next_term_is_higher(lease, pass_time):
-    await lease.acquire("a:1")
+    term = granted_term(await lease.acquire("a:1"))
     pass_time(SECONDS - 10)
-    assert await lease.acquire("b:2") == LeaseHeld(1, "a:1")
+    assert await lease.acquire("b:2") == LeaseHeld(term, "a:1")
     pass_time(20)
-    assert await lease.acquire("b:2") == Granted(2)
+    assert await lease.acquire("b:2") == Granted(term + 1)
 
 
 async def test_redis_ends_it_by_its_own_clock(redis_server):
     lease = RedisLease(redis_server.url, SHORT_SECONDS)
-    asked, granted = time.monotonic(), await lease.acquire("a:1")
-    assert granted == Granted(1)
+    asked, term = time.monotonic(), granted_term(await lease.acquire("a:1"))
 
     async def ended() -> bool:
-        nonlocal granted
-        granted = await lease.acquire("b:2")
-        return granted == Granted(2)
+        return await lease.acquire("b:2") == Granted(term + 1)
 
     await until(ended, "the lease to end")
     assert time.monotonic() - asked > SHORT_SECONDS / 2
@@ -107,33 +111,33 @@ async def test_redis_ends_it_by_its_own_clock(redis_server):
 
 
 async def test_renewed_in_time_it_stays(lease, pass_time):
-    await lease.acquire("a:1")
+    term = granted_term(await lease.acquire("a:1"))
     for _ in range(8):
         pass_time(SECONDS / 2)
-        assert await lease.renew(1, "a:1")
-        assert await lease.acquire("b:2") == LeaseHeld(1, "a:1")
+        assert await lease.renew(term, "a:1")
+        assert await lease.acquire("b:2") == LeaseHeld(term, "a:1")
 
 
 async def test_one_that_ran_out_is_taken_up_again_if_nobody_else_had_it(lease, pass_time):
-    await lease.acquire("a:1")
+    term = granted_term(await lease.acquire("a:1"))
     pass_time(2 * SECONDS)
-    assert await lease.renew(1, "a:1")
-    assert await lease.acquire("b:2") == LeaseHeld(1, "a:1")
+    assert await lease.renew(term, "a:1")
+    assert await lease.acquire("b:2") == LeaseHeld(term, "a:1")
 
 
 async def test_a_former_holder_can_neither_renew_nor_release(lease, pass_time):
-    await lease.acquire("a:1")
+    term = granted_term(await lease.acquire("a:1"))
     pass_time(2 * SECONDS)
-    assert await lease.acquire("b:2") == Granted(2)
-    assert not await lease.renew(1, "a:1")
-    await lease.release(1)
-    assert await lease.acquire("c:3") == LeaseHeld(2, "b:2")
+    assert await lease.acquire("b:2") == Granted(term + 1)
+    assert not await lease.renew(term, "a:1")
+    await lease.release(term)
+    assert await lease.acquire("c:3") == LeaseHeld(term + 1, "b:2")
 
 
 async def test_released_it_is_free_at_once(lease):
-    await lease.acquire("a:1")
-    await lease.release(1)
-    assert await lease.acquire("b:2") == Granted(2)
+    term = granted_term(await lease.acquire("a:1"))
+    await lease.release(term)
+    assert await lease.acquire("b:2") == Granted(term + 1)
 
 
 async def test_of_many_that_ask_at_once_one_has_it(lease):
@@ -145,12 +149,12 @@ async def test_of_many_that_ask_at_once_one_has_it(lease):
 async def test_nothing_is_written_to_the_journal_under_an_older_term(empty_redis, running_redis, topology):
     url = empty_redis(topology, "hoss-dispatcher")
     lease = RedisLease(url, SECONDS)
-    await lease.acquire("a:1")
-    paused = RedisJournal(url, 1)
+    term = granted_term(await lease.acquire("a:1"))
+    paused = RedisJournal(url, term)
     kept = Record(b"k" * 12, 1, b"kept")
     order = await paused.record(kept)
     redis_passing(running_redis[topology].masters)(2 * SECONDS)
-    assert await lease.acquire("b:2") == Granted(2)
+    assert await lease.acquire("b:2") == Granted(term + 1)
     writes = [
         paused.record(Record(b"l" * 12, 1, b"late")),
         paused.delete({b"p" * 12: np.ones(3, np.bool_)}),
@@ -161,7 +165,7 @@ async def test_nothing_is_written_to_the_journal_under_an_older_term(empty_redis
     for write in writes:
         with pytest.raises(Superseded):
             await write
-    recovered = await RedisJournal(url, 2).recover()
+    recovered = await RedisJournal(url, term + 1).recover()
     assert (recovered.records, recovered.deletions, recovered.ungated, recovered.workers) == (
         [kept],
         {},
@@ -184,17 +188,17 @@ async def test_with_redis_away_nobody_is_told_that_they_have_it(own_redis):
 
 async def test_a_redis_that_lost_its_data_is_told_of_the_term_and_the_journal_is_written_again(redis_server):
     lease = RedisLease(redis_server.url, SECONDS)
-    await lease.acquire("a:1")
-    await lease.release(1)
-    assert await lease.acquire("b:2") == Granted(2)
+    term = granted_term(await lease.acquire("a:1"))
+    await lease.release(term)
+    assert await lease.acquire("b:2") == Granted(term + 1)
     with redis.Redis(port=redis_server.port) as client:
         client.flushall()
-    assert await lease.renew(2, "b:2")
-    journal = RedisJournal(redis_server.url, 2)
+    assert await lease.renew(term + 1, "b:2")
+    journal = RedisJournal(redis_server.url, term + 1)
     await journal.record(Record(b"k" * 12, 1, b"kept"))
     assert len((await journal.recover()).records) == 1
-    await lease.release(2)
-    assert await lease.acquire("c:3") == Granted(3)
+    await lease.release(term + 1)
+    assert await lease.acquire("c:3") == Granted(term + 2)
     await journal.close()
     await lease.close()
 
@@ -258,25 +262,39 @@ async def test_after_a_restart_of_redis_a_dispatcher_that_starts_waits_for_the_l
 ):
     """Whoever knows the lost terms may live, so that the next term leaves many out."""
     former = RedisLease(own_redis.url, SECONDS)
-    await former.acquire("a")
+    term = granted_term(await former.acquire("a"))
     with redis.Redis(port=own_redis.port) as client:
         client.delete(LEASE)
     own_redis.stop()
     restarted = RedisServer.start(tmp_path / "redis", port=own_redis.port, append_only=True)
     new, newer = RedisLease(own_redis.url, SECONDS), RedisLease(own_redis.url, SECONDS)
     try:
-        assert await until(lambda: new.acquire("b")) == LeaseHeld(1, "")
+        assert await until(lambda: new.acquire("b")) == LeaseHeld(term, "")
         redis_passing([restarted])(SECONDS / 2)
-        assert await newer.acquire("c") == LeaseHeld(1, "")
+        assert await newer.acquire("c") == LeaseHeld(term, "")
         redis_passing([restarted])(SECONDS / 2 + 1)
         granted = await newer.acquire("c")
         assert isinstance(granted, Granted)
-        assert granted.term > 1000
-        assert not await former.renew(1, "a"), "who speaks late has lost"
+        assert granted.term > term + 1000
+        assert not await former.renew(term, "a"), "who speaks late has lost"
     finally:
         for lease in (former, new, newer):
             await lease.close()
         restarted.kill()
+
+
+async def test_a_redis_that_was_emptied_grants_no_term_that_it_granted_before(own_redis):
+    """Whoever knows the lost terms has ended, and what it told of itself is remembered by others. Redis runs
+    on, or another one runs in its place."""
+    terms = []
+    for second in (1_000_000_000, 1_000_000_001):
+        lease = RedisLease(own_redis.url, SECONDS, unix=lambda second=second: second)
+        terms.append(granted_term(await lease.acquire("a")))
+        await lease.close()
+        with redis.Redis(port=own_redis.port) as client:
+            client.flushall()
+    assert len(set(terms)) == 2
+    assert min(terms) >= 1000
 
 
 async def test_a_standby_that_saw_a_newer_journal_leaves_it_to_the_holder_and_calls_it_incomplete(

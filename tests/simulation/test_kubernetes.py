@@ -93,6 +93,13 @@ def test_a_rebuilt_ledger_gives_the_room_of_a_victim_to_nobody_before_the_victim
     assert result.reached[p.REDIS_EMPTIED] == 1
 
 
+def test_a_watcher_that_resumes_after_redis_was_emptied_without_a_dispatcher_is_told_what_differs(server):
+    plan = Plan.from_json(json.loads((PLANS / "revision-of-a-lost-life.json").read_text()))
+    result = run(plan, server)
+    assert result.problems() == []
+    assert result.reached[p.REDIS_EMPTIED] == result.reached[p.KILL] == 1
+
+
 def test_the_webhook_counts_pods_that_the_servers_cache_does_not_show_yet_after_a_loss(server):
     name = "pods-that-the-servers-cache-does-not-show"
     result = run(Plan.from_json(json.loads((PLANS / f"{name}.json").read_text())), server)
