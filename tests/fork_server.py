@@ -68,6 +68,9 @@ class ForkedProcess:
         self.returncode: int | None = None
         self._connection = connection
 
+    def __del__(self) -> None:
+        self._connection.close()  # of one that nobody waited for: a service may outlive who started it
+
     def poll(self) -> int | None:
         """The exit code, once there is one."""
         return self._exit_code(0.0)

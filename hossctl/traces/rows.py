@@ -83,19 +83,21 @@ def _csv_rows(
     path: Path, file: BufferedReader, columns: Sequence[str], spellings: Mapping[str, str]
 ) -> Iterator[Row]:
     try:
-        lines = csv.reader(TextIOWrapper(file, encoding="utf-8", newline=""), strict=True)
-        header = [spellings.get(name, name) for name in next(lines, [])]
-        _refuse_missing(path, 1, [*columns, *dict.fromkeys(spellings.values())], header)
-        for cells in lines:
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                short = f"; {header[len(cells)]} is missing" if len(cells) < len(header) else ""
-                raise InvalidInput(
-                    f"has {len(cells)} columns where {len(header)} belong{short}",
-                    where=f"{path} line {lines.line_num}",
-                )
-            yield Row(path, lines.line_num, dict(zip(header, cells, strict=True)))
+        # Closed here: who stops at a wrong row drops this generator, and with it the text around the file.
+        with TextIOWrapper(file, encoding="utf-8", newline="") as text:
+            lines = csv.reader(text, strict=True)
+            header = [spellings.get(name, name) for name in next(lines, [])]
+            _refuse_missing(path, 1, [*columns, *dict.fromkeys(spellings.values())], header)
+            for cells in lines:
+                if not cells:
+                    continue
+                if len(cells) != len(header):
+                    short = f"; {header[len(cells)]} is missing" if len(cells) < len(header) else ""
+                    raise InvalidInput(
+                        f"has {len(cells)} columns where {len(header)} belong{short}",
+                        where=f"{path} line {lines.line_num}",
+                    )
+                yield Row(path, lines.line_num, dict(zip(header, cells, strict=True)))
     except (csv.Error, UnicodeDecodeError) as exc:
         raise InvalidInput(f"is no CSV text: {exc}", where=str(path)) from exc
 

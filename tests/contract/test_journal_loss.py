@@ -52,9 +52,10 @@ async def journal(redis_server: RedisServer) -> AsyncIterator[RedisJournal]:
 async def read(url: str, term: int = 0) -> Any:
     """What the next dispatcher finds."""
     successor = RedisJournal(url, term)
-    recovered = await successor.recover()
-    await successor.close()
-    return recovered
+    try:
+        return await successor.recover()
+    finally:
+        await successor.close()
 
 
 def kept(client: redis.Redis) -> dict[bytes, bytes | None]:

@@ -165,15 +165,16 @@ async def test_nothing_is_written_to_the_journal_under_an_older_term(empty_redis
     for write in writes:
         with pytest.raises(Superseded):
             await write
-    recovered = await RedisJournal(url, term + 1).recover()
+    successor = RedisJournal(url, term + 1)
+    recovered = await successor.recover()
     assert (recovered.records, recovered.deletions, recovered.ungated, recovered.workers) == (
         [kept],
         {},
         {},
         set(),
     )
-    await paused.close()
-    await lease.close()
+    for closed in (paused, successor, lease):
+        await closed.close()
 
 
 async def test_with_redis_away_nobody_is_told_that_they_have_it(own_redis):
@@ -336,13 +337,23 @@ async def test_a_standby_that_saw_a_newer_journal_leaves_it_to_the_holder_and_ca
         await closed.close()
 
 
-async def test_a_clock_of_redis_that_jumps_ends_no_lease_that_a_standby_saw_renewed(redis_server):
+@pytest.fixture
+async def watched(redis_server: RedisServer) -> AsyncIterator[tuple[Clock, RedisLease, RedisLease, Granted]]:
+    """The clock of a standby, the holder "a" and the standby "b", which has seen what the holder was granted."""
     clock = Clock()
     holder = RedisLease(redis_server.url, SECONDS)
     standby = RedisLease(redis_server.url, SECONDS, clock=lambda: clock.now)
     granted = await holder.acquire("a")
+    assert isinstance(granted, Granted)
+    assert await standby.acquire("b") == LeaseHeld(granted.term, "a")
+    yield clock, holder, standby, granted
+    for lease in (holder, standby):
+        await lease.close()
+
+
+async def test_a_clock_of_redis_that_jumps_ends_no_lease_that_a_standby_saw_renewed(redis_server, watched):
+    clock, holder, standby, granted = watched
     held = LeaseHeld(granted.term, "a")
-    assert await standby.acquire("b") == held
     clock.pass_time(1)
     assert await holder.renew(granted.term, "a")
     assert await standby.acquire("b") == held
@@ -354,17 +365,11 @@ async def test_a_clock_of_redis_that_jumps_ends_no_lease_that_a_standby_saw_rene
     redis_passing([redis_server])(2 * SECONDS)
     clock.pass_time(SECONDS + 1)  # and the holder is silent
     assert await standby.acquire("b") == Granted(granted.term + 1)
-    for lease in (holder, standby):
-        await lease.close()
 
 
-async def test_a_clock_of_redis_that_goes_back_keeps_no_lease_that_is_not_renewed(redis_server):
-    clock = Clock()
-    holder = RedisLease(redis_server.url, SECONDS)
-    standby = RedisLease(redis_server.url, SECONDS, clock=lambda: clock.now)
-    granted = await holder.acquire("a")
+async def test_a_clock_of_redis_that_goes_back_keeps_no_lease_that_is_not_renewed(redis_server, watched):
+    clock, holder, standby, granted = watched
     held = LeaseHeld(granted.term, "a")
-    assert await standby.acquire("b") == held
     with redis.Redis(port=redis_server.port) as client:
         client.pexpire(LEASE, int(20 * 1000 * SECONDS))
         clock.pass_time(1.3 * SECONDS)
@@ -381,8 +386,6 @@ async def test_a_clock_of_redis_that_goes_back_keeps_no_lease_that_is_not_renewe
         client.hset(STATE, "counting", f"{granted.term} {1000 * SECONDS:.0f}")
     assert await standby.acquire("b") == Granted(granted.term + 1)
     assert not await holder.renew(granted.term, "a")
-    for lease in (holder, standby):
-        await lease.close()
 
 
 @pytest.mark.parametrize("first", ["standby", "holder"])

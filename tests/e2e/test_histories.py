@@ -5,6 +5,8 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -80,19 +82,12 @@ async def test_a_platform_that_loses_a_process_under_load_leaves_a_clean_history
 
 
 async def test_a_platform_that_is_not_still_at_the_end_is_judged_but_for_its_end(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path / "cluster", workers=["w1"])
     history = tmp_path / "history.jsonl"
-    try:
-        async with clients_of(cluster.endpoints) as clients:
-            await prepare(clients, workers=1, nodes=2)
-            await submit(clients, jobs=1, replicas=5)
-            await until(lambda: all_bound(clients, 5))
-            options = ["--out", str(history), "--seconds", "0.2", "--settle", "0"]
-            recorded = await asyncio.to_thread(
-                FORK_SERVER.run, "hossctl", ["history", "record", *options], env=environment(cluster)
-            )
-    finally:
-        cluster.stop()
+    async with loaded(tmp_path, nodes=2, pods=5) as (cluster, _):
+        options = ["--out", str(history), "--seconds", "0.2", "--settle", "0"]
+        recorded = await asyncio.to_thread(
+            FORK_SERVER.run, "hossctl", ["history", "record", *options], env=environment(cluster)
+        )
     assert (recorded.returncode, "its end cannot be judged" in recorded.stderr) == (1, True), recorded.stderr
     checked = FORK_SERVER.run("hossctl", ["history", "check", str(history)])
     assert checked.returncode == 0, checked.stdout
@@ -102,6 +97,22 @@ async def test_a_platform_that_is_not_still_at_the_end_is_judged_but_for_its_end
     )
 
 
+@asynccontextmanager
+async def loaded(
+    folder: Path, *, nodes: int, pods: int, shards: int = 1
+) -> AsyncIterator[tuple[Cluster, Clients]]:
+    """A platform with one worker, all of whose pods are bound."""
+    cluster = Cluster(folder / "cluster", shards=shards, workers=["w1"])
+    try:
+        async with clients_of(cluster.endpoints) as clients:
+            await prepare(clients, workers=1, nodes=nodes)
+            await submit(clients, jobs=1, replicas=pods)
+            await until(lambda: all_bound(clients, pods))
+            yield cluster, clients
+    finally:
+        cluster.stop()
+
+
 def environment(cluster: Cluster) -> dict[str, str]:
     """Of commands for the platform."""
     endpoints = cluster.endpoints
@@ -109,37 +120,28 @@ def environment(cluster: Cluster) -> dict[str, str]:
 
 
 async def test_the_history_of_a_platform_whose_pods_are_moved_is_clean(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path / "cluster", shards=2, workers=["w1"])
     history = tmp_path / "history.jsonl"
-    try:
-        async with clients_of(cluster.endpoints) as clients:
-            await prepare(clients, workers=1, nodes=6)
-            await submit(clients, jobs=1, replicas=12)
-            await until(lambda: all_bound(clients, 12))
-            recorder = FORK_SERVER.start(
-                "hossctl", ["history", "record", "--out", str(history)], env=environment(cluster)
-            )
-            await until(
-                lambda: history.exists() and '"listing"' in history.read_text(), "the recorder to watch"
-            )
-            placed = {f"{pod.namespace}/{pod.name}": pod.node async for pod in clients.dispatcher.list_pods()}
-            nodes = [node.spec.name for node in await clients.resolver.list_nodes()]
-            request = pb.RebalanceRequest(
-                action=pb.REBALANCE_START,
-                moves=[
-                    pb.RebalanceMove(pod=pod, source=node, target=nodes[(nodes.index(node) + 1) % len(nodes)])
-                    for pod, node in placed.items()
-                ],
-                seen={digest.shard: digest.seq for digest in (await clients.resolver.audit()).digests},
-                moves_per_second=50,
-            )
-            await clients.dispatcher.rebalance(request)
-            await until(lambda: "moving" in history.read_text(), "the recorder to hear of the moves")
-            await until(lambda: _moved(clients, 12), "all pods to be moved")
-            recorder.send_signal(signal.SIGINT)
-            assert recorder.wait(COMMAND_SECONDS) == 0
-    finally:
-        cluster.stop()
+    async with loaded(tmp_path, nodes=6, pods=12, shards=2) as (cluster, clients):
+        recorder = FORK_SERVER.start(
+            "hossctl", ["history", "record", "--out", str(history)], env=environment(cluster)
+        )
+        await until(lambda: history.exists() and '"listing"' in history.read_text(), "the recorder to watch")
+        placed = {f"{pod.namespace}/{pod.name}": pod.node async for pod in clients.dispatcher.list_pods()}
+        nodes = [node.spec.name for node in await clients.resolver.list_nodes()]
+        request = pb.RebalanceRequest(
+            action=pb.REBALANCE_START,
+            moves=[
+                pb.RebalanceMove(pod=pod, source=node, target=nodes[(nodes.index(node) + 1) % len(nodes)])
+                for pod, node in placed.items()
+            ],
+            seen={digest.shard: digest.seq for digest in (await clients.resolver.audit()).digests},
+            moves_per_second=50,
+        )
+        await clients.dispatcher.rebalance(request)
+        await until(lambda: "moving" in history.read_text(), "the recorder to hear of the moves")
+        await until(lambda: _moved(clients, 12), "all pods to be moved")
+        recorder.send_signal(signal.SIGINT)
+        assert recorder.wait(COMMAND_SECONDS) == 0
     checked = FORK_SERVER.run("hossctl", ["history", "check", str(history)])
     assert checked.returncode == 0, checked.stdout
     assert "not judged: one-node, 12 times: pods were moved" in checked.stdout

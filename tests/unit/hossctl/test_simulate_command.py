@@ -55,7 +55,7 @@ def test_omega_goes_on_with_the_runs_that_a_file_does_not_have_yet(hoss, tmp_pat
     gone_on = json.loads(file.read_text())
     assert gone_on["points"] == [interrupted["points"][0], *whole["points"][1:]]
     assert [path.name for path in tmp_path.glob("*.part")] == []
-    rows = list(csv.DictReader((tmp_path / "sweep.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "sweep.csv").read_text().splitlines()))
     assert len(rows) == 24
     assert (rows[0]["kind"], rows[0]["architecture"], rows[0]["utilisation"]) == (
         "batch",

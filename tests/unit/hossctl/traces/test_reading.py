@@ -11,6 +11,9 @@ from hossctl.commands.replay import DEFAULT_MACHINE, read_machine, read_window
 from hossctl.traces.reading import Source, read
 from hossctl.traces.recording import LARGEST, TraceMachine, TraceWindow
 
+# Who stops at a wrong row leaves no file open.
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,32000,262144,0,\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,creation_time,deletion_time\n"
 TIMES = ((5, 40), (10, 20), (15, 90), (30, 35))
