@@ -174,7 +174,7 @@ class BindingsUnderWay:
         except TransportError:
             return _Fate.UNKNOWN
         if pod is None or uid_from_text(str(pod["metadata"]["uid"])) != binding.uid:
-            # A binding without a UID would bind the next pod of that name, and its room is still this one.
+            # A binding that names no UID may bind the next pod of that name.
             return _Fate.NEVER if review.pod_uid else _Fate.UNBOUND
         node = pod["spec"].get("nodeName")
         if node == review.node:

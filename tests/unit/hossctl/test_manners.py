@@ -149,7 +149,11 @@ def test_tab_offers_objects_contexts_formats_and_states(pods, monkeypatch, a_nod
     assert completed(pods, monkeypatch, "wait", "") == ["pod/", "job/", "worker/", "node/"]
     assert completed(pods, monkeypatch, "wait", "po") == ["pod/web-1", "pod/web-2", "pod/web-0"]
     assert completed(pods, monkeypatch, "wait", "node/n") == ["node/n1"]
-    assert completed(pods, monkeypatch, "wait", "nonsense/n") == completed(pods, monkeypatch, "wait", "tenant/") == []
+    assert (
+        completed(pods, monkeypatch, "wait", "nonsense/n")
+        == completed(pods, monkeypatch, "wait", "tenant/")
+        == []
+    )
     assert completed(pods, monkeypatch, "wait", "pod/web-0", "--for", "d") == ["deleted"]
     assert completed(pods, monkeypatch, "events", "pod/web-2") == ["pod/web-2"]
     assert completed(pods, monkeypatch, "nodes", "remove", "m") == ["m1"]
