@@ -322,6 +322,19 @@ class Arbiter(Shard):
             self.publish(ShardChange(seq, (), runs=group_runs(committed.values(), gone=False), ended=ended))
         return now
 
+    def renew(self, uids: Sequence[Uid], seqs: Sequence[int], *, deadline_ms: int) -> list[bool]:
+        """Prolong leases to `deadline_ms`; longer ones, and those of prepared commits, stay as they are.
+        Returns whether each pod holds what the commit in `seqs` reserved and is more than prepared."""
+        self.set_aside(uids)
+        held = []
+        for uid, commit in zip(uids, seqs, strict=True):
+            record = self.reservations.get(uid)
+            held.append(record is not None and record.seq == commit and not self.prepared.open(commit))
+            if held[-1] and commit in self.pending:
+                ends_ms, pods = self.pending[commit]
+                self.pending[commit] = (max(ends_ms, deadline_ms), pods)
+        return held
+
     def confirm_moves(self, moves: Moves) -> list[MoveResult]:
         """End moves: the target becomes the pod's reservation, confirmed, and the source is released in the
         same step if it is on this shard. Otherwise the pod is in `moved` until `finish_moves`. A target that

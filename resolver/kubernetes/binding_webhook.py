@@ -3,8 +3,9 @@ before it allows a binding.
 
 A pod that holds a reservation on the node passes: HOSS's own bindings, and a repeated question. Any other pod
 is reserved under a lease, like the pods that workers propose. The dispatcher confirms the reservation when it
-sees the pod on its node; until then the resolver looks after the lease (bindings_under_way). A binding that
-cannot be checked is neither allowed nor denied: that raises, and the webhook's failurePolicy decides."""
+sees the pod on its node; until then the lease lasts as long as a binding may take, and the resolver looks
+after it (bindings_under_way). A binding that cannot be checked is neither allowed nor denied: that raises, and
+the webhook's failurePolicy decides."""
 
 import asyncio
 from collections import Counter
@@ -242,7 +243,7 @@ class BindingWebhook:
                 elif verdict == Verdict.NODE_GONE:
                     self._forget_node(name)
                 if verdict == Verdict.COMMITTED:
-                    self._watch_existing(name, shard, pod, decision.seq)
+                    await self._watch_existing(name, shard, pod, decision.seq)
                 elif verdict != Verdict.DUPLICATE:  # a duplicate: the dispatcher was quicker
                     raise LedgerUnavailable(f"the pods on node {name} are being counted; try again")
 
@@ -273,14 +274,14 @@ class BindingWebhook:
             existing=True,
         )
 
-    def _watch_existing(self, node: str, shard: int, pod: Object, seq: int) -> None:
+    async def _watch_existing(self, node: str, shard: int, pod: Object, seq: int) -> None:
         metadata, uid = pod["metadata"], _uid_of(pod)
         self._answers["guard_counted_existing"] += 1
         logger().info(
             "existing_pod_counted", namespace=metadata["namespace"], pod=metadata["name"], node=node
         )
         found = Review("", str(metadata["namespace"]), str(metadata["name"]), uid, node, dry_run=False)
-        self.under_way.begin(found, shard, uid, seq)
+        await self._begin(found, shard, uid, seq)
 
     async def _by_reservation(self, review: Review, uid: bytes) -> ReviewAnswer | None:
         """By the pod's existing reservation; None: there is none."""
@@ -288,10 +289,24 @@ class BindingWebhook:
         if location.node == NONE_U32:
             return None
         if location.node == asked:
-            if location.state == ReservationState.ASSUMED:  # perhaps another resolver allowed it, and died
-                self.under_way.begin(review, location.shard, uid, location.seq)
+            # Perhaps another resolver allowed it, and died.
+            if location.state == ReservationState.ASSUMED and not review.dry_run:
+                lasts = await self._begin(review, location.shard, uid, location.seq)
+                return ALREADY_RESERVED if lasts else None
             return ALREADY_RESERVED
         return reserved_elsewhere(review, await self._name_of(location))
+
+    async def _begin(self, review: Review, shard: int, uid: bytes, seq: int) -> bool:
+        """Make the reservation last as long as the binding may take. False: it is not there any more."""
+        for _ in range(_ATTEMPTS):
+            epoch = self._epoch or await self._granted(self._epoch)
+            if await self.under_way.begin(review, shard, uid, seq):
+                return True
+            (held,) = await self._ledger.lookup(shard, decode_uids(uid))
+            if held["node"] == NONE_U32 or held["seq"] != seq or held["state"] == ReservationState.PREPARED:
+                return False
+            await self._granted(epoch)  # this webhook is fenced
+        return False
 
     async def _reserve(
         self, review: Review, uid: bytes, demand: PodDemand, facts: VolumeFacts | None = None
@@ -368,7 +383,10 @@ class BindingWebhook:
             return None  # somebody took an equal name since
         return await self._answer(review, uid, shard, decision)
 
-    async def _answer(self, review: Review, uid: bytes, shard: int, decision: Decision) -> ReviewAnswer:
+    async def _answer(
+        self, review: Review, uid: bytes, shard: int, decision: Decision
+    ) -> ReviewAnswer | None:
+        """None: what was reserved is gone already, or is not decided yet."""
         verdict, where = int(decision.verdicts[0]), int(decision.nodes[0])
         if verdict == Verdict.DUPLICATE:
             self._forget_node(review.node)  # the index may be another node's by now
@@ -379,7 +397,8 @@ class BindingWebhook:
             return reserved_elsewhere(review, await self._name_of(other))
         if not review.dry_run and verdict in (Verdict.COMMITTED, Verdict.DUPLICATE):
             seq = decision.seq or int(decision.duplicate_seqs[0])
-            self.under_way.begin(review, shard, uid, seq)
+            if not await self._begin(review, shard, uid, seq):
+                return None
         return answer_of(review, decision, self._schema)
 
     async def _amounts(self, spec: PodSpec) -> tuple[list[int], str]:

@@ -4,14 +4,16 @@ The dispatcher confirms a reservation once it sees the pod on its node. While no
 that allowed the binding keeps the lease, until it has seen that the pod is bound (then it confirms the
 reservation under its own epoch), or that the binding came to nothing (then it gives the room back).
 Invariant: a reservation that was made for an allowed binding does not end while the pod may still get bound,
-or is.
+or is. So before a binding is allowed, its lease is made as long as the API server may take to write it: the
+resolver may die in the next moment (docs/adr/0110-leases-as-long-as-a-binding.md).
 
-An entry is forgotten once its reservation is confirmed or gone, and after `_GIVE_UP_SECONDS` at the
-latest."""
+An entry is forgotten once its reservation is confirmed or gone, and after `_BINDING_SECONDS` at the
+latest, unless the API server does not answer."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +29,7 @@ from resolver.kubernetes.pod_source import PodSource
 from resolver.ledger.port import Ledger
 
 # An API server ends a request after a minute. A binding that has not taken effect by then never does.
-_GIVE_UP_SECONDS = 90.0
+_BINDING_SECONDS = 90.0
 _ROUNDS_A_LEASE = 4
 # A binding is asked for only when it is older. A round before, `renew` has forgotten what a dispatcher
 # confirmed within the first one, so the API server gets no request for it.
@@ -42,6 +44,13 @@ class _Binding(NamedTuple):
     seq: int
     allowed_at: float
     ledger_epoch: str
+
+
+class _Fate(Enum):
+    UNKNOWN = auto()  # nobody can tell now
+    UNBOUND = auto()  # it may still come
+    BOUND = auto()
+    NEVER = auto()  # the API server would refuse it
 
 
 class BindingsUnderWay:
@@ -59,6 +68,7 @@ class BindingsUnderWay:
         self._ledger = ledger
         self._pods = pods
         self._writer = writer
+        self._lease_ms = round(lease_seconds * 1000)
         self._round_seconds = lease_seconds / _ROUNDS_A_LEASE
         self._clock = clock
         self._bindings: dict[tuple[int, bytes], _Binding] = {}  # by shard and UID
@@ -67,10 +77,17 @@ class BindingsUnderWay:
     def __len__(self) -> int:
         return len(self._bindings)
 
-    def begin(self, review: Review, shard: int, uid: bytes, seq: int) -> None:
-        """The binding is allowed; commit `seq` of the shard reserved its room."""
-        now = self._clock()
-        self._bindings[shard, uid] = _Binding(review, uid, seq, now, self._ledger.epoch)
+    async def begin(self, review: Review, shard: int, uid: bytes, seq: int) -> bool:
+        """Call it before the binding is allowed, for which commit `seq` of the shard reserved the room. The
+        reservation lasts as long as the binding may take, even if nobody looks after it. False: there is no
+        such reservation, or the writer is fenced. Raises LedgerUnavailable."""
+        epoch, seqs = self._ledger.epoch, np.array([seq], np.uint64)
+        lease_ms = round(_BINDING_SECONDS * 1000)
+        held = await self._ledger.renew(shard, decode_uids(uid), seqs, self._writer(), lease_ms=lease_ms)
+        if not held[0]:
+            return False
+        self._bindings[shard, uid] = _Binding(review, uid, seq, self._clock(), epoch)
+        return True
 
     async def run(self) -> None:
         """Look after the leases until cancelled. They are renewed while the API server is asked, which may
@@ -112,8 +129,7 @@ class BindingsUnderWay:
         if lasting:
             uids = decode_uids(b"".join(binding.uid for binding in lasting))
             seqs = np.array([binding.seq for binding in lasting], np.uint64)
-            # Commits that are not prepared get a new lease.
-            await self._ledger.commit_prepared(shard, uids, seqs, self._writer())
+            await self._ledger.renew(shard, uids, seqs, self._writer(), lease_ms=self._lease_ms)
 
     async def settle(self) -> None:
         """Ask the API server once what became of every binding that no dispatcher has confirmed for some
@@ -132,15 +148,16 @@ class BindingsUnderWay:
         """Confirm the reservation, or give it back, or leave it until it is asked for again."""
         if self._bindings.get((shard, binding.uid)) != binding:
             return  # confirmed while others were asked for
-        is_bound = await self._is_bound(binding)
+        fate = await self._fate(binding)
         if self._bindings.get((shard, binding.uid)) != binding or binding.ledger_epoch != self._ledger.epoch:
             return
         seqs = np.array([binding.seq], np.uint64)
-        if is_bound:
+        is_late = self._clock() - binding.allowed_at >= _BINDING_SECONDS
+        if fate is _Fate.BOUND:
             await self._ledger.confirm(shard, seqs, self._writer())
             self.counters["lease_confirmed"] += 1
             self._forget(shard, binding)
-        elif is_bound is False and self._clock() - binding.allowed_at >= _GIVE_UP_SECONDS:
+        elif fate is _Fate.NEVER or (fate is _Fate.UNBOUND and is_late):
             await self._ledger.abort(shard, decode_uids(binding.uid), seqs, self._writer())
             self.counters["lease_given_back"] += 1
             self._forget(shard, binding)
@@ -150,13 +167,16 @@ class BindingsUnderWay:
         if self._bindings.get((shard, binding.uid)) == binding:
             del self._bindings[shard, binding.uid]
 
-    async def _is_bound(self, binding: _Binding) -> bool | None:
-        """Whether the pod is on the node; None: nobody can tell now."""
+    async def _fate(self, binding: _Binding) -> _Fate:
         review = binding.review
         try:
             pod = await self._pods.find(review.namespace, review.pod, binding.uid)
         except TransportError:
-            return None
+            return _Fate.UNKNOWN
         if pod is None or uid_from_text(str(pod["metadata"]["uid"])) != binding.uid:
-            return False
-        return bool(pod["spec"].get("nodeName") == review.node)
+            # A binding that names no UID may bind the next pod of that name.
+            return _Fate.NEVER if review.pod_uid else _Fate.UNBOUND
+        node = pod["spec"].get("nodeName")
+        if node == review.node:
+            return _Fate.BOUND
+        return _Fate.NEVER if node or pod["metadata"].get("deletionTimestamp") else _Fate.UNBOUND

@@ -263,6 +263,15 @@ class MemoryLedger:
         )
         return np.array(committed, np.uint64)
 
+    async def renew(
+        self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer, *, lease_ms: int
+    ) -> NDArray[np.bool_]:
+        if not self._admits(shard, writer):
+            return np.zeros(len(uids), np.bool_)
+        deadline_ms = self.arbiters[shard].leases.now(self._now_ms()) + lease_ms
+        held = self.arbiters[shard].renew(uid_bytes(uids), seqs.tolist(), deadline_ms=deadline_ms)
+        return np.array(held, np.bool_)
+
     async def abort(self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer) -> int:
         if not self._admits(shard, writer):
             return 0
@@ -300,7 +309,8 @@ class MemoryLedger:
         for row, seq in enumerate(seqs.tolist()):
             if seq in arbiter.pending:
                 ends_ms = arbiter.pending[seq][0] + behind_ms
-                found[row] = ends_ms - self._leases.of(prepared=arbiter.prepared.open(seq)), ends_ms
+                since_ms = ends_ms - self._leases.of(prepared=arbiter.prepared.open(seq))
+                found[row] = min(since_ms, clock_ms), ends_ms  # a lease may be a longer one
         return found
 
     async def workers_of(self, epochs: Sequence[int]) -> dict[int, str]:

@@ -94,6 +94,13 @@ class Ledger(Protocol):
         Returns the commit that each pod belongs to now; 0: none, or the writer is fenced. Commits that are
         not prepared get a new lease."""
 
+    async def renew(
+        self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer, *, lease_ms: int
+    ) -> NDArray[np.bool_]:
+        """Prolong the leases of these commits to at least `lease_ms` from now; a prepared one keeps its own.
+        Returns which pods hold what that commit reserved and is more than prepared; none if the writer is
+        fenced."""
+
     async def abort(self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer) -> int:
         """Release what those very commits reserved and nobody has confirmed, and nothing else. Returns the
         number of pods; 0 if the writer is fenced: then the dispatcher decides what becomes of them."""

@@ -43,6 +43,7 @@ _PARTS = {
     "forget_moved": ("prelude", "forget_moved"),
     "validate": ("prelude", "domain_versions", "validate"),
     "commit_prepared": ("prelude", "leases", "pods", "reservation", "commit_prepared"),
+    "renew": ("prelude", "leases", "pods", "reservation", "renew"),
     "lookup": ("prelude", "pods", "reservation", "release_pods", "states", "lookup"),
     "set_aside": ("prelude", "pods", "reservation", "set_aside"),
     "check": ("prelude", "check"),

@@ -274,6 +274,21 @@ class RedisLedger(LedgerReading):
         )
         return np.zeros(len(uids), U64) if isinstance(reply, FencedReply) else np.frombuffer(reply, U64)
 
+    async def renew(
+        self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer, *, lease_ms: int
+    ) -> NDArray[np.bool_]:
+        reply = await self.run(
+            "renew",
+            shard,
+            writer,
+            lease_ms=lease_ms,
+            uids=packing.string_array(uids),
+            seqs=packing.seqs(seqs.tolist()),
+        )
+        if isinstance(reply, FencedReply):
+            return np.zeros(len(uids), np.bool_)
+        return np.frombuffer(reply, np.bool_)
+
     async def abort(self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer) -> int:
         return len(await self._release(shard, uids, writer, seqs, unconfirmed=True))
 
@@ -323,11 +338,12 @@ class RedisLedger(LedgerReading):
             )
             _, (deadlines, prepared, lease_clock, time) = await self._read(shard, *commands, incomplete=True)
             behind_ms = stored.behind_clock_ms(*lease_clock, *time)
-            prepared_seqs = set(map(int, prepared))
+            prepared_seqs, now_ms = set(map(int, prepared)), time[0] * 1000 + time[1] // 1000
             for row, (seq, deadline_ms) in enumerate(zip(distinct.tolist(), deadlines, strict=True)):
                 if deadline_ms is not None:
                     ends_ms = int(deadline_ms) + behind_ms
-                    found[row] = ends_ms - self._leases.of(prepared=seq in prepared_seqs), ends_ms
+                    since_ms = ends_ms - self._leases.of(prepared=seq in prepared_seqs)
+                    found[row] = min(since_ms, now_ms), ends_ms  # a lease may be a longer one
         return found[which]
 
     async def lookup(self, shard: int, uids: Uids) -> NDArray[Any]:

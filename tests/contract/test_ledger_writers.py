@@ -155,6 +155,43 @@ async def test_what_is_only_prepared_is_never_confirmed_and_ends_by_itself(nodes
 
 
 @pytest.mark.topologies
+async def test_a_lease_is_prolonged_and_never_shortened(nodes, make_proposal):
+    nodes._leases = Leases(commit_ms=0)
+    proposal = make_proposal([1], [[0]])
+    [decision] = await nodes.commit(0, [proposal])
+    for lease_ms in (HOUR_MS, 0):
+        held = await nodes.renew(0, proposal.uids, seqs_of(decision), proposal.writer, lease_ms=lease_ms)
+        assert held.tolist() == [True]
+        assert await nodes.reap(0) == 0
+    (since_ms, ends_ms), *_ = (await nodes.leases(0, seqs_of(decision))).tolist()
+    assert since_ms < ends_ms - HOUR_MS / 2, "it is not assumed in the future"
+    await nodes.confirm(0, seqs_of(decision))
+    assert (await nodes.renew(0, proposal.uids, seqs_of(decision), proposal.writer, lease_ms=0)).tolist() == [
+        True
+    ]
+    assert (await nodes.leases(0, seqs_of(decision))).tolist() == [[0, 0]]
+
+
+@pytest.mark.topologies
+async def test_no_lease_is_prolonged_of_what_is_prepared_or_gone_or_by_a_fenced_writer(nodes, make_proposal):
+    nodes._leases = Leases(commit_ms=0, prepare_ms=0)
+    proposal, decision = await prepared(nodes, make_proposal)
+
+    async def renewed(of, seqs):
+        return (await nodes.renew(0, of.uids, seqs, of.writer, lease_ms=HOUR_MS)).tolist()
+
+    assert await renewed(proposal, seqs_of(decision)) == [False]
+    assert await nodes.reap(0) == 1
+    assert await renewed(proposal, seqs_of(decision)) == [False]
+    other = make_proposal([2], [[0]])
+    [decision] = await nodes.commit(0, [other])
+    assert await renewed(other, seqs_of(decision) - np.uint64(1)) == [False]
+    await nodes.grant("w1")
+    assert await renewed(other, seqs_of(decision)) == [False]
+    assert await nodes.reap(0) == 1
+
+
+@pytest.mark.topologies
 async def test_a_look_up_ends_what_a_fenced_worker_had_prepared_and_nothing_else(nodes, make_proposal):
     assert await nodes.grant("w2") == 2
     dead, _ = await prepared(nodes, make_proposal, pod=1)

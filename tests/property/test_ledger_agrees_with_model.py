@@ -199,7 +199,9 @@ class History:
 
     async def _keep(self, pods):
         found = await self.ledger.lookup(0, uids(pods))
-        return (await self.ledger.commit_prepared(0, uids(pods), found["seq"], ANYBODY)).tolist()
+        committed = await self.ledger.commit_prepared(0, uids(pods), found["seq"], ANYBODY)
+        held = await self.ledger.renew(0, uids(pods), found["seq"], ANYBODY, lease_ms=60_000)
+        return committed.tolist(), held.tolist()
 
     async def _judge(self, what):
         behind, may_refuse = what

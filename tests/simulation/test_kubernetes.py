@@ -115,6 +115,14 @@ def test_a_ledger_is_rebuilt_with_pods_that_the_dispatchers_watches_do_not_show_
 
 
 @pytest.mark.thorough
+def test_a_binding_that_comes_late_has_its_room_although_the_resolver_that_allowed_it_was_killed(server):
+    name = "binding-that-comes-after-its-resolver-died"
+    result = run(Plan.from_json(json.loads((PLANS / f"{name}.json").read_text())), server)
+    assert result.problems() == []
+    assert (result.reached[p.BINDINGS_LATE], result.reached[p.KILL_AMID_MOVE]) == (1, 1)
+
+
+@pytest.mark.thorough
 def test_a_pod_that_was_placed_anew_after_a_loss_is_deleted_when_it_is_evicted_later(server):
     name = "victims-that-terminate-for-ever-after-a-loss"
     plan = Plan.from_json(json.loads((PLANS / f"{name}.json").read_text()))

@@ -339,6 +339,8 @@ class Cluster:
         stored = StoredObjects(*map(model.objects, (CLAIM, VOLUME, DEVICE_CLAIM, SLICE)))
         living = [pod for pod in pods if not is_over(pod)]
         return [
+            # The dispatcher hears of a pod's end a moment later than its owner.
+            *(f"pod {pod['metadata']['name']} is leaving" for pod in living if _is_leaving(pod)),
             *self.judge.at_rest(pods, model.objects(NODE), rows, model.objects(POD_GROUP), stored.takes),
             *self._storage_judge.at_rest(living, stored),
         ]

@@ -382,6 +382,11 @@ def _commit_prepared(arbiter: Arbiter, args: Args, clock_ms: int) -> Any:
     return arbiter.commit_prepared(args["uids"], _numbers(args["seqs"]), deadline_ms=deadline_ms)
 
 
+def _renew(arbiter: Arbiter, args: Args, clock_ms: int) -> Any:
+    deadline_ms = arbiter.leases.now(clock_ms) + args["lease_ms"]
+    return arbiter.renew(args["uids"], _numbers(args["seqs"]), deadline_ms=deadline_ms)
+
+
 def _confirm_moves(arbiter: Arbiter, args: Args, _clock_ms: int) -> Any:
     getting, targets = (
         np.frombuffer(b"".join(args[name]), np.uint8).reshape(-1, UID_BYTES) for name in ("uids", "targets")
@@ -482,6 +487,7 @@ _CALLS: dict[str, Callable[[Arbiter, Args, int], Any]] = {
     "release": _release,
     "confirm": _confirm,
     "commit_prepared": _commit_prepared,
+    "renew": _renew,
     "confirm_moves": _confirm_moves,
     "forget_moved": _forget_moved,
     "reap": _reap,
@@ -627,6 +633,7 @@ _REPLIES: dict[str, Callable[[Any], Any]] = {
     "validate": packing.read_validation,
     "release": lambda reply: [reply[at : at + UID_BYTES] for at in range(0, len(reply), UID_BYTES)],
     "commit_prepared": _numbers,
+    "renew": lambda reply: [bool(held) for held in reply],
     "confirm_moves": list,
     "lookup": lambda reply: packing.read_lookup(reply).tolist(),
     "check": lambda reply: [reply[0], reply[1].decode()],

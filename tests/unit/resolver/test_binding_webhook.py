@@ -399,6 +399,103 @@ async def test_a_binding_that_comes_to_nothing_gives_its_room_back(
     assert len(cluster.guard.under_way) == 0
 
 
+async def test_room_of_an_allowed_binding_is_kept_although_its_resolver_dies_at_once(
+    cluster: WebhookCluster, make_node: Any
+) -> None:
+    """The API server may take a minute to write the binding, which is longer than a lease."""
+    await cluster.add_nodes(make_node("n1", cpu=1000))
+    pod, other = cluster.pod("p", cpu="600m"), cluster.pod("other", cpu="600m")
+    assert (await cluster.guard.review(review_of(pod, "n1"))).allowed
+    another = cluster.another_guard("guard-2")
+    await cluster.pass_without_dispatcher(80, another)
+    assert (await another.review(review_of(other, "n1"))).verdict == "conflict_resource"
+    await cluster.pass_without_dispatcher(20, another)
+    assert (await another.review(review_of(other, "n1"))).allowed, "the binding never came"
+
+
+async def test_a_binding_that_is_allowed_again_lasts_from_then_on(
+    cluster: WebhookCluster, make_node: Any
+) -> None:
+    """Both resolvers die, each right after its answer."""
+    await cluster.add_nodes(make_node("n1", cpu=1000))
+    pod = cluster.pod("p", cpu="600m")
+    assert (await cluster.guard.review(review_of(pod, "n1"))).verdict == "reserved"
+    await cluster.pass_without_dispatcher(80)
+    assert (await cluster.another_guard("guard-2").review(review_of(pod, "n1"))).verdict == "standing"
+    await cluster.pass_without_dispatcher(80)
+    assert await cluster.reserved(pod) == 1
+
+
+async def test_a_binding_whose_room_went_before_it_was_allowed_reserves_again(
+    cluster: WebhookCluster, make_node: Any
+) -> None:
+    await cluster.add_nodes(make_node("n1", cpu=1000))
+    pod, shard = cluster.pod("p"), shard_of("n1", cluster.ledger.shards)
+    renew, renewed = cluster.ledger.renew, []
+
+    async def renew_too_late(*args: Any, **options: Any) -> Any:
+        if not renewed:
+            await cluster.ledger.release(shard, cluster.uids(pod))
+        renewed.append(await renew(*args, **options))
+        return renewed[-1]
+
+    cluster.ledger.renew = renew_too_late
+    assert (await cluster.guard.review(review_of(pod, "n1"))).verdict == "reserved"
+    assert await cluster.reserved(pod) == 1
+    assert [held.tolist() for held in renewed] == [[False], [True]]
+
+
+async def test_a_guard_that_is_fenced_between_reserving_and_allowing_still_makes_the_room_last(
+    cluster: WebhookCluster, make_node: Any
+) -> None:
+    await cluster.add_nodes(make_node("n1", cpu=1000))
+    pod, renew, answers = cluster.pod("p"), cluster.ledger.renew, []
+
+    async def fenced_first(*args: Any, **options: Any) -> Any:
+        if not answers:
+            await cluster.ledger.grant("guard")
+        answers.append(await renew(*args, **options))
+        return answers[-1]
+
+    cluster.ledger.renew = fenced_first
+    assert (await cluster.guard.review(review_of(pod, "n1"))).allowed
+    await cluster.pass_without_dispatcher(80)
+    assert await cluster.reserved(pod) == 1
+
+
+@pytest.mark.parametrize("what", ["deleted", "terminating", "bound elsewhere", "another of its name"])
+async def test_room_of_a_binding_that_the_api_server_would_refuse_is_given_back_at_once(
+    cluster: WebhookCluster, make_node: Any, what: str
+) -> None:
+    await cluster.add_nodes(make_node("n1", cpu=1000))
+    pod = cluster.pod("p")
+    assert (await cluster.guard.review(review_of(pod, "n1"))).allowed
+    if what == "deleted":
+        cluster.pods.remove("p")
+    elif what == "terminating":
+        pod["metadata"]["deletionTimestamp"] = "2026-11-28T12:00:00Z"
+    elif what == "bound elsewhere":
+        pod["spec"]["nodeName"] = "n2"
+    else:
+        cluster.pod("p")
+    await cluster.pass_without_dispatcher(20, cluster.guard)
+    assert await cluster.reserved(pod) == 0
+    assert cluster.guard.counters["lease_given_back"] == 1
+
+
+async def test_a_binding_without_a_uid_may_still_bind_the_next_pod_of_that_name(
+    cluster: WebhookCluster, make_node: Any
+) -> None:
+    await cluster.add_nodes(make_node("n1", cpu=1000))
+    pod = cluster.pod("p")
+    assert (await cluster.guard.review(review_of(pod, "n1", with_uid=False))).allowed
+    cluster.pods.remove("p")
+    await cluster.pass_without_dispatcher(80, cluster.guard)
+    assert await cluster.reserved(pod) == 1
+    await cluster.pass_without_dispatcher(20, cluster.guard)
+    assert await cluster.reserved(pod) == 0
+
+
 async def test_a_node_is_compared_with_the_api_server_again_after_leases_ended(
     cluster: WebhookCluster, make_node: Any
 ) -> None:
@@ -411,7 +508,7 @@ async def test_a_node_is_compared_with_the_api_server_again_after_leases_ended(
     await another.under_way.renew()
     await another.under_way.settle()
     first = await cluster.bind("first", "n1")
-    await cluster.pass_without_dispatcher(60, another)
+    await cluster.pass_without_dispatcher(100, another)
     second = cluster.pod("second", cpu="600m")
     answer = await another.review(review_of(second, "n1"))
     assert not answer.allowed
