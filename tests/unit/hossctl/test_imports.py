@@ -63,6 +63,8 @@ sys.argv = ["hoss"]
 for words in (
     "hoss ", "hoss get ", "hoss get po", "hoss get pods w", "hoss describe pod -",
     "hoss delete pod -n shop w",
+    "hoss explain pod web-0 --profile ", "hoss bench compare --modes ", "hoss bench compare --loads ",
+    "hoss bench compare --schedulers ",
 ):
     os.environ |= {"_HOSS_COMPLETE": "complete_bash", "COMP_WORDS": words}
     os.environ["COMP_CWORD"] = str(words.count(" "))
