@@ -74,6 +74,11 @@ class Load(str, Enum):
 
 MODES: Final = tuple(mode for mode in Mode if mode not in ON_KUBERNETES)  # those without a control plane
 DEFAULT_SCHEDULER: Final = "default"  # of a comparison: HOSS's workers as they are
+
+# What Tab offers: the names of HOSS's profiles and algorithms, which are made where NumPy is imported.
+PROFILES: Final = ("spread", "binpack", "random", "best-fit", "fgd")
+ALGORITHMS: Final = ("random", "best-fit")
+SCHEDULERS: Final = (DEFAULT_SCHEDULER, *PROFILES, *(f"algorithm={name}" for name in ALGORITHMS))
 BASE_NODES: Final = 1000
 BASE_FILL: Final = 0.95
 BASE_WORKERS: Final = 4

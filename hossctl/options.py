@@ -68,6 +68,17 @@ def complete_words(*words: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
+def complete_lists(*words: str) -> Callable[[str], list[str]]:
+    """A completion of `word,word,...`: of the last word, by those that are not in the list yet."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, begun = incomplete.rpartition(",")
+        taken = before.split(",")
+        return [f"{before}{comma}{word}" for word in words if word.startswith(begun) and word not in taken]
+
+    return complete
+
+
 def _complete(
     ctx: typer.Context, kind_given: str, incomplete: str, allowed: Collection[Kind] = tuple(Kind)
 ) -> list[str]:

@@ -18,6 +18,7 @@ from hossctl.choices import (
     BASE_WORKERS,
     DEFAULT_SCHEDULER,
     MODES,
+    SCHEDULERS,
     Load,
     Mode,
     TraceFormat,
@@ -43,6 +44,7 @@ from hossctl.options import (
     ParquetPath,
     PlotsPath,
     Seed,
+    complete_lists,
     read_counts,
 )
 
@@ -67,6 +69,7 @@ Modes = Annotated[
     typer.Option(
         metavar="NAME,...",
         help=f"Of {', '.join(m.value for m in MODES)}; {_OF_YOUR_OWN}; else the first five.",
+        autocompletion=complete_lists(*(mode.value for mode in MODES)),
     ),
 ]
 Loads = Annotated[
@@ -74,6 +77,7 @@ Loads = Annotated[
     typer.Option(
         metavar="NAME,...",
         help=f"Of {', '.join(load.value for load in Load)}; {_OF_YOUR_OWN}; else uniform.",
+        autocompletion=complete_lists(*(load.value for load in Load)),
     ),
 ]
 Schedulers = Annotated[
@@ -84,6 +88,7 @@ Schedulers = Annotated[
             "What decides: default, a preset profile (fgd), an algorithm (FILE.py:Class), sdk=FILE.py:Class,"
             " or the FILE.yaml of a worker. With this, --modes is multi-hoss unless given."
         ),
+        autocompletion=complete_lists(*SCHEDULERS),
     ),
 ]
 Workers = Annotated[str, typer.Option(metavar="N,...", help=f"Where there are several; else {BASE_WORKERS}.")]

@@ -11,6 +11,7 @@ import typer
 
 from hoss import contexts
 from hoss.errors import InvalidInput, NotFound, TransportError
+from hossctl.choices import PROFILES
 from hossctl.cli import EXIT_BAD_INPUT, run_async
 from hossctl.console import Document, Format, complain, print_document, print_lines, say
 from hossctl.endpoints import Endpoints, dispatcher_of
@@ -23,6 +24,7 @@ from hossctl.options import (
     complete_kinds,
     complete_names,
     complete_names_of,
+    complete_words,
     read_manifest_bytes,
 )
 
@@ -69,7 +71,12 @@ def explain(
         ),
     ] = "",
     profile: Annotated[
-        str, typer.Option(metavar="NAME", help="Score as a worker of this profile: spread, binpack, ...")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Score as a worker of this profile: spread, binpack, ...",
+            autocompletion=complete_words(*PROFILES),
+        ),
     ] = "",
     config: Annotated[
         Path | None,

@@ -12,10 +12,11 @@ import typer
 
 from hoss import contexts
 from hoss.errors import HossError, InvalidInput, LedgerUnavailable, NotFound, TransportError, printable
+from hossctl.choices import ALGORITHMS, PROFILES
 from hossctl.cli import EXIT_INTERRUPTED, run_async
 from hossctl.console import Column, Document, Format, print_document, print_rows, say, warn
 from hossctl.endpoints import dispatcher_of, of_state
-from hossctl.options import Output, OutputOrTemplate, read_output, read_workers
+from hossctl.options import Output, OutputOrTemplate, complete_words, read_output, read_workers
 
 if TYPE_CHECKING:
     from hoss.v1 import dispatcher_pb2 as pb
@@ -57,9 +58,19 @@ WorkerNames = Annotated[list[str], typer.Argument(metavar="NAME...", autocomplet
 def add(
     names: Annotated[list[str], typer.Argument(metavar="NAME[:K=V,K=V]...", help="With their labels.")],
     *,
-    profile: Annotated[str, typer.Option(help="How they choose nodes: spread, binpack and others.")] = "",
+    profile: Annotated[
+        str,
+        typer.Option(
+            help="How they choose nodes: spread, binpack and others.",
+            autocompletion=complete_words(*PROFILES),
+        ),
+    ] = "",
     algorithm: Annotated[
-        str, typer.Option(help="What places batches: random, module:Class and others.")
+        str,
+        typer.Option(
+            help="What places batches: random, module:Class and others.",
+            autocompletion=complete_words(*ALGORITHMS),
+        ),
     ] = "",
     config: Annotated[
         Path | None,

@@ -73,6 +73,7 @@ class ViewModel:
         self._snapshots = SnapshotTaker()
         self._term = 0
         self._policy_version: int | None = None
+        self._waits_for = ""  # why the last sample failed; empty: it did not
         self._reading: asyncio.Task[None] | None = None  # of the node feed
 
     async def run(self, broadcaster: Broadcaster) -> None:
@@ -176,11 +177,14 @@ class ViewModel:
             sample, summary = await asking
         except HossError as exc:
             broadcaster.show(Unavailable(f"{NO_DISPATCHER} ({exc})"))
-            logger().info("dashboard_waits", error=str(exc))
+            if str(exc) != self._waits_for:  # asked again each second: a reason is logged once
+                logger().warning("dashboard_waits", error=str(exc))
+                self._waits_for = str(exc)
             await asyncio.sleep(_RETRY_SECONDS)
             return
         finally:
             await end_tasks((asking,))
+        self._waits_for = ""
         self._history.add(sample)
         self._fragmentation.keep_up()
         if summary is None:

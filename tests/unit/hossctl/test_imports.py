@@ -68,6 +68,17 @@ for words in (
     os.environ["COMP_CWORD"] = str(words.count(" "))
     done(f"completion of {words!r}", main)
 """
+_COMPLETIONS_OF_CHOICES = """
+from hossctl.__main__ import main
+sys.argv = ["hoss"]
+for words in (
+    "hoss worker add w1 --profile ", "hoss worker add w1 --algorithm ", "hoss explain pod web-0 --profile ",
+    "hoss bench compare --modes ", "hoss bench compare --loads ", "hoss bench compare --schedulers ",
+):
+    os.environ |= {"_HOSS_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    os.environ["COMP_CWORD"] = str(words.count(" "))
+    done(f"completion of {words!r}", main)
+"""
 _NO_PLATFORM = """
 from hossctl.__main__ import main
 for words in ("completion bash", "get nosuch", "get pods", "get nodes -o json", "describe pod web-0"):
@@ -108,12 +119,13 @@ print(json.dumps(found))
     [
         (_EVERY_HELP, UNUSED_BY_HELP),
         (_COMPLETIONS, UNUSED_BY_COMPLETION),
+        (_COMPLETIONS_OF_CHOICES, ANY_WORK),
         (_NO_PLATFORM, UNUSED_WITHOUT_A_PLATFORM),
         (_LISTS, UNUSED_BY_LISTS),
         (_STATUS, UNUSED_BY_STATUS),
         (_SERVICES, UNUSED_BY_DEFAULT),
     ],
-    ids=["help", "completion", "no-platform", "lists", "status", "services"],
+    ids=["help", "completion", "completion-of-choices", "no-platform", "lists", "status", "services"],
 )
 def test_what_is_not_used_is_not_imported(tmp_path, acts, unused):
     named = {"HOSS_DISPATCHER", "HOSS_RESOLVER", "HOSS_LOG"}

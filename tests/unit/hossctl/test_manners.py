@@ -10,7 +10,9 @@ import pytest
 
 from hoss.errors import InvalidInput, TransportError, printable
 from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.choices import MODES, SCHEDULERS, Load
 from hossctl.cli import report
+from hossctl.compare.schedulers import scheduler_names
 from hossctl.console import (
     Column,
     Format,
@@ -22,6 +24,8 @@ from hossctl.console import (
     say,
 )
 from hossctl.jsonpath import read_template
+from scheduler_worker.core.placement.algorithms import ALGORITHMS
+from scheduler_worker.core.plugins.profiles import PRESETS
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n"
 
@@ -162,6 +166,26 @@ def test_tab_offers_objects_contexts_formats_and_states(pods, monkeypatch, a_nod
     assert completed(pods, monkeypatch, "retry", "p") == ["pods"]
     assert completed(pods, monkeypatch, "get", "pods", "-o", "j") == ["json"]
     assert completed(pods, monkeypatch, "context", "use", "") == ["local"]
+
+
+def test_tab_offers_profiles_and_algorithms(hoss, monkeypatch):
+    profiles = list(PRESETS)
+    assert completed(hoss, monkeypatch, "explain", "pod", "web-0", "--profile", "") == profiles
+    assert completed(hoss, monkeypatch, "worker", "add", "w3", "--profile", "") == profiles
+    assert completed(hoss, monkeypatch, "worker", "add", "w3", "--algorithm", "") == list(ALGORITHMS)
+
+
+def test_tab_offers_what_a_comparison_lacks_in_its_lists(hoss, monkeypatch):
+    def offered(*words):
+        return completed(hoss, monkeypatch, "bench", "compare", *words)
+
+    assert offered("--schedulers", "") == [*SCHEDULERS]
+    assert set(SCHEDULERS) <= set(scheduler_names())
+    assert offered("--modes", "") == [mode.value for mode in MODES]
+    assert offered("--loads", "") == [load.value for load in Load]
+    assert offered("--modes", "single,multi-l") == ["single,multi-locked"]
+    assert offered("--loads", "uniform,trace,u") == ["uniform,trace,unique"]
+    assert offered("--schedulers", "mine.py:Mine,f") == ["mine.py:Mine,fgd"]
 
 
 def test_tab_offers_nothing_and_says_nothing_where_no_platform_answers(pods, monkeypatch):

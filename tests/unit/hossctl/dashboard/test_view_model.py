@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+import structlog
 
 from hoss.errors import TransportError
 from hoss.v1 import dispatcher_pb2 as pb
@@ -78,6 +79,19 @@ async def test_viewers_are_told_that_no_dispatcher_answers_and_shown_what_is_new
         await model._look(board)
         assert isinstance(board.latest, DashboardSnapshot)
         assert board.latest.sections["queues"] == {"BOUND": 1}
+
+
+async def test_why_the_dashboard_waits_is_logged_once_and_anew_after_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(view_model, "_RETRY_SECONDS", 0)
+    answers = Answers()
+    model = _view_model(answers)
+    with structlog.testing.capture_logs() as lines:
+        for down in (True, True, False, True):
+            answers.down = down
+            await model._look(Broadcaster())
+    assert [line["error"] for line in lines if line["event"] == "dashboard_waits"] == ["nobody there"] * 2
 
 
 async def test_a_dispatcher_that_takes_long_is_not_called_gone(monkeypatch: pytest.MonkeyPatch) -> None:
