@@ -19,7 +19,7 @@ MOVER = "hoss-rebalance"  # the name under which moves are made (GrantEpoch)
 
 _RESERVED = (pb.COMMITTED, pb.DUPLICATE)
 _REFUSALS: dict[int, str] = {
-    0: "the pod holds no reservation that could be moved, or devices of its node",
+    0: "the pod holds no reservation that could be moved, was evicted, or holds devices of its node",
     pb.CONFLICT_RESOURCE: "there is no room for it on the node any more",
     pb.CONFLICT_PORT: "another pod holds its port on the node",
     pb.CONFLICT_DEVICE: "the node has no cards for it any more",

@@ -123,6 +123,14 @@ def test_a_binding_that_comes_late_has_its_room_although_the_resolver_that_allow
 
 
 @pytest.mark.thorough
+def test_a_pod_that_was_evicted_while_its_move_is_due_gets_no_target_with_a_part_of_what_it_held(server):
+    name = "move-of-a-pod-that-was-evicted"
+    result = run(Plan.from_json(json.loads((PLANS / f"{name}.json").read_text())), server)
+    assert result.problems() == []
+    assert (result.reached[p.BINDINGS_LATE], result.reached[p.KILL]) == (1, 1)
+
+
+@pytest.mark.thorough
 def test_a_pod_that_was_placed_anew_after_a_loss_is_deleted_when_it_is_evicted_later(server):
     name = "victims-that-terminate-for-ever-after-a-loss"
     plan = Plan.from_json(json.loads((PLANS / f"{name}.json").read_text()))

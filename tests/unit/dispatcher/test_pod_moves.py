@@ -306,7 +306,11 @@ def test_the_commit_of_a_former_term_counts_on_the_shard_of_the_target_alone():
 @pytest.mark.parametrize(
     ("pods", "held", "why"),
     [
-        ((), (), "the pod holds no reservation that could be moved, or devices of its node"),
+        (
+            (),
+            (),
+            "the pod holds no reservation that could be moved, was evicted, or holds devices of its node",
+        ),
         ((LEAVING,), (1,), "there is no room for it on the node any more"),
     ],
 )

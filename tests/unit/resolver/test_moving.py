@@ -82,6 +82,22 @@ def test_pods_of_both_shards_are_moved_to_nodes_of_both(ledger, call, make_propo
     assert at(ledger) == {1: 3, 3: 2, 2: 3}
 
 
+@pytest.mark.parametrize("target", [2, 3])  # on the pod's shard, and on the other one
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_pod_that_was_evicted_and_gave_its_preemptor_a_share_gets_no_target(
+    ledger, call, make_proposal, target, at_once
+):
+    uids = make_proposal([1], [[0]]).uids
+    preemptor = make_proposal([9], [[0]], cpu=800, priorities=[9])
+    preemptor = replace(preemptor, victims={0: (uids[0].tobytes(),)}, victims_terminate=True)
+    [decision] = asyncio.run(ledger.commit(0, [preemptor]))
+    assert decision.verdicts.tolist() == [Verdict.COMMITTED]
+    reply = call(pb.MOVE_RESERVE, uids, [target], at_once=at_once)
+    assert list(reply.verdicts) == [0]
+    assert not any(reply.results)
+    assert at(ledger) == {1: 0, 2: 0, 3: 1, 9: 0}
+
+
 def test_pods_that_stay_on_their_shard_are_moved_at_once_and_the_others_get_targets(
     ledger, call, make_proposal
 ):
