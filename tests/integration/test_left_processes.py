@@ -16,10 +16,11 @@ from waiting import lives, wait_until
 STARTS = """
 import json, os, signal, subprocess
 
-def test_that_never_ends(redis_server, start_resolver):
-    start_resolver(redis_server.url)
+def test_that_never_ends(redis_server, request):
     script = "setsid sleep 3600 >/dev/null 2>&1 & echo $!"
     orphan = int(subprocess.check_output(["/usr/bin/env", "-i", "/bin/sh", "-c", script]))
+    # Afterwards, because it opens a channel: a fork amid calls may end gRPC's process.
+    request.getfixturevalue("start_resolver")(redis_server.url)
     with open("started.new", "w") as file:
         json.dump([os.getpid(), redis_server.pid, orphan], file)
     os.rename("started.new", "started")
