@@ -334,9 +334,9 @@ class DispatcherService(DispatcherServicer):
         not_found: list[str],
         newest: int,
     ) -> Rows:
-        """The rows that a request names, of sets up to `newest`. `not_found` gets the names that the view does
-        not know, and those that were given to newer pods. Others get their turn in between, so rows may have
-        got other pods since."""
+        """The rows that a request names, of sets up to `newest`. `not_found` gets the names that the view
+        does not know, and those that were given to newer pods. Others get their turn in between, so rows may
+        have got other pods since."""
         not_found.clear()
         directory, pods = self._registry.directory, self._registry.pods
         parts: list[Rows] = [np.empty(0, np.uint32)]

@@ -225,9 +225,9 @@ class MoveRun:
     @property
     def _opposite(self) -> str:
         """The purpose of the run that moves these pods back. An undo that is undone is the run again."""
-        if is_reserved(self.purpose):
-            return (_REDO if self.undo else _UNDO) + self.purpose[len(_UNDO) :]  # both words are as long
-        return f"{_UNDO}: {self.purpose}" if self.purpose else _UNDO
+        what = self.purpose.partition(": ")[2] if is_reserved(self.purpose) else self.purpose
+        word = _REDO if self.undo else _UNDO
+        return f"{word}: {what}" if what else word
 
     def begun(self, name: Callable[[int], str]) -> BegunRun:
         """What does not change of the run. `name`: of a node."""

@@ -174,7 +174,7 @@ class PodBinder:
         results = decode(reply.results, U8, name="results", rows=len(rows))
         # A pod that was placed again meanwhile was refused its former place. Of the new one nothing is known:
         # another call may be about it.
-        elsewhere = (results == pb.BIND_REFUSED) & (self._machine.registry.pods.changes[rows] != changes)
+        elsewhere = (results == pb.BIND_REFUSED) & (pods.changes[rows] != changes)
         results = np.where(elsewhere, np.uint8(pb.BIND_UNKNOWN), results)
         known = ~np.isin(results, (pb.BIND_UNKNOWN, pb.BIND_UNRESERVED, pb.BIND_VICTIMS))
         self._attempted.difference_update(map(bytes, uids[known]))

@@ -574,8 +574,8 @@ class Informers:
         return await self._resolver.upsert_nodes(nodes, self._ledger_epoch())
 
     def _ledger_epoch(self) -> str:
-        """Of our ledger. Another one is rebuilt from what we know, which would undo what is written there now,
-        and its indexes of nodes are not ours."""
+        """Of our ledger. Another one is rebuilt from what we know, which would undo what is written there
+        now, and its indexes of nodes are not ours."""
         return self._runtime.ledger.known().ledger_epoch
 
     def _update_problems(self) -> None:

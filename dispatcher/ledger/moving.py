@@ -207,16 +207,14 @@ class Mover:
                 "there are no moves, and no controller has reported since this dispatcher leads",
                 where="action",
             )
-        # An undo that is repeated, by a person or because its answer was lost, is answered with what the first
-        # one began.
-        repeated = (
-            action == pb.REBALANCE_UNDO and run is not None and run.undo and run.state is RunState.RUNNING
-        )
+        if action == pb.REBALANCE_UNDO and run is not None and run.undo and run.state is RunState.RUNNING:
+            # It is repeated, by a person or because its answer was lost: what the first one began goes on.
+            run = None
         self._seat.paused = action != pb.REBALANCE_RESUME
-        if run is not None and not repeated:
+        if run is not None:
             self._steer(run, action)
         await self._note_pause()
-        if run is None or repeated:
+        if run is None:
             return
         await self._record.save()
         if action == pb.REBALANCE_UNDO and self._maker.moves_back:

@@ -81,12 +81,12 @@ class Reconciler:
         rows = rows[(pods.phase[rows] == Phase.BOUND) & settled]
         if not len(rows):
             return
-        uids, nodes, since_ms = pods.uid[rows], pods.node[rows], pods.since_ms[rows]
+        uids, nodes, changes = pods.uid[rows], pods.node[rows], pods.changes[rows]
         found = await self._runtime.ledger.lookup(uids)
         shards = np.uint32(await self._runtime.ledger.shard_count())
         # A pod that was moved or placed again meanwhile was asked for too early.
-        same = (pods.uid[rows] == uids).all(axis=1) & (pods.phase[rows] == Phase.BOUND)
-        same &= (pods.node[rows] == nodes) & (pods.since_ms[rows] == since_ms)
+        same = (pods.uid[rows] == uids).all(axis=1) & (pods.changes[rows] == changes)
+        same &= pods.node[rows] == nodes
         missing = same & (found.nodes == NONE_U32)
         # On another shard it may be a second reservation: `check_reservations` finds that.
         moved = same & ~missing & (found.nodes != nodes) & (found.nodes % shards == nodes % shards)

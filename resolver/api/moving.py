@@ -80,8 +80,8 @@ class Moving:
                 definition_moved(text, names[row])
                 for text, row in zip(definitions, rows.tolist(), strict=True)
             ]
-        # Devices that a pod has been given are its node's, and a successor's claims may be others. A pod that was
-        # evicted is to end, and its preemptor may have a share of what it held.
+        # Devices that a pod has been given are its node's, and a successor's claims may be others. A pod that
+        # was evicted is to end, and its preemptor may have a share of what it held.
         tied = [bool(text) and bool(group_defined(text).held_claims) for text in definitions]
         may = (nodes[rows] != at) & alone & ~np.array(tied, np.bool_) & ~held.terminating
         sources[rows], source_seqs[rows] = at, held.records["seq"]

@@ -197,8 +197,8 @@ def _wrong_labels(shard: ShardAccounts, names: Mapping[int, str]) -> Iterator[Le
         text = (
             f"shard {shard.shard}: the record of labels of {of} is not what the node's spec says"
             f" ({len(record)} bytes): key {{hoss:{shard.shard}}}:labels, field {field_name.hex()}; rules"
-            " about pods are judged by it, and where it cannot be read the node gets no pods with such rules, until"
-            " `hoss audit --repair` writes it anew"
+            " about pods are judged by it, and where it cannot be read the node gets no pods with such rules,"
+            " until `hoss audit --repair` writes it anew"
         )
         yield LedgerFinding(6, node, "", text)
 
@@ -227,7 +227,8 @@ def _damaged_records(shard: ShardAccounts) -> Iterator[LedgerFinding]:
         for field_name, record in sorted(shard.damaged_records.get(key, {}).items()):
             text = (
                 f"shard {shard.shard}: {what} was damaged ({len(record)} bytes): key"
-                f" {{hoss:{shard.shard}}}:{key}, field {field_name.hex()}; {meanwhile} until `hoss audit --repair` {repair}"
+                f" {{hoss:{shard.shard}}}:{key}, field {field_name.hex()}; {meanwhile} until"
+                f" `hoss audit --repair` {repair}"
             )
             yield LedgerFinding(6, None, "", text)
 

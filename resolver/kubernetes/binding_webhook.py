@@ -4,8 +4,8 @@ before it allows a binding.
 A pod that holds a reservation on the node passes: HOSS's own bindings, and a repeated question. Any other pod
 is reserved under a lease, like the pods that workers propose. The dispatcher confirms the reservation when it
 sees the pod on its node; until then the lease lasts as long as a binding may take, and the resolver looks
-after it (bindings_under_way). A binding that cannot be checked is neither allowed nor denied: that raises, and
-the webhook's failurePolicy decides."""
+after it (bindings_under_way). A binding that cannot be checked is neither allowed nor denied: that raises,
+and the webhook's failurePolicy decides."""
 
 import asyncio
 from collections import Counter

@@ -69,16 +69,19 @@ def test_plans_have_every_kind_of_fault_of_clusters():
     assert {"priority", "gang", "group", "budget", "volume", "devices", "shared"} <= options
 
 
+def run_plan(name, server):
+    """A run of a plan that an earlier search has left."""
+    return run(Plan.from_json(json.loads((PLANS / f"{name}.json").read_text())), server)
+
+
 def test_a_watch_names_the_node_of_a_static_pod_whose_node_has_come_back(server):
-    plan = Plan.from_json(json.loads((PLANS / "static-pod-on-a-node-that-comes-back.json").read_text()))
-    result = run(plan, server)
+    result = run_plan("static-pod-on-a-node-that-comes-back", server)
     assert result.problems() == []
     assert result.reached[p.WATCHES_LAG] == result.reached[p.WEBHOOK_LATE] == 1
 
 
 def test_room_of_a_victim_is_given_to_nobody_before_the_victim_has_left(server):
-    plan = Plan.from_json(json.loads((PLANS / "room-of-a-terminating-victim.json").read_text()))
-    result = run(plan, server)
+    result = run_plan("room-of-a-terminating-victim", server)
     assert result.problems() == []
     assert any("terminating" in event for event in result.history)
 
@@ -87,54 +90,46 @@ def test_room_of_a_victim_is_given_to_nobody_before_the_victim_has_left(server):
     "name", ["room-of-a-victim-in-a-rebuilt-ledger", "preemptor-of-a-ledger-and-dispatcher-that-are-lost"]
 )
 def test_a_rebuilt_ledger_gives_the_room_of_a_victim_to_nobody_before_the_victim_has_left(server, name):
-    plan = Plan.from_json(json.loads((PLANS / f"{name}.json").read_text()))
-    result = run(plan, server)
+    result = run_plan(name, server)
     assert result.problems() == []
     assert result.reached[p.REDIS_EMPTIED] == 1
 
 
 def test_a_watcher_that_resumes_after_redis_was_emptied_without_a_dispatcher_is_told_what_differs(server):
-    plan = Plan.from_json(json.loads((PLANS / "revision-of-a-lost-life.json").read_text()))
-    result = run(plan, server)
+    result = run_plan("revision-of-a-lost-life", server)
     assert result.problems() == []
     assert result.reached[p.REDIS_EMPTIED] == result.reached[p.KILL] == 1
 
 
 def test_the_webhook_counts_pods_that_the_servers_cache_does_not_show_yet_after_a_loss(server):
-    name = "pods-that-the-servers-cache-does-not-show"
-    result = run(Plan.from_json(json.loads((PLANS / f"{name}.json").read_text())), server)
+    result = run_plan("pods-that-the-servers-cache-does-not-show", server)
     assert result.problems() == []
     assert (result.reached[p.REDIS_EMPTIED], result.reached[p.WATCHES_LAG]) == (1, 1)
 
 
 def test_a_ledger_is_rebuilt_with_pods_that_the_dispatchers_watches_do_not_show_yet(server):
-    name = "pods-that-the-watches-do-not-show"
-    result = run(Plan.from_json(json.loads((PLANS / f"{name}.json").read_text())), server)
+    result = run_plan("pods-that-the-watches-do-not-show", server)
     assert result.problems() == []
     assert (result.reached[p.REDIS_EMPTIED], result.reached[p.WATCHES_LAG]) == (1, 1)
 
 
 @pytest.mark.thorough
 def test_a_binding_that_comes_late_has_its_room_although_the_resolver_that_allowed_it_was_killed(server):
-    name = "binding-that-comes-after-its-resolver-died"
-    result = run(Plan.from_json(json.loads((PLANS / f"{name}.json").read_text())), server)
+    result = run_plan("binding-that-comes-after-its-resolver-died", server)
     assert result.problems() == []
     assert (result.reached[p.BINDINGS_LATE], result.reached[p.KILL_AMID_MOVE]) == (1, 1)
 
 
 @pytest.mark.thorough
 def test_a_pod_that_was_evicted_while_its_move_is_due_gets_no_target_with_a_part_of_what_it_held(server):
-    name = "move-of-a-pod-that-was-evicted"
-    result = run(Plan.from_json(json.loads((PLANS / f"{name}.json").read_text())), server)
+    result = run_plan("move-of-a-pod-that-was-evicted", server)
     assert result.problems() == []
     assert (result.reached[p.BINDINGS_LATE], result.reached[p.KILL]) == (1, 1)
 
 
 @pytest.mark.thorough
 def test_a_pod_that_was_placed_anew_after_a_loss_is_deleted_when_it_is_evicted_later(server):
-    name = "victims-that-terminate-for-ever-after-a-loss"
-    plan = Plan.from_json(json.loads((PLANS / f"{name}.json").read_text()))
-    result = run(plan, server)
+    result = run_plan("victims-that-terminate-for-ever-after-a-loss", server)
     assert result.problems() == []
     assert result.reached[p.REDIS_ROLLS_BACK] == 2
 
@@ -144,16 +139,14 @@ def test_a_pod_that_was_placed_anew_after_a_loss_is_deleted_when_it_is_evicted_l
     [("devices-of-a-lost-ledger", p.REDIS_EMPTIED), ("preemption-for-pods-with-devices", p.WATCHES_CUT)],
 )
 def test_devices_are_given_once_and_pods_that_ask_for_them_say_why_they_wait(server, name, struck):
-    plan = Plan.from_json(json.loads((PLANS / f"{name}.json").read_text()))
-    result = run(plan, server)
+    result = run_plan(name, server)
     assert result.problems() == []
     assert result.reached[struck] == 1
 
 
 @pytest.mark.thorough
 def test_a_gang_of_two_kinds_does_not_wait_for_the_kind_that_no_change_helps(server):
-    plan = Plan.from_json(json.loads((PLANS / "gang-of-two-kinds-woken-in-part.json").read_text()))
-    result = run(plan, server)
+    result = run_plan("gang-of-two-kinds-woken-in-part", server)
     assert result.problems() == []
     assert result.reached[p.BINDINGS_LATE] == 1
 

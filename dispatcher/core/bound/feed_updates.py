@@ -157,7 +157,8 @@ class FeedUpdates:
 
     def _doubt_places_to_come(self) -> None:
         """Pods that are with workers may have got places and lost them by now. When a worker reports such a
-        place, it is looked up: the node may be back by then, and a confirmation tells of whole commits only."""
+        place, it is looked up: the node may be back by then, and a confirmation tells of whole commits
+        only."""
         pods = self.registry.pods
         pods.uncertain[: pods.size] |= pods.phase[: pods.size] == Phase.SCHEDULING
 
