@@ -226,7 +226,9 @@ async def test_what_a_pod_takes_on_its_target_is_reserved_with_it_and_nothing_is
         ]
         term.nodes.read(pb.FeedMessage(nodes=entries))
         run = await term.begin(move(), move(3))
-        await term.moves.make(run, run.moves)
+        making = asyncio.ensure_future(term.moves.make(run, run.moves))
+        await until(lambda: term.ledger.reserved)
+        making.cancel()
         names = [list(taken.names) for request in term.ledger.reserved for taken in request.reserved_names]
         assert names == [["disk/n1/gcePersistentDisk/d"], []]
 
