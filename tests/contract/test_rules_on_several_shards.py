@@ -128,6 +128,16 @@ async def test_a_rule_that_is_known_is_registered_without_a_change(racks):
     assert await seqs(racks) == now
 
 
+async def test_invariant_2_a_uid_twice_among_pods_with_rules_is_reserved_once(
+    racks, decide, proposed, make_proposal
+):
+    seen = await known(racks, decide, proposed, APART)
+    asked = make_proposal([1, 1], [[0], [racks.shards]], groups=[web(APART)] * 2)
+    assert await decide((0, replace(asked, seen=tuple(seen)))) == [C, D]
+    [held] = [part async for part in racks.reservations(0)]
+    assert held.records["node"][(held.uids == asked.uids[0]).all(axis=1)].tolist() == [0]
+
+
 @two_shards
 async def test_a_rule_about_a_slot_without_pods_leaves_no_pod_merely_prepared(
     racks, decide, proposed, make_proposal
