@@ -15,7 +15,7 @@ from resolver.ledger.port import Ledger
 from resolver.messages.nodes import wrong_labels
 from resolver.messages.proposals import group_of
 
-_RULES_AT_ONCE = 200  # some milliseconds
+_STEPS_AT_ONCE = 200  # groups or rules: some milliseconds
 
 
 async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
@@ -76,24 +76,23 @@ async def _together(ledger: Ledger, states: list[ShardState]) -> list[LedgerFind
         for s in states
         async for index, spec in decoded(s.snapshot.specs)
     }
-    findings = []
-    for turn, pair in enumerate(too_near(nodes, keys, groups, labels)):
-        if pair is None:
-            if turn % _RULES_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            continue
-        rows = [pair.bearer, pair.other]
-        # The shards are read one after the other: one pod may have left before the other came, unless both
-        # are there now.
-        now = [await ledger.lookup(int(nodes[row]) % ledger.shards, uids[row : row + 1]) for row in rows]
-        if all(int(found["seq"][0]) == int(seqs[row]) for row, found in zip(rows, now, strict=True)):
-            bearer, other = (uid_text(uids[row].tobytes()) for row in rows)
-            where = f"{pair.rule.topology_key}={pair.domain}"
-            text = (
-                f"pods {bearer} and {other} are both in {where}, and the first's required "
-                "anti-affinity forbids that"
-            )
-            findings.append(LedgerFinding(1, int(nodes[pair.bearer]), bearer, text))
+    findings: list[LedgerFinding] = []
+    for step, pairs in enumerate(too_near(nodes, keys, groups, labels)):
+        if step % _STEPS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # others get their turn
+        for pair in pairs:
+            rows = [pair.bearer, pair.other]
+            # The shards are read one after the other: one pod may have left before the other came, unless both
+            # are there now.
+            now = [await ledger.lookup(int(nodes[row]) % ledger.shards, uids[row : row + 1]) for row in rows]
+            if all(int(found["seq"][0]) == int(seqs[row]) for row, found in zip(rows, now, strict=True)):
+                bearer, other = (uid_text(uids[row].tobytes()) for row in rows)
+                where = f"{pair.rule.topology_key}={pair.domain}"
+                text = (
+                    f"pods {bearer} and {other} are both in {where}, and the first's required "
+                    "anti-affinity forbids that"
+                )
+                findings.append(LedgerFinding(1, int(nodes[pair.bearer]), bearer, text))
     return findings
 
 

@@ -1,7 +1,12 @@
 """Rules about pods, as every shard of a ledger in Redis knows them, and the domain versions on shard 0.
 
 Invariant: a rule that shard 0 knows is known on all shards. So a rule is registered on shard 0 last, and
-forgotten there first."""
+forgotten there first.
+
+Many rules are registered or forgotten in parts, and each part that changes something is a new version of the
+rules. Other scripts run between the parts, and they know by the version alone whether a proposal was made with
+the rules of this moment. With one version for the whole change, taken with its last part, a proposal made before
+would record nothing for the rules of the earlier parts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
