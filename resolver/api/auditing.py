@@ -8,11 +8,10 @@ import numpy as np
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARDS, U32, account_dtype, digest
 from hoss.wire.uids import uid_text
-from resolver.api.nodes import decoded, slices
+from resolver.api.nodes import decoded, slices, wrong_labels
 from resolver.core.audit import LedgerFinding, ShardAccounts, audit, too_near
 from resolver.core.values import ShardState
 from resolver.ledger.port import Ledger
-from resolver.messages.nodes import wrong_labels
 from resolver.messages.proposals import group_of
 
 _STEPS_AT_ONCE = 200  # groups or rules: some milliseconds
@@ -29,24 +28,27 @@ async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
         states.append(state)
         specs = {i: spec async for i, spec in decoded(state.snapshot.specs)}
         names.update((i, spec.name) for i, spec in specs.items())
-        labels, versions = wrong_labels(state.labels, specs), await ledger.damaged_versions(shard)
+        labels, versions = await wrong_labels(state.labels, specs), await ledger.damaged_versions(shard)
         accounts = _shard_accounts(shard, state, labels, versions)
         shards.append(accounts)
         reply.nodes += len(state.snapshot.specs)
         reply.reservations += len(accounts.uids)
         value = digest(accounts.indexes, accounts.accounts, accounts.card_indexes, accounts.cards)
         reply.digests.add(shard=shard, seq=state.snapshot.seq, digest=value)
-    await asyncio.sleep(0)  # others get their turn
-    found = audit(shards, schema, names)
-    await asyncio.sleep(0)
-    for finding in [*found, *await _together(ledger, states)]:
-        if finding.invariant:
-            node = "" if finding.node is None else names.get(finding.node, "")
-            reply.violations.add(
-                invariant=finding.invariant, node=node, pod_uid=finding.uid, text=finding.text
-            )
-        else:
-            reply.reports.append(finding.text)
+    found: list[LedgerFinding] = []
+    for findings in audit(shards, schema, names):
+        found += findings
+        await asyncio.sleep(0)  # others get their turn
+    found += await _together(ledger, states)
+    async for part in slices(found):
+        for finding in part:
+            if finding.invariant:
+                node = "" if finding.node is None else names.get(finding.node, "")
+                reply.violations.add(
+                    invariant=finding.invariant, node=node, pod_uid=finding.uid, text=finding.text
+                )
+            else:
+                reply.reports.append(finding.text)
     return reply
 
 

@@ -139,12 +139,11 @@ class LedgerFinding:
 
 def audit(
     shards: Sequence[ShardAccounts], schema: Sequence[str], names: Mapping[int, str]
-) -> list[LedgerFinding]:
-    """All findings, by shard."""
-    findings: list[LedgerFinding] = []
+) -> Iterator[list[LedgerFinding]]:
+    """All findings in steps: those of each shard, and then those of pods on several."""
     for shard in shards:
         sums = sum_reservations(shard.indexes, shard.uids, shard.records, {})
-        findings += _overcommitted(shard, schema, names)
+        findings = list(_overcommitted(shard, schema, names))
         findings += _overfull_cards(shard, names)
         findings += _unequal_amounts(shard, sums, schema, names)
         findings += _unequal_cards(shard, sums, names)
@@ -160,7 +159,8 @@ def audit(
         findings += _wrong_labels(shard, names)
         findings += _damaged_versions(shard)
         findings += _damaged_records(shard)
-    return findings + _reserved_twice(shards, names)
+        yield findings
+    yield _reserved_twice(shards, names)
 
 
 def _damaged(shard: ShardAccounts) -> Iterator[LedgerFinding]:

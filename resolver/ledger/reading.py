@@ -280,12 +280,15 @@ class LedgerReading:
             position, held, (accounts, cards, specs, definitions, holds) = await self._read_with_reservations(
                 shard, *nodes, ("hgetall", keys[10]), ("hkeys", keys[15]), incomplete=incomplete
             )
+            await asyncio.sleep(0)  # others get their turn between steps
             _, records = stored.read_reservations(await self._readable(shard, held), resources)
             prepared = tuple(sorted(commit_seqs(holds)))
             records = records[~np.isin(records["seq"], np.array(prepared, np.uint64))]
+            await asyncio.sleep(0)
             runs = stored.runs_of_reservations(
                 records, {stored.number(key): text for key, text in definitions.items()}
             )
+            await asyncio.sleep(0)
             return replace(_live_snapshot(position, accounts, cards, specs), runs=runs, prepared=prepared)
 
     async def node_names(self, shard: int) -> list[str]:
