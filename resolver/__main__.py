@@ -144,7 +144,7 @@ async def serve(
         server.set_serving,
         store.recover,
         rebuild_wait_seconds=config.rebuild_wait_seconds,
-        reservations_per_shard=config.reservations_per_shard,
+        advised_reservations_per_shard=config.advised_reservations_per_shard,
         clock=host.monotonic,
     )
     quarantine = Quarantine(
