@@ -22,8 +22,8 @@ from hossctl.local.redis_server import RedisServer
 from resolver.api.auditing import audit_ledger
 from resolver.api.feed import ShardFeed
 from resolver.api.rebuilding import RebuildService
-from resolver.core.quarantine import QuarantineRequest
 from resolver.core.accounts import sum_reservations
+from resolver.core.quarantine import QuarantineRequest
 from resolver.core.repair import plan_repair
 from resolver.core.values import Group, LedgerNodeChange, Position, Proposal, Verdict, Writer
 from resolver.ledger.port import LedgerLostError
