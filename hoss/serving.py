@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import numpy.ma  # noqa: F401 - else NumPy imports it when it is needed first: 50 ms amid a step of the loop
 import orjson
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 

@@ -44,6 +44,7 @@ from resolver.config import KIND, ResolverConfig, add_webhook_flags, webhook_giv
 from resolver.kubernetes.existing_pods import ExistingPodReservations
 from resolver.ledger.rebuild import RedisRebuild
 from resolver.ledger.store import RedisLedger, RedisQuarantine
+from resolver.messages.proposals import group_of
 from resolver.metrics import ResolverSource
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ async def serve(
         server.set_serving,
         store.recover,
         rebuild_wait_seconds=config.rebuild_wait_seconds,
-        reservations_per_shard=config.reservations_per_shard,
+        advised_reservations_per_shard=config.advised_reservations_per_shard,
         clock=host.monotonic,
     )
     quarantine = Quarantine(
@@ -199,6 +200,7 @@ async def serve(
     def own_tables() -> dict[str, int]:
         return {
             **ledger.own_tables(),
+            "group_definitions": group_of.cache_info().currsize,
             **(kubernetes.table_sizes() if kubernetes else {}),
             **service.table_sizes(),
         }

@@ -46,6 +46,7 @@ LIMITS = {
     r"dispatcher (workers|worker_numbers|worker_epochs)$": 1000,  # those that are gone are kept for a day
     r"grants$|[:_]workers$": 10_000,
     r"feed$": 2000,
+    r"resolver group_definitions$": 4096,
     r" (granted_workers|granting_callers|callers|callers_refused)$": 10_000,
 }
 

@@ -8,14 +8,13 @@ import numpy as np
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARDS, U32, account_dtype, digest
 from hoss.wire.uids import uid_text
-from resolver.api.nodes import decoded, slices
+from resolver.api.nodes import decoded, slices, wrong_labels
 from resolver.core.audit import LedgerFinding, ShardAccounts, audit, too_near
 from resolver.core.values import ShardState
 from resolver.ledger.port import Ledger
-from resolver.messages.nodes import wrong_labels
 from resolver.messages.proposals import group_of
 
-_RULES_AT_ONCE = 200  # some milliseconds
+_STEPS_AT_ONCE = 200  # groups or rules: some milliseconds
 
 
 async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
@@ -29,24 +28,27 @@ async def audit_ledger(ledger: Ledger) -> pb.AuditReply:
         states.append(state)
         specs = {i: spec async for i, spec in decoded(state.snapshot.specs)}
         names.update((i, spec.name) for i, spec in specs.items())
-        labels, versions = wrong_labels(state.labels, specs), await ledger.damaged_versions(shard)
+        labels, versions = await wrong_labels(state.labels, specs), await ledger.damaged_versions(shard)
         accounts = _shard_accounts(shard, state, labels, versions)
         shards.append(accounts)
         reply.nodes += len(state.snapshot.specs)
         reply.reservations += len(accounts.uids)
         value = digest(accounts.indexes, accounts.accounts, accounts.card_indexes, accounts.cards)
         reply.digests.add(shard=shard, seq=state.snapshot.seq, digest=value)
-    await asyncio.sleep(0)  # others get their turn
-    found = audit(shards, schema, names)
-    await asyncio.sleep(0)
-    for finding in [*found, *await _together(ledger, states)]:
-        if finding.invariant:
-            node = "" if finding.node is None else names.get(finding.node, "")
-            reply.violations.add(
-                invariant=finding.invariant, node=node, pod_uid=finding.uid, text=finding.text
-            )
-        else:
-            reply.reports.append(finding.text)
+    found: list[LedgerFinding] = []
+    for findings in audit(shards, schema, names):
+        found += findings
+        await asyncio.sleep(0)  # others get their turn
+    found += await _together(ledger, states)
+    async for part in slices(found):
+        for finding in part:
+            if finding.invariant:
+                node = "" if finding.node is None else names.get(finding.node, "")
+                reply.violations.add(
+                    invariant=finding.invariant, node=node, pod_uid=finding.uid, text=finding.text
+                )
+            else:
+                reply.reports.append(finding.text)
     return reply
 
 
@@ -76,24 +78,23 @@ async def _together(ledger: Ledger, states: list[ShardState]) -> list[LedgerFind
         for s in states
         async for index, spec in decoded(s.snapshot.specs)
     }
-    findings = []
-    for turn, pair in enumerate(too_near(nodes, keys, groups, labels)):
-        if pair is None:
-            if turn % _RULES_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            continue
-        rows = [pair.bearer, pair.other]
-        # The shards are read one after the other: one pod may have left before the other came, unless both
-        # are there now.
-        now = [await ledger.lookup(int(nodes[row]) % ledger.shards, uids[row : row + 1]) for row in rows]
-        if all(int(found["seq"][0]) == int(seqs[row]) for row, found in zip(rows, now, strict=True)):
-            bearer, other = (uid_text(uids[row].tobytes()) for row in rows)
-            where = f"{pair.rule.topology_key}={pair.domain}"
-            text = (
-                f"pods {bearer} and {other} are both in {where}, and the first's required "
-                "anti-affinity forbids that"
-            )
-            findings.append(LedgerFinding(1, int(nodes[pair.bearer]), bearer, text))
+    findings: list[LedgerFinding] = []
+    for step, pairs in enumerate(too_near(nodes, keys, groups, labels)):
+        if step % _STEPS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # others get their turn
+        for pair in pairs:
+            rows = [pair.bearer, pair.other]
+            # The shards are read one after the other: one pod may have left before the other came, unless both
+            # are there now.
+            now = [await ledger.lookup(int(nodes[row]) % ledger.shards, uids[row : row + 1]) for row in rows]
+            if all(int(found["seq"][0]) == int(seqs[row]) for row, found in zip(rows, now, strict=True)):
+                bearer, other = (uid_text(uids[row].tobytes()) for row in rows)
+                where = f"{pair.rule.topology_key}={pair.domain}"
+                text = (
+                    f"pods {bearer} and {other} are both in {where}, and the first's required "
+                    "anti-affinity forbids that"
+                )
+                findings.append(LedgerFinding(1, int(nodes[pair.bearer]), bearer, text))
     return findings
 
 

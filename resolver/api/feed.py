@@ -14,6 +14,7 @@ from hoss.errors import LedgerUnavailable
 from hoss.telemetry import logger
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
+from resolver.api.nodes import slices
 from resolver.core.values import FeedEntry, Position
 from resolver.ledger.port import Ledger
 from resolver.messages.proposals import accounts_message, group_runs_message
@@ -152,19 +153,22 @@ class ShardFeed:
 
     async def _read_snapshot(self) -> pb.FeedMessage:
         snapshot = await self._ledger.snapshot(self._shard, groups=True)
-        return pb.FeedMessage(
+        message = pb.FeedMessage(
             shard=self._shard,
             shards=self._ledger.shards,
             seq=snapshot.seq,
             nonce=snapshot.nonce,
             snapshot=True,
             accounts=accounts_message(snapshot.accounts),
-            nodes=[_node_entry(index, spec) for index, spec in sorted(snapshot.specs.items())],
             schema=await self._ledger.schema(),
             ledger_epoch=self._ledger.epoch,
-            groups=group_runs_message(snapshot.runs),
             holds=snapshot.prepared,
         )
+        async for specs in slices(sorted(snapshot.specs.items())):
+            message.nodes.extend(_node_entry(index, spec) for index, spec in specs)
+        async for runs in slices(snapshot.runs):
+            message.groups.extend(group_runs_message(runs))
+        return message
 
     async def _message(self, entry: FeedEntry) -> pb.FeedMessage:
         message = pb.FeedMessage(

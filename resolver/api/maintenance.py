@@ -34,7 +34,7 @@ class Availability:
         recover: Callable[[], Awaitable[None]],
         *,
         rebuild_wait_seconds: float = 30.0,
-        reservations_per_shard: int = 125_000,
+        advised_reservations_per_shard: int = 125_000,
         clock: Callable[[], float] = THIS_HOST.monotonic,
     ) -> None:
         self._ledger = ledger
@@ -42,8 +42,8 @@ class Availability:
         self._clock = clock
         self._recover = recover
         self._rebuild_wait_seconds = rebuild_wait_seconds
-        self._reservations_per_shard = reservations_per_shard
-        self._over_limit = ""
+        self._advised_reservations = advised_reservations_per_shard
+        self.advice = ""  # on the ledger; empty: none
         self._lost_at: float | None = None
         self._rebuild_waits_for = ""  # as a dispatcher has said
         self._told_at = float("-inf")
@@ -84,8 +84,8 @@ class Availability:
             self._counted_at = self._clock()
             with contextlib.suppress(LedgerUnavailable, LedgerLostError):  # the next check says so
                 await self._count()
-        if self._over_limit:
-            self.facts["over_limit"] = self._over_limit
+        if self.advice:
+            self.facts["advice"] = self.advice
         return ""
 
     async def _count(self) -> None:
@@ -93,15 +93,17 @@ class Availability:
         self.tables = await self._ledger.table_sizes()
         if self.tables.get("damaged", 0) > damaged:
             logger().warning("reservations_damaged", set_aside=self.tables["damaged"], see="hoss audit")
-        fullest, limit = self.tables.get("fullest_shard", 0), self._reservations_per_shard
-        before, self._over_limit = self._over_limit, ""
-        if fullest > limit:
-            self._over_limit = (
-                f"a shard has {fullest} reservations (reservations_per_shard: {limit}): to read it holds up"
-                " Redis; use more shards"
+        fullest, advised = self.tables.get("fullest_shard", 0), self._advised_reservations
+        before, self.advice = self.advice, ""
+        if fullest > advised:
+            self.advice = (
+                f"a shard has {fullest} reservations (advised_reservations_per_shard: {advised}): nothing is"
+                " refused, but to read it holds up Redis; use more shards"
             )
             if not before:
-                logger().warning("shard_over_limit", reservations=fullest, reservations_per_shard=limit)
+                logger().warning(
+                    "shard_crowded", reservations=fullest, advised_reservations_per_shard=advised
+                )
 
     async def _try_recovery(self, lost: LedgerLostError) -> str:
         problem = str(lost)

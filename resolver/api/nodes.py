@@ -18,7 +18,14 @@ from hoss.wire.pages import first_page, key_before
 from resolver.api.quarantine import Quarantine
 from resolver.core.values import AccountRows, Writer
 from resolver.ledger.port import Ledger
-from resolver.messages.nodes import check_nodes, date_taints, has_undated_taints, node_change, shard_of
+from resolver.messages.nodes import (
+    are_labels_of,
+    check_nodes,
+    date_taints,
+    has_undated_taints,
+    node_change,
+    shard_of,
+)
 
 _CORDON_ATTEMPTS = 10
 _MOST_EVENTS = 100
@@ -187,6 +194,20 @@ async def decoded(specs: Mapping[int, bytes]) -> AsyncIterator[tuple[int, common
     async for part in slices(list(specs.items())):
         for index, spec in part:
             yield index, common_pb2.NodeSpec.FromString(spec)
+
+
+async def wrong_labels(
+    records: Mapping[bytes, bytes], specs: Mapping[int, common_pb2.NodeSpec]
+) -> dict[bytes, bytes]:
+    """Records of labels, by field, that are not what the specs of their nodes say; b"": it is missing."""
+    of_no_node, wrong = dict(records), {}
+    async for part in slices(list(specs.items())):
+        for index, node in part:
+            field = index.to_bytes(U32.itemsize, "little")
+            record = of_no_node.pop(field, None)
+            if not are_labels_of(record, node):
+                wrong[field] = record or b""
+    return wrong | of_no_node
 
 
 async def slices(rows: SlicedT) -> AsyncIterator[SlicedT]:

@@ -13,7 +13,8 @@ from hoss.telemetry import logger
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import U32
-from resolver.api.nodes import decoded, slices
+from resolver.api.nodes import decoded, slices, wrong_labels
+from resolver.core.accounts import sum_reservations
 from resolver.core.contents import Contents, ReservedPods, compose
 from resolver.core.repair import Repair, plan_repair, replace_rule_records
 from resolver.core.values import LedgerNodeChange
@@ -21,7 +22,7 @@ from resolver.ledger.rebuild import RebuildStatus, RedisRebuild, StoredField
 from resolver.ledger.scripts import RECOVERING, RESTORING, superseded
 from resolver.ledger.store import RedisLedger
 from resolver.ledger.stored import number
-from resolver.messages.nodes import node_change, shard_of, wrong_labels
+from resolver.messages.nodes import node_change, shard_of
 from resolver.messages.parts import LedgerContents, PartWriter, read_parts
 from resolver.messages.proposals import group_of
 
@@ -144,6 +145,7 @@ class RebuildService:
         for shard in range(self._ledger.shards):
             for part in writer.shard(await self._ledger.state(shard)):
                 yield part
+                await asyncio.sleep(0)  # others get their turn
 
     async def dump(self) -> AsyncIterator[pb.LedgerPart]:
         """The ledger in parts, each shard at one moment."""
@@ -166,8 +168,9 @@ class RebuildService:
             repair = await self._repair_shard(shard, schema)
             reply.changes.extend(repair.changes)
             reply.remaining.extend(repair.remaining)
-        for change in reply.changes:
-            logger().warning("ledger_repaired", change=change)
+        async for part in slices(reply.changes):
+            for change in part:
+                logger().warning("ledger_repaired", change=change)
         return reply
 
     async def _repair_shard(self, shard: int, schema: list[str]) -> Repair:
@@ -176,7 +179,7 @@ class RebuildService:
             state = await self._ledger.state(shard)
             parsed = {i: spec async for i, spec in decoded(state.snapshot.specs)}
             names = {i: spec.name for i, spec in parsed.items()}
-            labels = wrong_labels(state.labels, parsed)
+            labels = await wrong_labels(state.labels, parsed)
             versions = await self._ledger.damaged_versions(shard)
             # After the versions: see replace_rule_records.
             seqs = (
@@ -199,7 +202,12 @@ class RebuildService:
             }
             in_quarantine = await self._ledger.quarantine_records(shard) if damaged else {}
             quarantined = set(map(number, in_quarantine))
-            repair = plan_repair(state, claims, schema, names, described=described, quarantined=quarantined)
+            held = state.reservations
+            nodes = np.frombuffer(state.snapshot.accounts.indexes, U32)
+            sums = sum_reservations(nodes, held.uids, held.records, claims)
+            await asyncio.sleep(0)  # others get their turn
+            repair = plan_repair(state, sums, schema, names, described=described, quarantined=quarantined)
+            await asyncio.sleep(0)
             replace_rule_records(repair, labels, versions, described=described, seqs=seqs)
             based_on = [
                 one

@@ -324,7 +324,10 @@ class ResolverService(ResolverServicer):
     @_answering
     async def Audit(self, request: pb.AuditRequest, context: Any) -> pb.AuditReply:
         self._check_available()
-        return await audit_ledger(self._ledger)
+        reply = await audit_ledger(self._ledger)
+        if self._availability.advice:
+            reply.reports.append(self._availability.advice)
+        return reply
 
     @_answering
     async def Repair(self, request: pb.RepairRequest, context: Any) -> pb.RepairReply:

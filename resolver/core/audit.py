@@ -47,26 +47,25 @@ def too_near(
     group_keys: NDArray[np.uint64],
     groups: Mapping[int, Group],
     labels: Mapping[int, Labels],
-) -> Iterator[TooNear | None]:
-    """One finding for each broken rule and domain, and None wherever others may get their turn: for each
-    group and each rule. `nodes`, `group_keys`: each pod's node and group (0: none); `labels`: of each
-    node."""
+) -> Iterator[list[TooNear]]:
+    """The findings in steps: one step for each group, which finds nothing yet, and then one for each rule, with
+    a finding for each domain where it is broken. `nodes`, `group_keys`: each pod's node and group (0: none);
+    `labels`: of each node."""
     order = np.argsort(group_keys, kind="stable")
     keys, starts = np.unique(group_keys[order], return_index=True)
     rows_of = dict(zip(keys.tolist(), np.split(order, starts[1:]), strict=False))
     bearers: dict[PlacementRule, list[int]] = {}
     for key in rows_of:
-        yield None
         for rule in groups[key].rules if key in groups else ():
             if rule.anti_affinity:
                 bearers.setdefault(rule, []).append(key)
+        yield []
     known = {key: None for key in rows_of if key in groups}  # in order
     labelled: dict[tuple[str, str] | None, dict[int, None]] = {None: known}
     for key in known:
         for label in groups[key].labels:
             labelled.setdefault(label, {})[key] = None
     for rule, keys_of_bearers in bearers.items():
-        yield None
         named = replace(rule, every_namespace=False)
         candidates = dict.fromkeys(key for label in labels_asked(rule) for key in labelled.get(label, ()))
         seen = [key for key in candidates if named.matches(groups[key].namespace, groups[key].labels)]
@@ -74,12 +73,14 @@ def too_near(
             rule, [row for key in keys_of_bearers for row in rows_of[key].tolist()], nodes, labels
         )
         matching = _by_domain(rule, [row for key in seen for row in rows_of[key].tolist()], nodes, labels)
+        findings = []
         for domain, here in bearing.items():
             others = matching.get(domain, [])
             # A pod does not break its own rule.
             pair = next(((b, o) for b in here[:2] for o in others[:2] if b != o), None)
             if pair:
-                yield TooNear(*pair, rule, domain)
+                findings.append(TooNear(*pair, rule, domain))
+        yield findings
 
 
 def _by_domain(
@@ -138,12 +139,11 @@ class LedgerFinding:
 
 def audit(
     shards: Sequence[ShardAccounts], schema: Sequence[str], names: Mapping[int, str]
-) -> list[LedgerFinding]:
-    """All findings, by shard."""
-    findings: list[LedgerFinding] = []
+) -> Iterator[list[LedgerFinding]]:
+    """All findings in steps: those of each shard, and then those of pods on several."""
     for shard in shards:
         sums = sum_reservations(shard.indexes, shard.uids, shard.records, {})
-        findings += _overcommitted(shard, schema, names)
+        findings = list(_overcommitted(shard, schema, names))
         findings += _overfull_cards(shard, names)
         findings += _unequal_amounts(shard, sums, schema, names)
         findings += _unequal_cards(shard, sums, names)
@@ -159,7 +159,8 @@ def audit(
         findings += _wrong_labels(shard, names)
         findings += _damaged_versions(shard)
         findings += _damaged_records(shard)
-    return findings + _reserved_twice(shards, names)
+        yield findings
+    yield _reserved_twice(shards, names)
 
 
 def _damaged(shard: ShardAccounts) -> Iterator[LedgerFinding]:

@@ -26,11 +26,11 @@ from hoss.wire.columns import (
     account_dtype,
 )
 from hoss.wire.uids import uid_text
-from resolver.core.accounts import resource_name, sum_reservations
+from resolver.core.accounts import ReservationSums, resource_name
 from resolver.core.commits import CommitFault, LeaseRule, commit_seqs
 from resolver.core.values import (
     UNCOUNTED,
-    Claim,
+    AccountRows,
     LedgerNodeChange,
     PortHold,
     Reservations,
@@ -84,21 +84,20 @@ class _Texts(NamedTuple):
 
 def plan_repair(
     state: ShardState,
-    claims: Mapping[int, Sequence[Claim]],
+    sums: ReservationSums,
     schema: Sequence[str],
     names: Mapping[int, str],
     *,
     described: Mapping[int, LedgerNodeChange] | None = None,
     quarantined: Collection[int] = (),
 ) -> Repair:
-    """The changes that make the shard agree with its reservations. `claims`: see `sum_reservations`;
-    `described`: nodes whose accounts or cards are damaged, as their specs say; `quarantined`: nodes in
+    """The changes that make the shard agree with its reservations. `sums`: of these, by node as in the
+    snapshot; `described`: nodes whose accounts or cards are damaged, as their specs say; `quarantined`: nodes in
     quarantine."""
     described = described or {}
     rows = state.snapshot.accounts
     indexes = np.frombuffer(rows.indexes, U32)
     records = state.reservations.records
-    sums = sum_reservations(indexes, state.reservations.uids, records, claims)
     found = Repair()
     for row in sums.lost.tolist():
         uid, node = uid_text(state.reservations.uids[row].tobytes()), int(records["node"][row])
@@ -118,7 +117,8 @@ def plan_repair(
     _repair_amounts(found, indexes, accounts, sums.requested, texts)
     cards = dict(zip(indexes.tolist(), sums.cards, strict=True))
     _replace_damaged(found, state, accounts, cards, texts, described=described, quarantined=quarantined)
-    _repair_cards(found, rows.card_indexes, rows.cards, cards, texts)
+    readable = np.fromiter(cards, U32, len(cards))
+    _repair_cards(found, rows, readable, sums.cards[np.isin(indexes, readable)], texts)
     _repair_ports(found, state.ports, sums.ports, texts)
     for key in sorted(sums.group_pods.keys() | state.groups.keys()):
         definition, counted = state.groups.get(key, (b"", 0))
@@ -277,29 +277,33 @@ def _repair_amounts(
 
 
 def _repair_cards(
-    found: Repair, card_indexes: bytes, cards: bytes, sums: Mapping[int, NDArray[np.int64]], texts: _Texts
+    found: Repair,
+    rows: AccountRows,
+    nodes: NDArray[np.uint32],
+    right: NDArray[np.int64],
+    texts: _Texts,
 ) -> None:
-    present = dict(
-        zip(
-            np.frombuffer(card_indexes, U32).tolist(),
-            np.frombuffer(cards, CARDS.base).reshape(-1, *CARDS.shape),
-            strict=True,
-        )
-    )
-    for node, right in sums.items():
-        used = present.get(node, np.full(CARD_SLOTS, NO_CARD, np.uint16))
-        repaired = with_use(used, right)
-        if (repaired != used).any():
-            found.cards[node] = repaired
-            for slot in np.flatnonzero(repaired != used).tolist():
-                found.changes.append(
-                    f"{texts.node(node)}: card {slot} has {_in_use(used[slot])} thousandths in "
-                    f"use, now {_in_use(repaired[slot])}"
-                )
+    """`right`: what pods hold of the cards of these nodes, (n, 16)."""
+    used = np.full(right.shape, NO_CARD, np.uint16)
+    carded = np.frombuffer(rows.card_indexes, U32)
+    row_of = {node: row for row, node in enumerate(nodes.tolist())}
+    known = [(row_of[node], at) for at, node in enumerate(carded.tolist()) if node in row_of]
+    if known:
+        at_nodes, at_cards = zip(*known, strict=True)
+        used[list(at_nodes)] = np.frombuffer(rows.cards, CARDS.base).reshape(-1, *CARDS.shape)[list(at_cards)]
+    repaired = with_use(used, right)
+    for row in np.flatnonzero((repaired != used).any(axis=1)).tolist():
+        node = int(nodes[row])
+        found.cards[node] = repaired[row]
+        for slot in np.flatnonzero(repaired[row] != used[row]).tolist():
+            found.changes.append(
+                f"{texts.node(node)}: card {slot} has {_in_use(used[row, slot])} thousandths in "
+                f"use, now {_in_use(repaired[row, slot])}"
+            )
 
 
 def with_use(cards: NDArray[np.uint16], use: NDArray[np.int64]) -> NDArray[np.uint16]:
-    """The node's cards, (16,), with so many thousandths of each in use. A card that does not exist (any more)
+    """Cards of a node, (16,), or of n, (n, 16), with so many thousandths of each in use. A card that does not exist (any more)
     is closed while it is in use."""
     there = cards < CARD_CLOSED
     return np.where(there, use, np.where(use > 0, CARD_CLOSED + use, NO_CARD)).astype(np.uint16)

@@ -8,21 +8,19 @@ last bearer and the last match came, and from which worker."""
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from hoss.model.resources import Pairs
 from hoss.model.selectors import LabelSelector, Requirement
 
 _MOST_GROUPS = 10_000  # whose constraints are cached
-_MOST_KEYS = 1 << 16  # of rules, that are remembered
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRule:
     """`anti_affinity`: anti-affinity, which matching pods must respect as well. `self_affinity`: affinity of
     pods to their own kind, of which the first pod may go anywhere. Neither: topology spread. Only bearers
-    respect the latter two."""
+    respect the latter two. `key`: a digest of the rule, u64."""
 
     topology_key: str
     selector: LabelSelector
@@ -32,10 +30,36 @@ class PlacementRule:
     )
     anti_affinity: bool = True
     self_affinity: bool = False
+    key: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        digest = hashlib.blake2b(repr(packed(self)).encode(), digest_size=8).digest()
+        object.__setattr__(self, "key", int.from_bytes(digest, "little"))
 
     def matches(self, namespace: str, labels: Pairs) -> bool:
         """Whether the rule's selector selects pods of that namespace with those labels."""
         return (self.every_namespace or namespace in self.namespaces) and self.selector.matches(dict(labels))
+
+
+def packed(rule: PlacementRule) -> list[Any]:
+    """The rule as plain lists, for storage."""
+    requirements = [[r.key, r.operator, list(r.values)] for r in rule.selector.requirements]
+    return [
+        rule.topology_key,
+        requirements,
+        list(rule.namespaces),
+        rule.every_namespace,
+        rule.anti_affinity,
+        rule.self_affinity,
+    ]
+
+
+def unpacked(values: list[Any]) -> PlacementRule:
+    topology_key, requirements, namespaces, every, apart, self_affinity = values
+    selector = LabelSelector(
+        tuple(Requirement(key, operator, tuple(listed)) for key, operator, listed in requirements)
+    )
+    return PlacementRule(topology_key, selector, tuple(namespaces), every, apart, self_affinity)
 
 
 _NAME = "="  # no label has this key; before a domain it says that the domain is a name
@@ -145,13 +169,13 @@ class RuleBook:
 
     def missing(self, groups: Iterable[Borne | None]) -> dict[int, PlacementRule]:
         """Rules that these groups bear and that are not registered, by key."""
-        borne = {rule_key(rule): rule for group in groups if group is not None for rule in group.rules}
+        borne = {rule.key: rule for group in groups if group is not None for rule in group.rules}
         return {key: rule for key, rule in borne.items() if key not in self.rules}
 
     def newest(self, groups: Iterable[Borne | None]) -> int:
         """The seq of the latest registration among the rules that these groups bear; 0: none is
         registered."""
-        keys = {rule_key(rule) for group in groups if group is not None for rule in group.rules}
+        keys = {rule.key for group in groups if group is not None for rule in group.rules}
         return max((self.rules[key].born for key in keys if key in self.rules), default=0)
 
     @property
@@ -195,7 +219,7 @@ class RuleBook:
     def _constraints_of(self, group: Borne) -> tuple[PlacementConstraint, ...]:
         found = self._constraints.get(group.key)
         if found is None:
-            own = {rule_key(rule) for rule in group.rules}
+            own = {rule.key for rule in group.rules}
             asked = [
                 own,
                 self._by_label.get(None, ()),
@@ -251,30 +275,3 @@ def registered_later(
                 if known is None or known.born > seen[shard]:
                     return shard, known.born if known else book.version + 1
     return None
-
-
-@lru_cache(maxsize=_MOST_KEYS)
-def rule_key(rule: PlacementRule) -> int:
-    """A digest of the rule, u64."""
-    return int.from_bytes(hashlib.blake2b(repr(packed(rule)).encode(), digest_size=8).digest(), "little")
-
-
-def packed(rule: PlacementRule) -> list[Any]:
-    """The rule as plain lists, for storage."""
-    requirements = [[r.key, r.operator, list(r.values)] for r in rule.selector.requirements]
-    return [
-        rule.topology_key,
-        requirements,
-        list(rule.namespaces),
-        rule.every_namespace,
-        rule.anti_affinity,
-        rule.self_affinity,
-    ]
-
-
-def unpacked(values: list[Any]) -> PlacementRule:
-    topology_key, requirements, namespaces, every, apart, self_affinity = values
-    selector = LabelSelector(
-        tuple(Requirement(key, operator, tuple(listed)) for key, operator, listed in requirements)
-    )
-    return PlacementRule(topology_key, selector, tuple(namespaces), every, apart, self_affinity)

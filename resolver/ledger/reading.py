@@ -29,6 +29,7 @@ from resolver.core.values import (
 )
 from resolver.ledger import packing, stored
 from resolver.ledger.port import LedgerSummary
+from resolver.ledger.rules import RULES_STEP
 from resolver.ledger.scripts import Call, ScriptRunner, lost_changes, other_ledger
 
 SHARD_KEYS = (
@@ -198,6 +199,27 @@ class LedgerReading:
         self._raise_watermark(shard, *found_at)
         return found_at, replies
 
+    async def scan(
+        self,
+        shard: int,
+        key: int,
+        *commands: tuple[Any, ...],
+        step: int = _SCAN_STEP,
+        incomplete: bool = False,
+    ) -> AsyncIterator[tuple[Position, dict[bytes, bytes], list[Any]]]:
+        """A hash in slices of about `step` entries, each at a moment of its own, with the replies of the
+        commands then. `key` is a position in SHARD_KEYS. An entry may be in two slices, and one that comes or
+        goes meanwhile in none."""
+        cursor = 0
+        while True:
+            slice_of_hash = ("hscan", self._keys[shard][key], cursor, None, step)
+            at, ((cursor, part), *replies) = await self._read(
+                shard, slice_of_hash, *commands, incomplete=incomplete
+            )
+            yield at, part, replies
+            if cursor == 0:
+                return
+
     async def _read_with_reservations(
         self, shard: int, *commands: tuple[Any, ...], incomplete: bool
     ) -> tuple[Position, dict[bytes, bytes], list[Any]]:
@@ -258,12 +280,15 @@ class LedgerReading:
             position, held, (accounts, cards, specs, definitions, holds) = await self._read_with_reservations(
                 shard, *nodes, ("hgetall", keys[10]), ("hkeys", keys[15]), incomplete=incomplete
             )
+            await asyncio.sleep(0)  # others get their turn between steps
             _, records = stored.read_reservations(await self._readable(shard, held), resources)
             prepared = tuple(sorted(commit_seqs(holds)))
             records = records[~np.isin(records["seq"], np.array(prepared, np.uint64))]
+            await asyncio.sleep(0)
             runs = stored.runs_of_reservations(
                 records, {stored.number(key): text for key, text in definitions.items()}
             )
+            await asyncio.sleep(0)
             return replace(_live_snapshot(position, accounts, cards, specs), runs=runs, prepared=prepared)
 
     async def node_names(self, shard: int) -> list[str]:
@@ -310,11 +335,10 @@ class LedgerReading:
                 ("hgetall", keys[SHARD_KEYS.index("terminating")]),
                 ("hgetall", keys[SHARD_KEYS.index("damaged")]),
                 ("hgetall", keys[12]),
-                ("hgetall", keys[13]),
                 incomplete=True,
             )
             accounts, cards, specs, ports, groups, group_pods, pending, prepared, leases, *clocks = columns
-            *clocks, moved, shares, damaged, labels, rules = clocks
+            *clocks, moved, shares, damaged, labels = clocks
             await asyncio.sleep(0)  # others get their turn between steps
             readable = await self._readable(shard, held)
             damaged |= {uid: record for uid, record in held.items() if uid not in readable}
@@ -326,8 +350,12 @@ class LedgerReading:
             holds, unheld = stored.pod_counts(prepared)
             unheld |= {field: pods for field, pods in prepared.items() if not commit_seqs([field])}
             unlisted = stored.unreadable_lists(pending, reservations.uids, reservations.records["seq"])
-            _, odd_rules = packing.read_rules(rules, position.seq)
-            odd = {"group_pods": uncounted, "pending": unlisted, "holds": unheld, "rules": odd_rules}
+            odd = {
+                "group_pods": uncounted,
+                "pending": unlisted,
+                "holds": unheld,
+                "rules": await self._damaged_rules(shard),
+            }
             commits = _unconfirmed(list(pending.keys() - unlisted.keys()), leases, holds, *clocks)
             return ShardState(
                 replace(
@@ -356,32 +384,26 @@ class LedgerReading:
             )
 
     async def damaged_versions(self, shard: int) -> dict[bytes, bytes]:
-        key, cursor, damaged = self._keys[shard][14], 0, dict[bytes, bytes]()
-        while True:
-            scan = ("hscan", key, cursor, None, _SCAN_STEP)
-            _, ((cursor, versions),) = await self._read(shard, scan, incomplete=True)
+        damaged: dict[bytes, bytes] = {}
+        async for _, versions, _ in self.scan(shard, 14, incomplete=True):
             damaged |= stored.unreadable_versions(versions, self.shards)
-            if cursor == 0:
-                return damaged
+        return damaged
+
+    async def _damaged_rules(self, shard: int) -> dict[bytes, bytes]:
+        damaged: dict[bytes, bytes] = {}
+        async for at, rules, _ in self.scan(shard, 13, step=RULES_STEP, incomplete=True):
+            damaged |= packing.read_rules(rules, at.seq, {})[1]
+        return damaged
 
     async def reservations(self, shard: int) -> AsyncIterator[Reservations]:
-        keys, cursor = self._keys[shard], 0
-        while True:
+        commits = [("hkeys", self._keys[shard][key]) for key in (6, 15)]
+        async for _, held, (pending, prepared) in self.scan(shard, 5, *commits, incomplete=True):
             resources = max(len(await self.schema(incomplete=True)), 1)
-            _, ((cursor, held), pending, prepared) = await self._read(
-                shard,
-                ("hscan", keys[5], cursor, None, _SCAN_STEP),
-                ("hkeys", keys[6]),
-                ("hkeys", keys[15]),
-                incomplete=True,
-            )
-            held = await self._readable(shard, held)
-            if held:
+            readable = await self._readable(shard, held)
+            if readable:
                 with stored.damage_named(shard):
-                    read = _reservations(held, pending, prepared, resources)
+                    read = _reservations(readable, pending, prepared, resources)
                 yield read
-            if cursor == 0:
-                return
 
     async def reservations_of(self, shard: int, uids: Uids) -> Reservations:
         with stored.damage_named(shard):

@@ -1,38 +1,43 @@
 """Rules about pods, as every shard of a ledger in Redis knows them, and the domain versions on shard 0.
 
 Invariant: a rule that shard 0 knows is known on all shards. So a rule is registered on shard 0 last, and
-forgotten there first."""
+forgotten there first.
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+Many rules are registered or forgotten in parts, and each part that changes something is a new version of the
+rules. Other scripts run between the parts, and they know by the version alone whether a proposal was made with
+the rules of this moment. With one version for the whole change, taken with its last part, a proposal made before
+would record nothing for the rules of the earlier parts."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any, TypeVar
 
 from hoss.errors import LedgerUnavailable
 from resolver.core.rules import PlacementRule, RuleBook, RuleQuery, registered_later
-from resolver.core.values import Group, Proposal
+from resolver.core.values import Group, Position, Proposal
 from resolver.ledger import packing
 
 RULE_READS = 10  # per call, because other resolvers changed the rules meanwhile
-_STEP = 1000
+RULES_STEP = 1000  # in a step of Redis or of the event loop: to decode a rule takes 10 us
 _RULES, _DOMAIN_VERSIONS = 13, 14  # positions in SHARD_KEYS
 RowT = TypeVar("RowT")
 
 
 class SharedRules:
-    """`run` runs a script on a shard, `read` runs commands at one moment; see RedisLedger."""
+    """`run` runs a script on a shard, `scan` reads a hash of a shard in slices; see RedisLedger."""
 
     def __init__(
         self,
         run: Callable[..., Awaitable[Any]],
-        read: Callable[..., Awaitable[tuple[Any, list[Any]]]],
+        scan: Callable[..., AsyncIterator[tuple[Position, dict[bytes, bytes], list[Any]]]],
     ) -> None:
         self.books: list[RuleBook] = []  # by shard, as last read
+        # Those of the books, as they are stored (packing.read_rules).
+        self._decoded: dict[bytes, PlacementRule] = {}
         # Keys of damaged rules for which the low watermarks were raised.
         self._refused_below: set[bytes] = set()
         self._run = run
-        self._read = read
+        self._scan = scan
         self._keys: Sequence[Sequence[str]] = ()
 
     def open(self, keys: Sequence[Sequence[str]]) -> None:
@@ -49,6 +54,7 @@ class SharedRules:
         """What is remembered of them here."""
         return {
             "rules": sum(len(book.rules) for book in self.books),
+            "decoded_rules": len(self._decoded),
             "constraints": sum(book.cached for book in self.books),
         }
 
@@ -76,18 +82,19 @@ class SharedRules:
         """Read shard 0 first, so that the other shards are read no older."""
         books: list[RuleBook] = []
         damaged = set[bytes]()
-        for keys in self._keys:
-            at, (version, records) = await self._read(
-                len(books), ("hget", keys[0], "rules"), ("hgetall", keys[_RULES])
-            )
-            book, stored_rules = RuleBook(int(version or 0)), iter(records.items())
-            while part := dict(islice(stored_rules, _STEP)):
-                known, unreadable = packing.read_rules(part, at.seq)
+        for shard, keys in enumerate(self._keys):
+            book: RuleBook | None = None
+            async for at, part, (version,) in self._scan(
+                shard, _RULES, ("hget", keys[0], "rules"), step=RULES_STEP
+            ):
+                # The version of the first slice. If the rules change before the last one, the book is that of no
+                # moment, but nothing is decided by it: the scripts ask for the version of their moment.
+                book = RuleBook(int(version or 0)) if book is None else book
+                known, unreadable = packing.read_rules(part, at.seq, self._decoded)
                 for key, rule in known.items():
                     book.add(key, rule)
                 damaged |= unreadable.keys()
-                await asyncio.sleep(0)  # others get their turn
-            books.append(book)
+            books.append(book or RuleBook())
         if damaged - self._refused_below:
             # A rule that cannot be read counts as forgotten: see `forget`. Who bears it registers it anew.
             # Resolvers that know it may have placed pods by it until they have to read the rules, which is
@@ -97,6 +104,11 @@ class SharedRules:
             )
         self._refused_below = damaged  # one that is repaired may be damaged again
         self.books = books
+        self._decoded = {
+            stored: rule
+            for stored, rule in self._decoded.items()
+            if any(rule.key in book.rules for book in books)
+        }
 
     async def validate(
         self, queries: Sequence[RuleQuery], epoch: int, seen: Sequence[int], may_refuse: int
@@ -137,29 +149,28 @@ class SharedRules:
     async def forget(self, low_watermarks: Sequence[int]) -> int:
         # First of all, refuse proposals that rely on what is about to be forgotten.
         await self.raise_low_watermarks(low_watermarks)
-        keys, cursor = self._keys[0], 0
-        while True:
-            _, ((cursor, versions),) = await self._read(
-                0, ("hscan", keys[_DOMAIN_VERSIONS], cursor, None, _STEP)
-            )
+        async for _, versions, _ in self._scan(0, _DOMAIN_VERSIONS):
             for part in _parts(list(versions)):
                 await self._run("forget_versions", 0, fields=part)
-            if cursor == 0:
-                break
-        _, (known,) = await self._read(0, ("hkeys", keys[_RULES]))
-        forgotten = list(known)
-        for shard, low_watermark in enumerate(low_watermarks):  # shard 0 first: see the module
-            here: list[bytes] = []
-            for part in _parts(forgotten):
-                reply = await self._run("forget_rules", shard, keys=part, low_watermark=low_watermark)
-                here += [reply[at : at + 8] for at in range(0, len(reply), 8)]
-            forgotten = here if shard == 0 else forgotten
+        forgotten: list[bytes] = []
+        async for _, known, _ in self._scan(0, _RULES):
+            forgotten += await self._forget_on(0, list(known), low_watermarks[0])
+        for shard, low_watermark in enumerate(low_watermarks[1:], 1):  # after shard 0: see the module
+            await self._forget_on(shard, forgotten, low_watermark)
         if forgotten:
             await self.read()
         return len(forgotten)
 
+    async def _forget_on(self, shard: int, keys: list[bytes], low_watermark: int) -> list[bytes]:
+        """Those of these rules that the shard has forgotten."""
+        forgotten: list[bytes] = []
+        for part in _parts(keys):
+            reply = await self._run("forget_rules", shard, keys=part, low_watermark=low_watermark)
+            forgotten += [reply[at : at + 8] for at in range(0, len(reply), 8)]
+        return forgotten
+
 
 def _parts(rows: list[RowT]) -> Iterator[list[RowT]]:
     """Parts of these that Redis takes in one step."""
-    for start in range(0, len(rows), _STEP):
-        yield rows[start : start + _STEP]
+    for start in range(0, len(rows), RULES_STEP):
+        yield rows[start : start + RULES_STEP]

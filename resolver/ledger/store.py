@@ -77,7 +77,7 @@ class RedisLedger(LedgerReading):
         kept. `rng`: for epochs and nonces."""
         super().__init__(url, prefix, open_redis, rng, feed_window)
         self._leases = Leases(lease_ms, prepare_ms)
-        self._rules = SharedRules(self.run, self._read)
+        self._rules = SharedRules(self.run, self.scan)
         self.own_tables = self._rules.table_sizes
 
     async def open(self, shards: int) -> None:

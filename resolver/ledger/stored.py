@@ -157,13 +157,17 @@ def read_reservations(pairs: dict[bytes, bytes], resources: int) -> tuple[Uids, 
     """UIDs and records (reservation_dtype) of a part of the reservations hash, in which all are readable. Of
     `resources` resources, or of more if a record has more."""
     least = reservation_dtype(0, spread_bytes=SPREAD_BYTES).itemsize
-    resources = max(resources, (max(map(len, pairs.values()), default=0) - least) // 8)
+    widths = set(map(len, pairs.values()))
+    resources = max(resources, (max(widths, default=0) - least) // 8)
     dtype = reservation_dtype(resources, spread_bytes=SPREAD_BYTES)
     width = dtype.itemsize
-    records = b"".join(
-        record if len(record) == width else record[:-SPREAD_BYTES].ljust(width, b"\0")
-        for record in pairs.values()
-    )
+    if widths == {width}:
+        records = b"".join(pairs.values())  # in a tenth of the time
+    else:
+        records = b"".join(
+            record if len(record) == width else record[:-SPREAD_BYTES].ljust(width, b"\0")
+            for record in pairs.values()
+        )
     uids: Uids = np.frombuffer(b"".join(pairs), np.uint8).reshape(-1, UID_BYTES)
     return uids, np.frombuffer(records, dtype)
 

@@ -9,7 +9,7 @@ from hoss.errors import InvalidInput, quoted
 from hoss.model.node import NO_EXECUTE
 from hoss.model.resources import DEVICE_RESOURCE, MAX_AMOUNT
 from hoss.v1 import common_pb2
-from hoss.wire.columns import CARD_SLOTS, MAX_RESOURCES, U32
+from hoss.wire.columns import CARD_SLOTS, MAX_RESOURCES
 from hoss.wire.convert_selectors import labels_from_proto
 from resolver.core.values import LedgerNodeChange
 
@@ -112,25 +112,12 @@ def node_change(node: common_pb2.NodeSpec, schema: Sequence[str]) -> LedgerNodeC
     )
 
 
-def wrong_labels(
-    records: Mapping[bytes, bytes], specs: Mapping[int, common_pb2.NodeSpec]
-) -> dict[bytes, bytes]:
-    """Records of labels, by field, that are not what the specs of their nodes say; b"": it is missing.
-    Whoever judges rules goes by these records."""
-    right = {
-        index.to_bytes(U32.itemsize, "little"): dict(labels)
-        for index, spec in specs.items()
-        if (labels := [(label.key, label.value) for label in spec.labels])
-    }
-    wrong = dict.fromkeys(right.keys() - records.keys(), b"")
-    return wrong | {
-        field: record for field, record in records.items() if not _has_labels(record, right.get(field))
-    }
-
-
-def _has_labels(record: bytes, labels: Mapping[str, str] | None) -> bool:
-    if labels is None:
-        return False  # a node without labels has no record
+def are_labels_of(record: bytes | None, node: common_pb2.NodeSpec) -> bool:
+    """Whether the record of labels, None where there is none, is what the node's spec says. Whoever judges
+    rules goes by the records."""
+    labels = {label.key: label.value for label in node.labels}
+    if not labels or record is None:
+        return not labels and record is None  # a node without labels has no record
     if record == msgpack.packb(labels):
         return True
     try:

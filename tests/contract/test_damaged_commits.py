@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from resolver.core.accounts import sum_reservations
 from resolver.core.moves import Moves
 from resolver.core.repair import plan_repair
 from resolver.core.values import ANYBODY, ReservationState, Verdict
@@ -38,7 +39,8 @@ async def repair(ledger, **damaged):
     """The repair of what the shard has; only these records are damaged."""
     state = await ledger.state(0)
     assert state.damaged_records == damaged
-    planned = plan_repair(state, {}, ["cpu"], {})
+    nodes, held = np.frombuffer(state.snapshot.accounts.indexes, "<u4"), state.reservations
+    planned = plan_repair(state, sum_reservations(nodes, held.uids, held.records, {}), ["cpu"], {})
     assert await RedisRebuild(ledger, feed_window=100, lease_ms=0).repair(0, state.snapshot.seq, planned)
     after = await ledger.state(0)
     assert (after.damaged_records, after.commit_faults) == ({}, [])

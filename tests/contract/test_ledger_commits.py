@@ -206,6 +206,14 @@ async def test_card_shares_fill_the_fullest_card_that_fits_and_whole_cards_need_
     assert await cards_of(nodes, 4) == [900, 1000, 1000, 200] + [0xFFFF] * 12
 
 
+async def test_cards_of_an_alternate_node_are_taken_by_one_pod_after_the_other(nodes, make_proposal):
+    proposal = make_proposal([1, 2], [[0, 4]] * 2, devices=[(1, 600), (1, 500)])
+    [decision] = await nodes.commit(0, [proposal])
+    assert decision.verdicts.tolist() == [C, C]
+    assert decision.nodes.tolist() == [4, 4]
+    assert await cards_of(nodes, 4) == [600, 500, 0, 0] + [0xFFFF] * 12
+
+
 async def test_invariant_1_a_card_is_never_promised_beyond_its_thousandths(nodes, make_proposal):
     proposal = make_proposal([1, 2], [[4]] * 2, devices=[(3, 1000), (2, 501)])
     [decision] = await nodes.commit(0, [proposal])

@@ -12,6 +12,7 @@ from hoss.wire.columns import NONE_U32, numbered_uids
 from resolver.api.two_phase import commit_parts, finish_prepared
 from resolver.core.rules import RESERVED_NAMES, PlacementRule
 from resolver.core.values import Group, Leases, Verdict
+from resolver.ledger import packing
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.store import RedisLedger
 
@@ -126,6 +127,16 @@ async def test_a_rule_that_is_known_is_registered_without_a_change(racks):
     assert await racks.register_rules([web(APART)]) == awaited
     assert await racks.register_rules([web()]) == [0] * racks.shards
     assert await seqs(racks) == now
+
+
+async def test_invariant_2_a_uid_twice_among_pods_with_rules_is_reserved_once(
+    racks, decide, proposed, make_proposal
+):
+    seen = await known(racks, decide, proposed, APART)
+    asked = make_proposal([1, 1], [[0], [racks.shards]], groups=[web(APART)] * 2)
+    assert await decide((0, replace(asked, seen=tuple(seen)))) == [C, D]
+    [held] = [part async for part in racks.reservations(0)]
+    assert held.records["node"][(held.uids == asked.uids[0]).all(axis=1)].tolist() == [0]
 
 
 @two_shards
@@ -361,7 +372,7 @@ async def test_a_prepared_pod_is_refused_if_what_its_worker_did_not_know_is_forg
 async def test_many_rules_are_registered_and_forgotten_in_steps_that_do_not_hold_up_redis(
     racks, decide, proposed, monkeypatch
 ):
-    monkeypatch.setattr("resolver.ledger.rules._STEP", 2)
+    monkeypatch.setattr("resolver.ledger.rules.RULES_STEP", 2)
     steps, run = [], racks._rules._run
 
     async def noted(script, shard, **members):
@@ -380,6 +391,48 @@ async def test_many_rules_are_registered_and_forgotten_in_steps_that_do_not_hold
     for script, calls in (("register_rules", 3), ("forget_rules", 3), ("forget_versions", 2)):
         sizes = [size for name, size in steps if name == script]
         assert (max(sizes), len(sizes) >= calls) == (2, True), script
+
+
+@pytest.mark.parametrize("ledger_url", ["server"], indirect=True)
+async def test_a_placement_by_rules_of_which_one_came_while_they_were_read_is_recorded(
+    racks, decide, proposed, monkeypatch, ledger_url
+):
+    others = [
+        replace(APART, topology_key=f"{number:0>70}") for number in range(20)
+    ]  # long: Redis gives slices
+    await racks.register_rules([web(*others)])
+    monkeypatch.setattr("resolver.ledger.rules.RULES_STEP", 2)
+    other, slices, scan = RedisLedger(ledger_url), [], racks._rules._scan
+    await other.open(racks.shards)
+
+    async def overtaken(shard, key, *commands, **more):
+        async for at, part, replies in scan(shard, key, *commands, **more):
+            yield at, {k: v for k, v in part.items() if k != APART.key.to_bytes(8, "little")}, replies
+            slices.append(len(part))
+            if len(slices) == 1:
+                await other.register_rules([web(APART)])
+
+    monkeypatch.setattr(racks._rules, "_scan", overtaken)
+    await racks.read_rules()
+    assert max(slices) < len(others)
+    monkeypatch.setattr(racks._rules, "_scan", scan)
+    seen = await seqs(racks)
+    assert await decide(proposed(1, 1, 0, web(), seen)) == [C]
+    assert await decide(proposed(2, 2, 0, web(APART), seen)) == [T]
+    await other.close()
+
+
+@pytest.mark.parametrize("ledger_url", ["server"], indirect=True)
+async def test_a_rule_is_decoded_once_for_all_shards_and_kept_as_long_as_a_shard_has_it(racks, monkeypatch):
+    decoded, read = [], packing._read_rule
+    monkeypatch.setattr(packing, "_read_rule", lambda field, rule: decoded.append(field) or read(field, rule))
+    await racks.register_rules([web(APART)])
+    await racks.register_rules([web(SPREAD)])
+    await racks.read_rules()
+    assert [field for field in decoded if decoded.count(field) > 1] == []
+    assert racks.own_tables()["decoded_rules"] == 2
+    await racks.forget_rules(await seqs(racks))
+    assert racks.own_tables() == {"rules": 0, "decoded_rules": 0, "constraints": 0}
 
 
 async def test_rules_that_come_and_go_take_no_room_for_ever(racks, decide, proposed):

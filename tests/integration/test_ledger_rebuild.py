@@ -22,6 +22,7 @@ from hossctl.local.redis_server import RedisServer
 from resolver.api.auditing import audit_ledger
 from resolver.api.feed import ShardFeed
 from resolver.api.rebuilding import RebuildService
+from resolver.core.accounts import sum_reservations
 from resolver.core.quarantine import QuarantineRequest
 from resolver.core.repair import plan_repair
 from resolver.core.values import Group, LedgerNodeChange, Position, Proposal, Verdict, Writer
@@ -451,9 +452,10 @@ async def test_a_repair_read_before_a_commit_is_refused(
         "{hoss:0}:accounts", field, _corrupt_account(await redis.hget("{hoss:0}:accounts", field))
     )
     read_at = await opened.ledger.state(0)
-    repair = plan_repair(read_at, {}, opened.ledger.resources, {})
-    held = read_at.reservations.uids[:1]
-    await opened.ledger.release(0, held)
+    held, nodes = read_at.reservations, np.frombuffer(read_at.snapshot.accounts.indexes, "<u4")
+    sums = sum_reservations(nodes, held.uids, held.records, {})
+    repair = plan_repair(read_at, sums, opened.ledger.resources, {})
+    await opened.ledger.release(0, held.uids[:1])
     assert not await opened.store.repair(0, read_at.snapshot.seq, repair)
 
 

@@ -460,7 +460,7 @@ async def compare(url, make_node, history, shards):
     assert await replay(real) == (*shown_accounts(snapshot.accounts), snapshot.specs, pods, snapshot.prepared)
     await real.erase()
     await real.close()
-    return audit([seen], await model.ledger.schema(), {})
+    return [finding for step in audit([seen], await model.ledger.schema(), {}) for finding in step]
 
 
 def sorted_ports(state):

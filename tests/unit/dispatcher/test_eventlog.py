@@ -27,6 +27,32 @@ def test_the_log_is_bounded_and_says_when_a_revision_was_dropped():
     assert len(log.since(log.revision - 5)) == 5
 
 
+class Looked(list):
+    """Counts how many of its elements are looked at."""
+
+    looks = 0
+
+    def __getitem__(self, at):
+        found = super().__getitem__(at)
+        self.looks += len(found) if isinstance(at, slice) else 1
+        return found
+
+    def __iter__(self):
+        self.looks += len(self)
+        return super().__iter__()
+
+
+def test_a_watcher_at_the_end_of_a_long_log_looks_at_the_end_alone():
+    log = EventLog(limit_pods=10**7)
+    for _ in range(500):
+        append(log, 5000)
+    log._chunks = Looked(log._chunks)
+    assert len(log._chunks) > 250
+    assert log.since(log.revision) == []
+    assert len(log.since(log.revision - 1)) == 1
+    assert log._chunks.looks <= 2 * 12  # two searches by halves
+
+
 def test_a_revision_of_another_life_is_none_of_this_logs():
     log = EventLog(first_revision=1000)
     assert log.since(900) is None

@@ -18,7 +18,8 @@ def found(pods, **groups):
     nodes = np.array([node for node, _ in pods], np.uint32)
     of = np.array([keys.get(name, 0) for _, name in pods], np.uint64)
     by_key = {keys[name]: group for name, group in groups.items()}
-    return [(pair.bearer, pair.other, pair.domain) for pair in too_near(nodes, of, by_key, LABELS) if pair]
+    steps = too_near(nodes, of, by_key, LABELS)
+    return [(pair.bearer, pair.other, pair.domain) for pairs in steps for pair in pairs]
 
 
 def group(app="web", *rules, namespace="default"):
@@ -60,8 +61,10 @@ def test_a_rule_that_names_no_label_is_held_against_everybody():
     assert found([(0, "db"), (1, "web")], db=group("db", everybody), web=group("web")) == [(0, 1, "r0")]
 
 
-def test_others_may_get_their_turn_before_each_group_and_each_rule():
-    nodes, keys = np.zeros(3, np.uint32), np.array([1, 2, 3], np.uint64)
+def test_each_group_and_then_each_rule_is_a_step_with_the_findings_of_that_rule():
+    nodes, keys = np.array([0, 1, 2], np.uint32), np.array([1, 2, 3], np.uint64)
     rules = [PlacementRule(key, WEB, ("default",)) for key in ("rack", "row")]
     groups = {1: group("web", *rules), 2: group("db"), 3: group("web", rules[0])}
-    assert list(too_near(nodes, keys, groups, LABELS)).count(None) == 3 + 2
+    labels = {0: {"rack": "r0", "row": "a"}, 1: {"rack": "r0"}, 2: {"rack": "r1", "row": "a"}}
+    steps = [[pair.rule for pair in pairs] for pairs in too_near(nodes, keys, groups, labels)]
+    assert steps == [[], [], [], [], [rules[1]]]

@@ -1,11 +1,15 @@
 """What a resolver says of a ledger that is lost, until it is rebuilt."""
 
 import asyncio
+from collections import Counter
+from types import SimpleNamespace
 
 from structlog.testing import capture_logs
 from waiting import until
 
+from hoss.v1 import resolver_pb2 as pb
 from resolver.api.maintenance import Availability
+from resolver.api.service import ResolverService
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.port import LedgerLostError
 
@@ -90,7 +94,7 @@ async def test_reservations_that_were_set_aside_are_told_once(make_node, make_pr
     assert [(entry["event"], entry["set_aside"]) for entry in logged] == [("reservations_damaged", 1)]
 
 
-async def test_a_shard_with_more_reservations_than_the_limit_is_told_once_and_in_every_status(
+async def test_a_shard_with_more_reservations_than_advised_is_told_once_and_in_every_status_and_audit(
     make_node, make_proposal
 ) -> None:
     ledger, now = MemoryLedger(2, lambda: 0), [0.0]
@@ -99,6 +103,7 @@ async def test_a_shard_with_more_reservations_than_the_limit_is_told_once_and_in
     proposal = make_proposal([1, 2, 3], [[0]] * 3)
     await ledger.commit(0, [proposal])
     told: list[str] = []
+    audited: list[list[str]] = []
 
     async def ignore(_serving: bool = True) -> None:
         pass
@@ -107,13 +112,28 @@ async def test_a_shard_with_more_reservations_than_the_limit_is_told_once_and_in
         for _ in range(times):
             now[0] += 100.0
             await availability._check()
-            told.append(availability.facts.get("over_limit", ""))
+            told.append(availability.facts.get("advice", ""))
+            audited.append(list((await service.Audit(pb.AuditRequest(), None)).reports))
 
-    availability = Availability(ledger, ignore, ignore, reservations_per_shard=2, clock=lambda: now[0])
+    availability = Availability(
+        ledger, ignore, ignore, advised_reservations_per_shard=2, clock=lambda: now[0]
+    )
+    service = ResolverService(
+        ledger,
+        [],
+        SimpleNamespace(decide=None),  # an audit needs nothing of these
+        availability,
+        quarantine=None,
+        counters=Counter,
+        rebuilding=None,
+        existing_pods=None,
+        unix_clock=lambda: 0.0,
+    )
     with capture_logs() as logs:
         await looks(2)
         await ledger.release(0, proposal.uids[:1])
         await looks(1)
-    assert [entry["event"] for entry in logs] == ["shard_over_limit"]
+    assert [entry["event"] for entry in logs] == ["shard_crowded"]
     assert told[0] == told[1] != "" == told[2]
-    assert told[0].startswith("a shard has 3 reservations (reservations_per_shard: 2)")
+    assert audited == [[told[0]], [told[0]], []]
+    assert told[0].startswith("a shard has 3 reservations (advised_reservations_per_shard: 2)")

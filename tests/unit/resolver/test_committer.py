@@ -7,6 +7,8 @@ from waiting import until
 
 from hoss.errors import LedgerUnavailable
 from resolver.api.committing import Committer
+from resolver.api.maintenance import Availability
+from resolver.api.proposing import ProposeStream
 from resolver.ledger.memory import MemoryLedger
 
 
@@ -93,3 +95,33 @@ async def test_of_what_waits_the_most_urgent_goes_first_and_of_equals_the_first_
     ledger.go.set()
     await asyncio.gather(*answers)
     assert served == [0, 1, 4, 2, 5, 3]  # the first two were under way when the others came
+
+
+async def test_no_more_proposals_are_prepared_at_once_than_are_finished_at_once(make_proposal):
+    """What is prepared and waits for its second phase is in others' way, and may expire."""
+    ledger, go, prepared = MemoryLedger(2, lambda: 0), asyncio.Event(), []
+
+    class Waiting:
+        """A committer that answers when told to."""
+
+        async def decide(self, proposal):
+            prepared.append(proposal)
+            await go.wait()
+            return (await ledger.commit(0, [proposal]))[0]
+
+    async def ignore(*_):
+        pass
+
+    stream = ProposeStream(
+        ledger, [Waiting()] * 2, Availability(ledger, ignore, ignore), allow_unchecked=False
+    )
+    asked = [make_proposal([pod], [[0]], groups=["web"]) for pod in range(20)]
+    answers = [asyncio.ensure_future(stream.decide(0, proposal)) for proposal in asked]
+    alone = asyncio.ensure_future(stream.decide(0, make_proposal([99], [[0]])))
+    await until(lambda: len(prepared) == 17, "those that may begin to have begun")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(prepared) == 17, "sixteen, and the pod that no rule can look at"
+    go.set()
+    await asyncio.gather(*answers, alone)
+    assert len(prepared) == 21

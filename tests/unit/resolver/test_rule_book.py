@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from hoss.model.selectors import LabelSelector, Requirement
-from resolver.core.rules import RESERVED_NAMES, PlacementConstraint, PlacementRule, RuleBook, rule_key
+from resolver.core.rules import RESERVED_NAMES, PlacementConstraint, PlacementRule, RuleBook
 from resolver.core.values import Group
 
 KEYS, VALUES = ("app", "tier"), ("a", "b", "c")
@@ -60,15 +60,15 @@ def test_rules_that_come_and_go_concern_those_that_they_select_and_those_that_be
     groups = [group(rng, rules) for _ in range(20)]
     book = RuleBook()
     for seq in range(1, 8):
-        book.register({rule_key(one): one for one in rng.sample(pool, 4)}, seq)
-        book.forget([rule_key(one) for one in rng.sample(pool, 2)], seq)
+        book.register({one.key: one for one in rng.sample(pool, 4)}, seq)
+        book.forget([one.key for one in rng.sample(pool, 2)], seq)
         for of in groups:
             assert book.constraints(of) == by_looking_at_all(book, of)
 
 
 def test_nothing_is_kept_of_rules_that_are_forgotten():
     rng, book = random.Random(1), RuleBook()
-    keys = {rule_key(one): one for one in [*(rule(rng) for _ in range(20)), RESERVED_NAMES]}
+    keys = {one.key: one for one in [*(rule(rng) for _ in range(20)), RESERVED_NAMES]}
     book.register(keys, 1)
     book.forget(keys, 2)
     assert book._by_label == {}
