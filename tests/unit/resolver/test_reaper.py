@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from types import SimpleNamespace
 
-import pytest
 from waiting import DEADLINE_SECONDS, until
 
 from hoss.errors import LedgerUnavailable
