@@ -14,7 +14,7 @@ SHARDS, SECONDS = 2, 60
 
 
 def commands_of_an_idle_platform(server):
-    """Counts by kind of service, name of the command and whether it wrote; of scripts by their first key too."""
+    """Counts by kind of service, the command with its first key, and whether it wrote."""
     found: Counter[tuple[str, str, bool]] = Counter()
     world = World(1, server, shards=SHARDS, dispatchers=2, resolvers=2, workers=2)
 
