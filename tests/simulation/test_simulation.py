@@ -46,6 +46,9 @@ REGRESSIONS = {
         "a standby took over from an empty Redis whose clock had jumped"
     ),
     "node-added-before-a-rebuild": "a node was written into a ledger that was rebuilt without it",
+    "node-acknowledged-before-the-feed-showed-it": (
+        "a ledger that was lost before its feed showed a node was rebuilt without it"
+    ),
     "answer-about-a-former-place": "an old look-up's answer undid the place that a pod had got since",
     "clock-that-goes-back-keeps-the-lease": "the clock of Redis went back, and a dead leader's lease stayed",
 }
