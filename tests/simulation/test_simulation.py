@@ -153,6 +153,18 @@ def test_plans_with_moves_have_the_acts_of_their_seed_and_moves_besides():
     assert Plan.from_json(moves.as_json()) == moves
 
 
+def test_where_redis_loses_something_no_dispatcher_is_without_it_for_longer_than_its_lease():
+    plans = [plan for plan in map(draw, range(1000)) if any(act.what in p.LOSSES for act in plan.acts)]
+    away = [
+        act.seconds
+        for plan in plans
+        for act in plan.acts
+        if act.what in (p.REDIS_SILENT, p.REDIS_REFUSED) and act.target.startswith("dispatcher")
+    ]
+    assert away
+    assert max(away) < 1.5
+
+
 def test_faults_of_every_kind_strike_somebody_within_a_few_hundred_plans():
     drawn = {act.what for seed in range(300) for act in draw(seed).acts}
     assert {*p.KINDS, *p.LOSSES} <= drawn

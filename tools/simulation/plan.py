@@ -66,6 +66,7 @@ COMMON_SLOT = "{hoss}"  # with the journal
 SHARD_SLOT = "{{hoss:{}}}"
 
 NODE_CPU = 2000
+_WITHIN_A_LEASE = 1.0  # of the leader, 1.5 s
 
 KINDS = (
     *(KILL, KILL_AT_STEP, KILL_AT_STEP, STOP, FREEZE, FREEZE_AT_STEP),
@@ -383,7 +384,9 @@ def fault(
         # For everybody, or for one service.
         with_redis = [name for name in plan.names if not name.startswith("w")]
         target = rng.choice(("", rng.choice(with_redis)))
-        return [Act(at, what, target, seconds=min(seconds, 3.0))]
+        # A leader without Redis for longer than its lease is as good as dead.
+        longest = _WITHIN_A_LEASE if loses and target.startswith("dispatcher") else 3.0
+        return [Act(at, what, target, seconds=min(seconds, longest))]
     return [Act(at, what, seconds=0.0 if what == REDIS_RESTART else min(seconds, 3.0))]
 
 
