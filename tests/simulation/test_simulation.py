@@ -12,6 +12,7 @@ from simulation.seeded import simulate, simulate_in_a_new_interpreter
 
 from hossctl.history.events import written
 from tools.simulation import plan as p
+from tools.simulation.clients import REFUSED_WHEN_FULL
 from tools.simulation.plan import Act, Plan, draw, draw_moves, draw_short
 from tools.simulation.run import run
 from tools.simulation.seeds import SEEDS_PER_PART
@@ -63,7 +64,7 @@ def test_no_promise_is_broken_while_pods_are_moved_and_services_fail_amid_that(f
     assert done.returncode == 0, done.stdout + done.stderr
     counts = {
         what.strip(): count
-        for count, what in (line.split(maxsplit=1) for line in done.stdout.splitlines()[-27:])
+        for count, what in (line.split(maxsplit=1) for line in done.stdout.splitlines()[-28:])
     }
     amid = (
         *("kill amid a move", "freeze amid a move"),
@@ -108,6 +109,14 @@ def test_submissions_are_refused_in_a_tenth_of_the_plans_and_leave_nothing(serve
     result = run(refusing[0], server)
     assert result.problems() == []
     assert result.reached["refused"] == 2
+
+
+def test_full_queues_refuse_submissions_in_a_tenth_of_the_plans_and_nothing_of_them_exists(server):
+    plans = [plan for plan in map(draw, range(100)) if plan.most_waiting]
+    assert 3 < len(plans) < 20
+    results = (run(plan, server) for plan in plans)
+    refusing = next(result for result in results if result.reached[REFUSED_WHEN_FULL])
+    assert refusing.problems() == []
 
 
 def test_a_seed_replays_byte_for_byte_in_the_same_process(server):

@@ -129,6 +129,7 @@ class Plan:
     named_nodes: bool = False
     lease_seconds: float = 30.0  # of a commit that is not confirmed
     cluster: ClusterPlan | None = None  # of Kubernetes mode; None: the platform's own mode
+    most_waiting: int = 0  # pods that may wait at once; 0: as many as a dispatcher allows by itself
 
     @property
     def names(self) -> list[str]:
@@ -190,7 +191,9 @@ def draw(seed: int) -> Plan:
     plan = _drawn(seed, random.Random(seed), random.Random(f"late release {seed}"), _LONG)
     # Drawn apart, as late releases are.
     acts = _refused(random.Random(f"refused {seed}"), plan)
-    return replace(plan, acts=tuple(sorted((*plan.acts, *acts), key=lambda act: act.at)))
+    plan = replace(plan, acts=tuple(sorted((*plan.acts, *acts), key=lambda act: act.at)))
+    full = random.Random(f"full {seed}")
+    return replace(plan, most_waiting=full.choice((4, 8, 16))) if full.random() < 0.1 else plan
 
 
 def draw_short(seed: int) -> Plan:
