@@ -155,7 +155,7 @@ class World:
         observe: Callable[[Entry], None] | None = None,
     ) -> None:
         """`cluster`: of Kubernetes mode; None: the platform's own mode. `most_waiting`: see Plan."""
-        self._most_waiting = {"max_waiting_pods": most_waiting} if most_waiting else {}
+        self._most_waiting = most_waiting
         self._seeds = random.Random(seed)
         self.loop = SimulationLoop(self._rng())  # type: ignore[abstract]
         self._observe = observe
@@ -244,8 +244,9 @@ class World:
                 redis_url=URL,
                 resolvers=tuple(resolvers),
                 kubernetes=None if self.cluster is None else ClusterSection(lease=self.cluster.lease),
-                **self._most_waiting,
             )
+            if self._most_waiting:
+                leader = leader.model_copy(update={"max_waiting_pods": self._most_waiting})
             return dispatcher.__main__.serve(leader, None, host=host)
         worker = WorkerConfig(
             name=service.name,
