@@ -25,9 +25,10 @@ from dispatcher.core.pods.sets import NewPods, NewTemplate, Order, Submission
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.kubernetes.kubelet_rejections import KubeletRejectionAudit
 from dispatcher.kubernetes.pod_groups import PodGroupInformers
+from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.client.resolver import ResolverClient
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, LedgerUnavailable
 from hoss.kube.api import KubeApi, Object
 from hoss.kube.reflector import Change, ObjectGone, Reflector
 from hoss.manifests.cluster import read_controller
@@ -247,6 +248,7 @@ class Informers:
         config: ClusterSection,
         term: int,
         *,
+        nodes: ClusterNodes,
         max_pod_terms: int,
         rng: random.Random,
     ) -> None:
@@ -254,6 +256,7 @@ class Informers:
         self._runtime = runtime
         self._registry = runtime.machine.registry
         self._resolver = resolver
+        self._ledger_nodes = nodes
         self.reader = PodReader(config.scheduler_names, ignored=config.ignored, max_pod_terms=max_pod_terms)
         self.pods = PodMirror(self._registry)
         # Gives the places of moves to their successors among new pods: the nodes, by UID.
@@ -563,15 +566,29 @@ class Informers:
             if reply.overcommitted:
                 logger().warning("nodes_overcommitted", nodes=list(reply.overcommitted)[:20])
         if plan.removals:
-            await self._runtime.until_answered(
-                lambda: self._resolver.remove_nodes(plan.removals, self._ledger_epoch())
-            )
+            await self._runtime.until_answered(partial(self._remove, plan.removals))
             for name in plan.removals:
                 self.pods.nodes.pop(name, None)
         self._nodes.done(plan)
 
     async def _upsert(self, nodes: Sequence[NodeSpec]) -> UpsertNodesReply:
-        return await self._resolver.upsert_nodes(nodes, self._ledger_epoch())
+        epoch = self._ledger_epoch()
+        reply = await self._resolver.upsert_nodes(nodes, epoch)
+        self._require_ledger(epoch)
+        self._ledger_nodes.upserted(nodes, reply.indexes)
+        return reply
+
+    async def _remove(self, names: Sequence[str]) -> None:
+        epoch = self._ledger_epoch()
+        await self._resolver.remove_nodes(names, epoch)
+        self._require_ledger(epoch)
+        self._ledger_nodes.removed(names)
+
+    def _require_ledger(self, epoch: str) -> None:
+        """Raises LedgerUnavailable where this is not our ledger any more: the one that took its place was made
+        without what the former one has just acknowledged."""
+        if self._ledger_epoch() != epoch:
+            raise LedgerUnavailable("the ledger was rebuilt meanwhile")
 
     def _ledger_epoch(self) -> str:
         """Of our ledger. Another one is rebuilt from what we know, which would undo what is written there

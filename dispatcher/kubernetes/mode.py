@@ -48,7 +48,7 @@ class KubernetesMode:
     ) -> None:
         self._runtime = runtime
         self.informers = Informers(
-            runtime, api, resolver, config, leadership.term, max_pod_terms=max_pod_terms, rng=rng
+            runtime, api, resolver, config, leadership.term, nodes=nodes, max_pod_terms=max_pod_terms, rng=rng
         )
         self._recorder = EventRecorder(
             runtime,

@@ -1,10 +1,13 @@
 """The dispatcher's one record of the cluster's nodes, as the ledger's node feed last described them.
 
 `ClusterNodes` owns names, specs, totals and the quarantine of nodes, by index. Everything else asks it, or
-gets the events that `read` returns. The core keeps its own view, fed by those events."""
+gets the events that `read` returns. The core keeps its own view, fed by those events.
+
+What this dispatcher has written to the ledger itself is also kept until the feed shows it: a ledger that is
+lost in between is rebuilt with it."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,7 +21,7 @@ from hoss.model.resources import DEVICE_SHARE_RESOURCE
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARDS, FLAG_GONE, FLAG_QUARANTINED, FLAGS_CLOSED, U32, decode, decode_accounts
-from hoss.wire.convert import node_from_proto, taints_from_proto
+from hoss.wire.convert import node_from_proto, node_to_proto, taints_from_proto
 from hoss.wire.convert_selectors import labels_from_proto
 
 
@@ -51,6 +54,9 @@ class ClusterNodes:
         self._quarantined: set[int] = set()
         self._shards_read: set[int] = set()  # of which a snapshot has come
         self._shards = 0  # 0: not known yet
+        # By name: index and node as the ledger has acknowledged them and the feed has not shown them yet. None:
+        # the node was removed.
+        self._written: dict[str, tuple[int, _Node] | None] = {}
 
     @property
     def complete(self) -> bool:
@@ -71,9 +77,23 @@ class ClusterNodes:
         """The index of a node by name."""
         return self._indexes.get(name)
 
-    def specs(self) -> Iterator[tuple[int, common_pb2.NodeSpec]]:
-        """All nodes with their specs, by index."""
-        return ((index, self._nodes[index].message()) for index in sorted(self._nodes))
+    def upserted(self, nodes: Sequence[NodeSpec], indexes: Iterable[int]) -> None:
+        """The ledger has acknowledged these nodes, and given them these indexes."""
+        for node, index in zip(nodes, indexes, strict=True):
+            spec = node_to_proto(node).SerializeToString()
+            self._written[node.name] = index, _Node(node.name, spec)
+        self._forget_shown([node.name for node in nodes])
+
+    def removed(self, names: Sequence[str]) -> None:
+        """The ledger has acknowledged that it does not have these nodes any more."""
+        self._written |= dict.fromkeys(names)
+        self._forget_shown(names)
+
+    def to_rebuild(self) -> Iterator[tuple[int, common_pb2.NodeSpec]]:
+        """All nodes with their specs, by index, and with what was acknowledged and not shown yet."""
+        nodes = {index: node for index, node in self._nodes.items() if node.name not in self._written}
+        nodes |= dict(written for written in self._written.values() if written is not None)
+        return ((index, nodes[index].message()) for index in sorted(nodes))
 
     @cached_property
     def traits(self) -> NodeTraits:
@@ -92,6 +112,7 @@ class ClusterNodes:
         events: list[m.Event] = []
         if message.snapshot or message.nodes:
             totals_before = Counter(self._totals)
+            names = {name for entry in message.nodes for name in (self.name(entry.index), entry.spec.name)}
             removed = self._remove_unlisted(message)
             for entry in message.nodes:
                 known = self._nodes.get(entry.index)
@@ -101,6 +122,7 @@ class ClusterNodes:
                     changes.append(change)
             self._totals = +self._totals  # without zeros
             self.__dict__.pop("traits", None)
+            self._forget_shown({*self._written} if message.snapshot else names)
             if removed:
                 events.append(m.NodesGone(np.array(sorted(removed), np.uint32), message.seq))
             if self._totals != totals_before:
@@ -125,6 +147,14 @@ class ClusterNodes:
         for index in unlisted:
             self._pop(index)
         return unlisted
+
+    def _forget_shown(self, names: Collection[str]) -> None:
+        """What the feed has shown of these nodes need not be kept any longer."""
+        for name in self._written.keys() & set(names):
+            written, index = self._written[name], self._indexes.get(name)
+            shown = None if index is None else (index, self._nodes[index])
+            if shown == written or (shown and written and _are_equal(shown, written)):
+                del self._written[name]
 
     def _pop(self, index: int) -> _Node | None:
         node = self._nodes.pop(index, None)
@@ -167,6 +197,11 @@ class ClusterNodes:
             return Changes(nodes=nodes)
         room = _room(message.accounts, self.schema)
         return Changes(nodes=nodes, rooms=(room,) if room.allocatable.shape[1] else ())
+
+
+def _are_equal(one: tuple[int, _Node], other: tuple[int, _Node]) -> bool:
+    """Whether index and spec are equal. The resolver may have dated taints."""
+    return one[0] == other[0] and one[1].model() == other[1].model()
 
 
 def _allocatable(spec: common_pb2.NodeSpec) -> dict[str, int]:

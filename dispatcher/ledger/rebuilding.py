@@ -42,7 +42,7 @@ _ROWS_PER_PART = 5000
 
 
 def _node_parts(nodes: ClusterNodes) -> Iterator[pb.LedgerPart]:
-    entries = [pb.NodeEntry(index=index, spec=spec) for index, spec in nodes.specs()]
+    entries = [pb.NodeEntry(index=index, spec=spec) for index, spec in nodes.to_rebuild()]
     for start in range(0, len(entries), _ROWS_PER_PART):
         yield pb.LedgerPart(nodes=entries[start : start + _ROWS_PER_PART])
 

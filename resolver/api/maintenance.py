@@ -140,7 +140,7 @@ async def reap_periodically(ledger: Ledger, counters: Counter[str], *, period_se
         for shard in range(ledger.shards):
             try:
                 reaped = await ledger.reap(shard)
-                if ledger.shards > 1:  # else a move ends in one step
+                if ledger.unfinished_moves[shard]:
                     counters["moves_finished"] += await ledger.finish_moves(shard)
             except LedgerUnavailable:
                 continue  # Availability reports it; other shards may be there

@@ -394,7 +394,7 @@ class Arbiter(Shard):
     def reap(self, clock_ms: int) -> tuple[int, bool]:
         """Lease time goes on. Release what expired commits still hold, in the order of their deadlines, up to
         a bounded number. Returns the number of pods, and whether more commits may be expired."""
-        now_ms = self.leases.go_on(clock_ms)
+        now_ms = self.leases.go_on(clock_ms, idle=not self.pending)
         by_deadline = sorted((deadline_ms, str(seq), seq) for seq, (deadline_ms, _) in self.pending.items())
         expired = [seq for deadline_ms, _, seq in by_deadline if deadline_ms <= now_ms][:REAPED_COMMITS]
         held: list[tuple[Uid, int]] = []

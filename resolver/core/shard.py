@@ -29,6 +29,7 @@ from resolver.core.values import (
 )
 
 MOST_AHEAD_MS = 2000  # that lease time goes on from one reaping to the next
+IDLE_MS = 5000  # between two steps of lease time while there is no lease
 NONCES_KEPT = 1024
 
 
@@ -94,10 +95,12 @@ class LeaseClock:
             return clock_ms
         return self.time_ms + max(0, min(clock_ms - self.seen_ms, MOST_AHEAD_MS))
 
-    def go_on(self, clock_ms: int) -> int:
-        """Lease time goes on to now."""
-        self.time_ms, self.seen_ms = self.now(clock_ms), clock_ms
-        return self.time_ms
+    def go_on(self, clock_ms: int, *, idle: bool) -> int:
+        """Lease time goes on to now; every IDLE_MS only while it is `idle`, without a lease."""
+        now_ms = self.now(clock_ms)
+        if not idle or self.time_ms is None or not 0 <= clock_ms - self.seen_ms < IDLE_MS:
+            self.time_ms, self.seen_ms = now_ms, clock_ms
+        return now_ms
 
 
 @dataclass(slots=True)

@@ -74,6 +74,7 @@ class MemoryLedger:
             arbiter.epoch = self.epoch
         self.leases_ended = [0] * shards
         self.damaged_commits: list[list[str]] = [[] for _ in range(shards)]
+        self.unfinished_moves = [0] * shards
         self._known = [Position(0)] * shards  # the highest position of each shard that this resolver knows
         self._calls = count(1)  # of all resolvers: for nonces
         self._now_ms = now_ms
@@ -92,6 +93,7 @@ class MemoryLedger:
         """Continue with the whole ledger of this epoch. Nothing that was known of another ledger counts."""
         self.epoch = epoch
         self.leases_ended, self._known = [0] * self.shards, [Position(0)] * self.shards
+        self.unfinished_moves = [0] * self.shards
 
     # -- what may happen to it
 
@@ -300,6 +302,7 @@ class MemoryLedger:
             released, more = self._admitted(shard).reap(self._now_ms())
             reaped += released
         self.leases_ended[shard] = self.arbiters[shard].leases_ended
+        self.unfinished_moves[shard] = len(self.arbiters[shard].moved)
         return reaped
 
     async def leases(self, shard: int, seqs: NDArray[np.uint64]) -> NDArray[np.int64]:

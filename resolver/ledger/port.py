@@ -58,6 +58,7 @@ class Ledger(Protocol):
     # By shard, the commits whose leases `reap` found over and of which it found a record damaged: each once,
     # until whoever tells of them empties the list.
     damaged_commits: list[list[str]]
+    unfinished_moves: list[int]  # by shard, how many moves `finish_moves` has to finish, as of `reap`
 
     async def commit(self, shard: int, proposals: Sequence[Proposal]) -> list[Decision]:
         """Decide the proposals one after the other, each on its own."""

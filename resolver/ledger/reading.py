@@ -107,6 +107,7 @@ class LedgerReading:
         self.shards = 0
         self.leases_ended: list[int] = []
         self.damaged_commits: list[list[str]] = []
+        self.unfinished_moves: list[int] = []
 
     @property
     def _schema_key(self) -> str:

@@ -128,6 +128,7 @@ class RedisLedger(LedgerReading):
         self._watermarks = [Position(0)] * self.shards
         self.leases_ended = [0] * self.shards
         self.damaged_commits = [[] for _ in range(self.shards)]
+        self.unfinished_moves = [0] * self.shards
         self._rules.open(self._keys)
 
     async def close(self) -> None:
@@ -319,10 +320,11 @@ class RedisLedger(LedgerReading):
     async def reap(self, shard: int) -> int:
         reaped, more = 0, 1
         while more:
-            released, more, ended, damaged = await self.run("reap", shard, most=_REAPED_PODS)
+            released, more, ended, damaged, moves = await self.run("reap", shard, most=_REAPED_PODS)
             reaped += int(released)
             self.leases_ended[shard] = int(ended)
             self.damaged_commits[shard] += [commit.decode(errors="replace") for commit in damaged]
+            self.unfinished_moves[shard] = int(moves)
         return reaped
 
     async def leases(self, shard: int, seqs: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -176,8 +176,12 @@ async def test_until_the_source_elsewhere_is_released_the_shard_of_the_target_kn
     _, move = await reserve(nodes, 1, 1)
     assert await confirm(nodes, move) is MoveResult.MOVED
     assert (await nodes.state(1)).moved == {pods(1).tobytes(): (0, seq)}
+    await nodes.reap(1)
+    assert nodes.unfinished_moves[1] == 1, "whoever reaps is told that there is something to finish"
     assert await nodes.finish_moves(1) == 1
     assert (await nodes.state(1)).moved == {}
+    await nodes.reap(1)
+    assert nodes.unfinished_moves[1] == 0
 
 
 async def test_a_target_must_fit_beside_what_is_there(nodes, place):

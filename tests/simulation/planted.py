@@ -355,6 +355,16 @@ UNDONE = {
             ),
         ),
     ),
+    "node-acknowledged-before-the-feed-showed-it": PlantedFault(
+        "a ledger is rebuilt with the nodes that its feed had shown, whatever else was acknowledged",
+        (
+            CodeEdit(
+                "dispatcher.ledger.nodes:ClusterNodes.upserted",
+                "self._written[node.name] = index, _Node(node.name, spec)",
+                "_Node(node.name, spec)",
+            ),
+        ),
+    ),
     "port-freed-before-a-view-showed-it": PlantedFault(
         "a pod that was refused by a view without a release is not woken when the release is told",
         (

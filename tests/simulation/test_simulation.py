@@ -12,6 +12,7 @@ from simulation.seeded import simulate, simulate_in_a_new_interpreter
 
 from hossctl.history.events import written
 from tools.simulation import plan as p
+from tools.simulation.clients import REFUSED_WHEN_FULL
 from tools.simulation.plan import Act, Plan, draw, draw_moves, draw_short
 from tools.simulation.run import run
 from tools.simulation.seeds import SEEDS_PER_PART
@@ -46,6 +47,9 @@ REGRESSIONS = {
         "a standby took over from an empty Redis whose clock had jumped"
     ),
     "node-added-before-a-rebuild": "a node was written into a ledger that was rebuilt without it",
+    "node-acknowledged-before-the-feed-showed-it": (
+        "a ledger that was lost before its feed showed a node was rebuilt without it"
+    ),
     "answer-about-a-former-place": "an old look-up's answer undid the place that a pod had got since",
     "clock-that-goes-back-keeps-the-lease": "the clock of Redis went back, and a dead leader's lease stayed",
 }
@@ -60,7 +64,7 @@ def test_no_promise_is_broken_while_pods_are_moved_and_services_fail_amid_that(f
     assert done.returncode == 0, done.stdout + done.stderr
     counts = {
         what.strip(): count
-        for count, what in (line.split(maxsplit=1) for line in done.stdout.splitlines()[-27:])
+        for count, what in (line.split(maxsplit=1) for line in done.stdout.splitlines()[-28:])
     }
     amid = (
         *("kill amid a move", "freeze amid a move"),
@@ -107,6 +111,14 @@ def test_submissions_are_refused_in_a_tenth_of_the_plans_and_leave_nothing(serve
     assert result.reached["refused"] == 2
 
 
+def test_full_queues_refuse_submissions_in_a_tenth_of_the_plans_and_nothing_of_them_exists(server):
+    plans = [plan for plan in map(draw, range(100)) if plan.most_waiting]
+    assert 3 < len(plans) < 20
+    results = (run(plan, server) for plan in plans)
+    refusing = next(result for result in results if result.reached[REFUSED_WHEN_FULL])
+    assert refusing.problems() == []
+
+
 def test_a_seed_replays_byte_for_byte_in_the_same_process(server):
     first, again = (run(draw(3), server, keep=True) for _ in range(2))
     assert len(first.timeline) > 500
@@ -148,6 +160,18 @@ def test_plans_with_moves_have_the_acts_of_their_seed_and_moves_besides():
     assert all(act in moves.acts for act in plan.acts)
     assert {act.what for act in moves.acts if act not in plan.acts} >= {p.MOVE, p.SUBMIT}
     assert Plan.from_json(moves.as_json()) == moves
+
+
+def test_where_redis_loses_something_no_dispatcher_is_without_it_for_longer_than_its_lease():
+    plans = [plan for plan in map(draw, range(1000)) if any(act.what in p.LOSSES for act in plan.acts)]
+    away = [
+        act.seconds
+        for plan in plans
+        for act in plan.acts
+        if act.what in (p.REDIS_SILENT, p.REDIS_REFUSED) and act.target.startswith("dispatcher")
+    ]
+    assert away
+    assert max(away) < 1.5
 
 
 def test_faults_of_every_kind_strike_somebody_within_a_few_hundred_plans():

@@ -13,6 +13,7 @@ import typer
 
 from hossctl.history.events import written
 from tools.simulation import plan as p
+from tools.simulation.clients import REFUSED_WHEN_FULL
 from tools.simulation.cluster import OUTCOMES
 from tools.simulation.plan import Plan
 from tools.simulation.redis_backend import DrivenRedis
@@ -24,6 +25,7 @@ _FAULTS = tuple(dict.fromkeys((*p.KINDS, *p.LOSSES, p.KILL_AMID_MOVE, p.FREEZE_A
 _ANSWERS = (
     "acknowledged",
     "refused",
+    REFUSED_WHEN_FULL,
     "unknown",
     "target reserved",
     "moved in one step",

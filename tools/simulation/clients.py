@@ -11,7 +11,7 @@ from dispatcher.__main__ import REVISION_BITS
 from dispatcher.core.pods.sets import uid_prefix
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.client.resolver import ResolverClient
-from hoss.errors import HossError, InvalidInput, LedgerUnavailable, TransportError
+from hoss.errors import HossError, InvalidInput, LedgerUnavailable, Overloaded, TransportError
 from hoss.model.node import NodeSpec
 from hoss.model.pod import (
     GangSpec,
@@ -43,6 +43,7 @@ MEMORY_BYTES = 8 * 2**30
 _RETRY_SECONDS = 0.2
 GATE = "hold"
 NODE_PODS = 20
+REFUSED_WHEN_FULL = "refused by a full queue"
 
 
 class SimulatedClients:
@@ -58,6 +59,7 @@ class SimulatedClients:
         self.dispatcher = DispatcherClient(
             self._addresses(DISPATCHER), open_channel=host.channel, clock=host.monotonic, rng=host.rng
         )
+        self.dispatcher.on_full = _do_not_wait
         self.resolver = ResolverClient(self._addresses(RESOLVER), open_channel=host.channel)
         self._uids: dict[str, list[str]] = {}  # by job
         self._node_names: dict[int, str] = {}
@@ -202,6 +204,9 @@ class SimulatedClients:
                 done = await self._ask(act, request_id)
             except InvalidInput as exc:
                 self._answered(request_id, "refused", str(exc))
+            except Overloaded as exc:
+                self.answers[REFUSED_WHEN_FULL] += 1
+                self._answered(request_id, "refused", str(exc))
             except (LedgerUnavailable, TransportError) as exc:
                 self._answered(request_id, "unknown", str(exc))
             else:
@@ -297,6 +302,11 @@ class SimulatedClients:
                 row["gates"] = [GATE]
             rows.append(row)
         return rows
+
+
+def _do_not_wait(refusal: Overloaded) -> None:
+    """A submission that a full queue refuses is refused, and not sent again until there is room."""
+    raise refusal
 
 
 def _spec(options: dict[str, Any]) -> tuple[PodSpec, dict[str, Any]]:

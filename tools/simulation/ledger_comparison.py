@@ -409,7 +409,7 @@ def _forget_moved(arbiter: Arbiter, args: Args, _clock_ms: int) -> Any:
 
 def _reap(arbiter: Arbiter, _args: Args, clock_ms: int) -> Any:
     released, more = arbiter.reap(clock_ms)
-    return [released, int(more), arbiter.leases_ended, []]
+    return [released, int(more), arbiter.leases_ended, [], len(arbiter.moved)]
 
 
 def _lookup(arbiter: Arbiter, args: Args, _clock_ms: int) -> Any:

@@ -66,6 +66,7 @@ COMMON_SLOT = "{hoss}"  # with the journal
 SHARD_SLOT = "{{hoss:{}}}"
 
 NODE_CPU = 2000
+_WITHIN_A_LEASE = 1.0  # of the leader, 1.5 s
 
 KINDS = (
     *(KILL, KILL_AT_STEP, KILL_AT_STEP, STOP, FREEZE, FREEZE_AT_STEP),
@@ -128,6 +129,7 @@ class Plan:
     named_nodes: bool = False
     lease_seconds: float = 30.0  # of a commit that is not confirmed
     cluster: ClusterPlan | None = None  # of Kubernetes mode; None: the platform's own mode
+    most_waiting: int = 0  # pods that may wait at once; 0: as many as a dispatcher allows by itself
 
     @property
     def names(self) -> list[str]:
@@ -189,7 +191,9 @@ def draw(seed: int) -> Plan:
     plan = _drawn(seed, random.Random(seed), random.Random(f"late release {seed}"), _LONG)
     # Drawn apart, as late releases are.
     acts = _refused(random.Random(f"refused {seed}"), plan)
-    return replace(plan, acts=tuple(sorted((*plan.acts, *acts), key=lambda act: act.at)))
+    plan = replace(plan, acts=tuple(sorted((*plan.acts, *acts), key=lambda act: act.at)))
+    full = random.Random(f"full {seed}")
+    return replace(plan, most_waiting=full.choice((4, 8, 16))) if full.random() < 0.1 else plan
 
 
 def draw_short(seed: int) -> Plan:
@@ -383,7 +387,9 @@ def fault(
         # For everybody, or for one service.
         with_redis = [name for name in plan.names if not name.startswith("w")]
         target = rng.choice(("", rng.choice(with_redis)))
-        return [Act(at, what, target, seconds=min(seconds, 3.0))]
+        # A leader without Redis for longer than its lease is as good as dead.
+        longest = _WITHIN_A_LEASE if loses and target.startswith("dispatcher") else 3.0
+        return [Act(at, what, target, seconds=min(seconds, longest))]
     return [Act(at, what, seconds=0.0 if what == REDIS_RESTART else min(seconds, 3.0))]
 
 

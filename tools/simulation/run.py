@@ -91,6 +91,7 @@ def _run(plan: Plan, server: DrivenRedis, *, keep: bool, compare: bool) -> Resul
         workers=plan.workers,
         lease_seconds=plan.lease_seconds,
         cluster=plan.cluster,
+        most_waiting=plan.most_waiting,
         observe=result.timeline.append if keep else None,
     )
     with world.logging(), closing(world):

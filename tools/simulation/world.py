@@ -151,9 +151,11 @@ class World:
         workers: int,
         lease_seconds: float = 30.0,
         cluster: ClusterPlan | None = None,
+        most_waiting: int = 0,
         observe: Callable[[Entry], None] | None = None,
     ) -> None:
-        """`cluster`: of Kubernetes mode; None: the platform's own mode."""
+        """`cluster`: of Kubernetes mode; None: the platform's own mode. `most_waiting`: see Plan."""
+        self._most_waiting = most_waiting
         self._seeds = random.Random(seed)
         self.loop = SimulationLoop(self._rng())  # type: ignore[abstract]
         self._observe = observe
@@ -243,6 +245,8 @@ class World:
                 resolvers=tuple(resolvers),
                 kubernetes=None if self.cluster is None else ClusterSection(lease=self.cluster.lease),
             )
+            if self._most_waiting:
+                leader = leader.model_copy(update={"max_waiting_pods": self._most_waiting})
             return dispatcher.__main__.serve(leader, None, host=host)
         worker = WorkerConfig(
             name=service.name,

@@ -1,12 +1,17 @@
 -- Releases what expired commits still hold, in order of their deadlines, by lease time, which goes on here.
+-- While there is no lease, it goes on every IDLE_MS only: an idle shard is not written to each second.
 --
 -- args  most: the number of pods after which it stops
 --
 -- Returns the number of released UIDs, and 1 if more commits may be expired (call again), else 0, and the
--- seq of the last change that was made here; then the commits of which a record was damaged.
+-- seq of the last change that was made here; then the commits of which a record was damaged, and the number
+-- of moves that left something on other shards.
 
 local now, clock = leases.now()
-call('HMSET', META, 'lease_time', string.format('%d', now), 'lease_seen', string.format('%d', clock))
+local since = clock - tonumber(meta[7] or 0)
+if since < 0 or since >= IDLE_MS or call('ZCARD', LEASES) > 0 then
+  call('HMSET', META, 'lease_time', string.format('%d', now), 'lease_seen', string.format('%d', clock))
+end
 local expired = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, 100)
 local uids, seqs, most, ended, over, damaged = {}, {}, args.most, 0, {}, {}
 while ended < #expired and #uids < most do
@@ -41,4 +46,5 @@ if #released > 0 then
   call('HSET', META, 'leases_ended', string.format('%d', last_seq + 1))
 end
 local more = ended < #expired or #expired == 100
-return {#released, more and 1 or 0, tonumber(call('HGET', META, 'leases_ended') or 0), damaged}
+local leases_ended = tonumber(call('HGET', META, 'leases_ended') or 0)
+return {#released, more and 1 or 0, leases_ended, damaged, call('HLEN', MOVED)}

@@ -6,6 +6,7 @@ import pytest
 from dispatcher.core import messages as m
 from dispatcher.core.changes import Aspect, Changes
 from dispatcher.ledger.nodes import ClusterNodes
+from hoss.model.node import NodeSpec, Taint
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import FLAG_QUARANTINED, FLAG_UNSCHEDULABLE, account_dtype
@@ -113,3 +114,60 @@ def test_a_node_that_comes_and_goes_is_told_of():
     assert read(cluster, message).nodes[0].aspects == Aspect.ADDED
     gone = read(cluster, pb.FeedMessage(seq=3, nodes=[pb.NodeEntry(index=1, removed=True)]))
     assert (gone.nodes[0].spec.name, gone.nodes[0].aspects) == ("n2", Aspect.REMOVED)
+
+
+def rebuilt(cluster):
+    """The nodes of a ledger that is rebuilt now: index, name and millicores."""
+    return [(index, node.name, node.allocatable[0].amount) for index, node in cluster.to_rebuild()]
+
+
+def model(name="n1", cpu=1000, **fields):
+    return NodeSpec(name, allocatable=(("cpu", cpu),), **fields)
+
+
+def entry(index, removed=False, **fields):
+    return (
+        pb.NodeEntry(index=index, removed=True) if removed else pb.NodeEntry(index=index, spec=spec(**fields))
+    )
+
+
+def test_a_ledger_is_rebuilt_with_what_was_written_and_the_feed_has_not_shown():
+    cluster = started(name="n1")
+    cluster.upserted([model("n1", 500), model("n2", 700)], [0, 3])
+    assert rebuilt(cluster) == [(0, "n1", 500), (3, "n2", 700)]
+    cluster.removed(["n1"])
+    assert rebuilt(cluster) == [(3, "n2", 700)]
+    cluster.upserted([model("n1", 900)], [5])
+    assert rebuilt(cluster) == [(3, "n2", 700), (5, "n1", 900)]
+
+
+def test_an_index_that_another_node_has_got_is_that_nodes():
+    cluster = started(name="n1")
+    cluster.removed(["n1"])
+    cluster.upserted([model("n2", 700)], [0])
+    assert rebuilt(cluster) == [(0, "n2", 700)]
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_what_the_feed_has_shown_counts_from_then_on_also_if_somebody_else_changes_it(snapshot):
+    cluster = started(name="n1")
+    cluster.upserted([model("n1", 500, taints=(Taint("a"),))], [0])
+    for shown in (entry(0, name="n1", cpu=800), entry(0, name="n1", cpu=500)):  # the second lacks the taint
+        read(cluster, pb.FeedMessage(seq=2, shards=1, snapshot=snapshot, nodes=[shown]))
+        assert rebuilt(cluster) == [(0, "n1", 500)], "older than what was written"
+    dated = entry(
+        0, name="n1", cpu=500, taints=[common_pb2.Taint(key="a", effect="NoSchedule", time_added_unix_ms=7)]
+    )
+    read(cluster, pb.FeedMessage(seq=3, shards=1, snapshot=snapshot, nodes=[dated]))
+    read(cluster, pb.FeedMessage(seq=4, nodes=[entry(0, name="n1", cpu=600)]))
+    assert rebuilt(cluster) == [(0, "n1", 600)]
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_removal_that_the_feed_has_shown_is_over(snapshot):
+    cluster = started(name="n1")
+    cluster.removed(["n1", "never there"])
+    gone = [] if snapshot else [entry(0, removed=True)]
+    read(cluster, pb.FeedMessage(seq=2, shards=1, snapshot=snapshot, nodes=gone))
+    read(cluster, pb.FeedMessage(seq=3, nodes=[entry(0, name="n1"), entry(1, name="never there")]))
+    assert [name for _, name, _ in rebuilt(cluster)] == ["n1", "never there"]

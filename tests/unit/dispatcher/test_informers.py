@@ -16,6 +16,7 @@ from dispatcher.core.pods.table import Phase
 from dispatcher.core.policy.rules import Policy
 from dispatcher.journal.memory import MemoryJournal
 from dispatcher.kubernetes.informers import Informers
+from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.kube.reflector import KindAvailability, ObjectGone, ObjectSeen
 from hoss.tasks import background
@@ -55,7 +56,16 @@ async def informers():
         reserved.extend(instruction.rows.tolist())
 
     runtime.set_executor(m.Reserve, reserve)
-    made = Informers(runtime, None, None, ClusterSection(), 1, max_pod_terms=100, rng=random.Random(2))
+    made = Informers(
+        runtime,
+        None,
+        None,
+        ClusterSection(),
+        1,
+        nodes=ClusterNodes(),
+        max_pod_terms=100,
+        rng=random.Random(2),
+    )
     made.pods.nodes = {"n1": 0, "n2": 1}
     made.reserved = reserved
     for reflector in made.reflectors:  # the watches have shown all that there is

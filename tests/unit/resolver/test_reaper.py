@@ -4,11 +4,11 @@ import asyncio
 from collections import Counter
 from types import SimpleNamespace
 
-import pytest
 from waiting import DEADLINE_SECONDS, until
 
 from hoss.errors import LedgerUnavailable
 from resolver.api.maintenance import finish_removals, reap_periodically
+from resolver.core.shard import LeaseClock
 from resolver.ledger.memory import MemoryLedger
 
 
@@ -35,12 +35,12 @@ async def test_leases_end_on_the_other_shards_while_one_is_away():
     assert counters["reaped"] >= 3
 
 
-@pytest.mark.parametrize(("shards", "asked"), [(1, set()), (2, {0, 1})])
-async def test_what_moved_pods_left_on_other_shards_is_looked_for_where_there_are_others(shards, asked):
-    ledger, reaped, finished = MemoryLedger(shards, lambda: 0), [], set()
+async def test_what_moved_pods_left_on_other_shards_is_released_where_the_reaper_found_something():
+    ledger, reaped, finished = MemoryLedger(3, lambda: 0), [], set()
 
     async def reap(shard):
         reaped.append(shard)
+        ledger.unfinished_moves[shard] = int(shard == 1)
         return 0
 
     async def finish_moves(shard):
@@ -49,10 +49,30 @@ async def test_what_moved_pods_left_on_other_shards_is_looked_for_where_there_ar
 
     ledger.reap, ledger.finish_moves = reap, finish_moves
     reaping = asyncio.create_task(reap_periodically(ledger, Counter(), period_seconds=0.0))
-    await until(lambda: len(reaped) > 2 * shards, "two rounds")
+    await until(lambda: len(reaped) > 6, "two rounds")
     reaping.cancel()
     await asyncio.gather(reaping, return_exceptions=True)
-    assert finished == asked
+    assert finished == {1}
+
+
+def test_without_a_lease_lease_time_goes_on_in_steps_and_no_lease_is_shorter_for_that():
+    clock, steps = LeaseClock(), []
+    for now_ms in range(100_000, 120_000, 1000):
+        clock.go_on(now_ms, idle=True)
+        steps.append(clock.seen_ms)
+    assert sorted({*steps}) == [100_000, 105_000, 110_000, 115_000]
+    deadline_ms = clock.now(119_500) + 4000  # of a lease that begins then
+    ends_ms = next(
+        now_ms for now_ms in range(120_000, 130_000, 1000) if clock.go_on(now_ms, idle=False) >= deadline_ms
+    )
+    assert ends_ms == 124_000
+
+
+def test_a_clock_that_goes_back_is_followed_at_once_without_a_lease_too():
+    clock = LeaseClock()
+    clock.go_on(100_000, idle=True)
+    clock.go_on(50_000, idle=True)
+    assert (clock.time_ms, clock.seen_ms) == (100_000, 50_000)
 
 
 async def test_commits_with_damaged_records_are_logged_and_counted(monkeypatch):
