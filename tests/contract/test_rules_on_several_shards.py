@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hoss.model.reserved_names import claim_for_one_pod
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.columns import NONE_U32, numbered_uids
 from resolver.api.two_phase import commit_parts, finish_prepared
@@ -435,6 +436,23 @@ async def test_a_refused_pod_takes_no_name(racks, decide, proposed):
     assert await decide(proposed(1, 1, 0, taking("a"), seen)) == [C]
     assert await decide(proposed(2, 2, 1, taking("a", "b"), seen)) == [T]
     assert await decide(proposed(1, 3, 1, taking("b"), seen)) == [C]
+
+
+@pytest.mark.topologies
+async def test_of_two_workers_whose_pods_want_one_claim_at_once_one_gets_it_and_the_other_is_told(
+    racks, proposed
+):
+    """In one round trip: neither could know of the other."""
+    group = taking(claim_for_one_pod("default", "data"))
+    seen = await racks.register_rules([group])
+    parts = [proposed(worker, worker, 0, group, seen) for worker in (1, 2)]
+    decisions = await racks.commit(0, [proposal for _, proposal in parts])
+    if racks.shards > 1:  # they are prepared, and their resolver ends each for itself
+        decisions = [
+            (await finish_prepared(racks, [part], [decision], 0))[0]
+            for part, decision in zip(parts, decisions, strict=True)
+        ]
+    assert [decision.verdicts.tolist() for decision in decisions] == [[C], [T]]
 
 
 @two_shards
