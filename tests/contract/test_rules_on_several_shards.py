@@ -431,6 +431,15 @@ async def test_a_worker_counts_what_it_gave_out_itself(racks, decide, proposed):
     assert await decide(proposed(2, 3, 0, taking("slots"), seen)) == [T]
 
 
+async def test_a_pod_that_takes_a_name_has_the_lease_that_it_asks_for(racks, decide, proposed):
+    racks._leases = Leases(commit_ms=0, prepare_ms=HOUR_MS)
+    seen = await racks.register_rules([taking("a"), taking("b")])
+    assert await decide(proposed(1, 1, 0, taking("a"), seen)) == [C]
+    assert await decide(proposed(1, 2, 0, taking("b"), seen, lease_ms=HOUR_MS)) == [C]
+    assert await racks.reap(0) == 1
+    assert (await racks.lookup(0, numbered_uids(b"test-prefix-", 1, 2)))["node"].tolist() == [NONE_U32, 0]
+
+
 async def test_a_refused_pod_takes_no_name(racks, decide, proposed):
     seen = await racks.register_rules([taking("a")])
     assert await decide(proposed(1, 1, 0, taking("a"), seen)) == [C]
