@@ -2,7 +2,7 @@
 pods."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +65,7 @@ class ExistingPodReservations:
             )
             kinds = _keep_devices(request, kinds, definitions)
         await self._release_on_other_shards(uids, nodes, writer)
-
-        async def upsert_on(shard: int) -> None:
+        for shard in range(self._ledger.shards):
             rows = np.flatnonzero((nodes % self._ledger.shards == shard) & ~renamed)
             for _ in range(_MOVES if len(rows) else 0):
                 proposal = _proposal(
@@ -80,17 +79,7 @@ class ExistingPodReservations:
             else:
                 if len(rows):
                     raise LedgerUnavailable(f"{len(rows)} pods are being moved by somebody else; ask again")
-
-        await self._on_every_shard(upsert_on)
         return pb.UpsertPodsReply(verdicts=verdicts.tobytes(), unreviewed=unreviewed)
-
-    async def _on_every_shard(self, step: Callable[[int], Awaitable[None]]) -> None:
-        """At the same time. Also where one fails, all have ended: nothing of this call is under way when the
-        caller repeats it, or tells of newer amounts."""
-        steps = map(step, range(self._ledger.shards))
-        for outcome in await asyncio.gather(*steps, return_exceptions=True):
-            if outcome is not None:
-                raise outcome
 
     async def _held(self, uids: Uids) -> NDArray[np.bool_]:
         """Which pods hold a reservation, on whichever shard."""
@@ -113,16 +102,12 @@ class ExistingPodReservations:
         """By shard, the seq up to which the nodes' indexes are right; and which pods name an index that
         belongs to another node by now."""
         names, shards = {node.index: node.name for node in request.node_names}, self._ledger.shards
-        known = [MAX_AMOUNT] * shards
-        other: list[int] = []
-
-        async def compare_on(shard: int) -> None:
-            if here := [index for index in names if index % shards == shard]:
-                known[shard] = await self._ledger.seq(shard)  # first: a node that comes after this is refused
-                found = await self._ledger.node_indexes(shard, [names[index] for index in here])
-                other.extend(index for index, now in zip(here, found.tolist(), strict=True) if index != now)
-
-        await self._on_every_shard(compare_on)
+        known, other = [MAX_AMOUNT] * shards, []
+        for shard in {index % shards for index in names}:
+            known[shard] = await self._ledger.seq(shard)  # first: a node that comes after this is refused
+            here = [index for index in names if index % shards == shard]
+            found = await self._ledger.node_indexes(shard, [names[index] for index in here])
+            other += [index for index, now in zip(here, found.tolist(), strict=True) if index != now]
         renamed: NDArray[np.bool_] = np.isin(nodes, other)
         return known, renamed
 
@@ -243,15 +228,12 @@ class ExistingPodReservations:
 
     async def _release_on_other_shards(self, uids: Uids, nodes: NDArray[np.uint32], writer: Writer) -> None:
         """Release what the pods hold on other shards, because a script sees its own shard only."""
-
-        async def release_on(shard: int) -> None:
+        for shard in range(self._ledger.shards if self._ledger.shards > 1 else 0):
             others = uids[nodes % self._ledger.shards != shard]
             if len(others):
                 held = (await self._ledger.lookup(shard, others))["node"] != NONE_U32
                 if held.any():
                     await self._ledger.release(shard, others[held], writer)
-
-        await self._on_every_shard(release_on)
 
 
 def _keep_devices(

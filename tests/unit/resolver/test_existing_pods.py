@@ -1,13 +1,12 @@
 """Pods that stand on their nodes already, and bindings of those that are reserved; on the ledger in
 memory."""
 
-import asyncio
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from hoss.errors import InvalidInput, LedgerUnavailable
+from hoss.errors import InvalidInput
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import FLAG_SHRUNK, account_dtype, numbered_uids
@@ -199,26 +198,3 @@ async def test_a_pod_is_not_counted_on_the_node_that_has_the_index_of_its_own_by
         Verdict.COMMITTED,
     ]
     assert await ground.places() == {1: "n1"}
-
-
-async def test_a_call_that_fails_on_one_shard_ends_when_nothing_of_it_is_under_way_on_another(ground):
-    """Or what it still does could come after what the caller says next."""
-    commit, ended, go_on = ground.ledger.commit, [], asyncio.Event()
-
-    async def one_fails(shard, proposals):
-        if shard == 0:
-            raise LedgerUnavailable("away")
-        await go_on.wait()
-        ended.append(await commit(shard, proposals))
-        return ended[-1]
-
-    ground.ledger.commit = one_fails
-    assert {node % 2 for node in (ground.nodes["n0"], ground.nodes["x1"])} == {0, 1}
-    call = asyncio.ensure_future(ground.upsert("n0", "x1"))
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert not call.done()
-    go_on.set()
-    with pytest.raises(LedgerUnavailable, match="away"):
-        await call
-    assert len(ended) == 1
