@@ -287,7 +287,10 @@ def outcomes(columns: OutcomeColumns) -> workerlink_pb2.WorkerMessage:
             reasons=b"" if columns.reasons is None else encode(columns.reasons, U16),
             reason_texts=columns.reason_texts,
             commits=[workerlink_pb2.CommitRef(shard=shard, seq=seq) for shard, seq in columns.commits],
-            refused_by=[workerlink_pb2.RefusedBy(plugins=sorted(plugins)) for plugins in columns.refused_by],
+            refused_by=[
+                workerlink_pb2.RefusedBy(plugins=sorted(plugins), failed=failed)
+                for plugins, failed in zip(columns.refused_by, columns.failed, strict=True)
+            ],
             seen=[workerlink_pb2.CommitRef(shard=shard, seq=seq) for shard, seq in columns.seen],
             leaving_ms=b"" if columns.leaving_ms is None else encode(columns.leaving_ms, U32),
             deciding_seconds=columns.deciding_seconds,

@@ -170,6 +170,7 @@ class OutcomesArrived(Event):
     texts: tuple[str, ...]
     commits: Commits
     refused_by: tuple[frozenset[str], ...] = ()  # plugins for each text, or empty
+    failed: tuple[bool, ...] = ()  # whether plugins failed, for each text, or empty
     view: ViewPosition = field(default_factory=dict)  # of the worker's view when pods were unschedulable
     leaving_ms: NDArray[np.uint32] | None = None  # (n,): how long victims of a bound pod may still run
     deciding_seconds: float = 0.0  # of the bound pods, see hoss.v1.Outcomes; 0.0: not reported

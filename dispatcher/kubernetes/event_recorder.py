@@ -169,9 +169,14 @@ class EventRecorder:
         text = unserved or reasons.texts[number]
         if pods.phase[row] not in _WAITING or not text or text.startswith(_GATED):
             return None
-        name = self._registry.set_of(row).pod_name(row)
-        refused_by = tuple(sorted(reasons.refused_by[number]))
-        return WaitingPod(pods.uid[row].tobytes(), self._registry.namespace_of(row), name, text, refused_by)
+        return WaitingPod(
+            pods.uid[row].tobytes(),
+            self._registry.namespace_of(row),
+            self._registry.set_of(row).pod_name(row),
+            text,
+            tuple(sorted(reasons.refused_by[number])),
+            reasons.failed[number],
+        )
 
     def _read_unserved(self) -> None:
         now, machine = self._runtime.now(), self._runtime.machine
@@ -205,7 +210,7 @@ class EventRecorder:
             if uid in self._unplaceable:
                 continue
             self._conditions.update(
-                WaitingPod(uid, pod.namespace, pod.name, pod.problem), self._runtime.now()
+                WaitingPod(uid, pod.namespace, pod.name, pod.problem, failed=True), self._runtime.now()
             )
         self._unplaceable = set(unplaceable)
 

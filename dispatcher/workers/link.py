@@ -342,6 +342,7 @@ def read_outcomes(message: pb.Outcomes, link: int) -> m.OutcomesArrived:
         texts=tuple(clipped(text, MAX_REASON_CHARACTERS) for text in message.reason_texts),
         commits={shard: np.array(seqs, np.uint64) for shard, seqs in commits.items()},
         refused_by=tuple(frozenset(refused.plugins) for refused in message.refused_by),
+        failed=tuple(refused.failed for refused in message.refused_by),
         view={position.shard: position.seq for position in message.seen},
         leaving_ms=(
             decode(message.leaving_ms, U32, name="outcomes.leaving_ms", rows=rows)

@@ -230,10 +230,12 @@ class Outcomes(_message.Message):
     def __init__(self, batch_id: _Optional[int] = ..., positions: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., reasons: _Optional[bytes] = ..., reason_texts: _Optional[_Iterable[str]] = ..., commits: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ..., refused_by: _Optional[_Iterable[_Union[RefusedBy, _Mapping]]] = ..., seen: _Optional[_Iterable[_Union[CommitRef, _Mapping]]] = ..., leaving_ms: _Optional[bytes] = ..., deciding_seconds: _Optional[float] = ..., committing_seconds: _Optional[float] = ..., refused: _Optional[bytes] = ...) -> None: ...
 
 class RefusedBy(_message.Message):
-    __slots__ = ("plugins",)
+    __slots__ = ("plugins", "failed")
     PLUGINS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     plugins: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, plugins: _Optional[_Iterable[str]] = ...) -> None: ...
+    failed: bool
+    def __init__(self, plugins: _Optional[_Iterable[str]] = ..., failed: bool = ...) -> None: ...
 
 class CommitRef(_message.Message):
     __slots__ = ("shard", "seq")

@@ -123,7 +123,9 @@ async def _commit_prepared(
         shard, proposal = parts[part]
         at, seqs = _reserved(decisions[part]), commits[part]
         if at.any():
-            committed_seqs = await ledger.commit_prepared(shard, proposal.uids[at], seqs[at], proposal.writer)
+            committed_seqs = await ledger.commit_prepared(
+                shard, proposal.uids[at], seqs[at], proposal.writer, lease_ms=proposal.lease_ms
+            )
             seqs[at] = np.where(committed_seqs > 0, committed_seqs, seqs[at])
             if not committed_seqs.all():
                 return False

@@ -202,6 +202,7 @@ class Proposal:
     # and give that up, in one step (resolver/core/moves.py). No pod twice. None: the proposal moves nobody.
     source_seqs: NDArray[np.uint64] | None = None
     pre_binds: bool = False  # plugins of the worker prepare its pods before they are confirmed
+    lease_ms: int = 0  # of its commit, once that is not prepared any more; 0: as usual
 
     def seen_of(self, shards: int) -> tuple[int, ...]:
         """`seen`. If empty: the snapshot on a single shard, and nothing on several shards."""
@@ -233,9 +234,9 @@ class Leases:
     commit_ms: int = 30_000
     prepare_ms: int = 5_000  # of a prepared commit, until the other shards have prepared theirs
 
-    def of(self, *, prepared: bool) -> int:
-        """The lease of a prepared or an ordinary commit."""
-        return min(self.prepare_ms, self.commit_ms) if prepared else self.commit_ms
+    def of(self, *, prepared: bool, asked_ms: int = 0) -> int:
+        """The lease of a prepared or an ordinary commit. `asked_ms`: of the latter; 0: as usual."""
+        return min(self.prepare_ms, self.commit_ms) if prepared else asked_ms or self.commit_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,10 @@ class Binder:
         self._patience_seconds = patience_seconds
         self._request_seconds = request_seconds
 
+    def table_sizes(self) -> dict[str, int]:
+        """The entries of what is remembered here."""
+        return {"claims_made_ready": len(self._devices)}
+
     async def bind(self, requests: Sequence[BindingRequest]) -> list[Bound]:
         """The outcome for each pod; UNKNOWN if the time was not enough to learn it."""
         found = await asyncio.gather(*map(self._bind, requests))

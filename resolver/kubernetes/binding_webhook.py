@@ -41,7 +41,7 @@ from resolver.core.kubernetes.binding_review import (
 from resolver.core.kubernetes.denials import RecentDenials
 from resolver.core.kubernetes.volumes_and_devices import NotGiven
 from resolver.core.values import Decision, Proposal, ReservationState, Verdict, Writer
-from resolver.kubernetes.bindings_under_way import BindingsUnderWay
+from resolver.kubernetes.bindings_under_way import BINDING_LEASE_MS, BindingsUnderWay
 from resolver.kubernetes.pod_locations import PodLocation, PodLocator
 from resolver.kubernetes.pod_source import DemandCache, PodDemand, PodSource, may_have_devices, takes_names
 from resolver.kubernetes.volumes_and_devices import Share, VolumeFacts, VolumesAndDevices
@@ -234,7 +234,7 @@ class BindingWebhook:
         epoch = self._epoch or await self._granted(self._epoch)
         proposals = [await self._proposal_of_existing(pod, name, node, epoch) for pod in pods]
         for start in range(0, len(pods), _COUNTED_AT_ONCE):
-            part = slice(start, start + _COUNTED_AT_ONCE)
+            part, ledger_epoch = slice(start, start + _COUNTED_AT_ONCE), self._ledger.epoch
             decisions = await self._ledger.commit(shard, proposals[part])
             for pod, decision in zip(pods[part], decisions, strict=True):
                 verdict = int(decision.verdicts[0])
@@ -243,7 +243,7 @@ class BindingWebhook:
                 elif verdict == Verdict.NODE_GONE:
                     self._forget_node(name)
                 if verdict == Verdict.COMMITTED:
-                    await self._watch_existing(name, shard, pod, decision.seq)
+                    self._watch_existing(name, shard, pod, decision.seq, ledger_epoch)
                 elif verdict != Verdict.DUPLICATE:  # a duplicate: the dispatcher was quicker
                     raise LedgerUnavailable(f"the pods on node {name} are being counted; try again")
 
@@ -271,17 +271,18 @@ class BindingWebhook:
             dry_run=False,
             shards=self._ledger.shards,
             known=node.seq,
+            lease_ms=BINDING_LEASE_MS,
             existing=True,
         )
 
-    async def _watch_existing(self, node: str, shard: int, pod: Object, seq: int) -> None:
+    def _watch_existing(self, node: str, shard: int, pod: Object, seq: int, ledger_epoch: str) -> None:
         metadata, uid = pod["metadata"], _uid_of(pod)
         self._answers["guard_counted_existing"] += 1
         logger().info(
             "existing_pod_counted", namespace=metadata["namespace"], pod=metadata["name"], node=node
         )
         found = Review("", str(metadata["namespace"]), str(metadata["name"]), uid, node, dry_run=False)
-        await self._begin(found, shard, uid, seq)
+        self.under_way.reserved(found, shard, uid, seq, ledger_epoch)
 
     async def _by_reservation(self, review: Review, uid: bytes) -> ReviewAnswer | None:
         """By the pod's existing reservation; None: there is none."""
@@ -368,9 +369,10 @@ class BindingWebhook:
             dry_run=review.dry_run,
             shards=self._ledger.shards,
             known=node.seq,
+            lease_ms=BINDING_LEASE_MS,
             seen=() if share is None else share.seen,
         )
-        shard = shard_of(review.node, self._ledger.shards)
+        shard, ledger_epoch = shard_of(review.node, self._ledger.shards), self._ledger.epoch
         decision = await self._decide(shard, proposal)
         verdict = int(decision.verdicts[0])
         if verdict == Verdict.STALE_EPOCH:
@@ -381,10 +383,10 @@ class BindingWebhook:
             return None if await self._node(review.node) else unknown_node(review)
         if verdict == Verdict.CONFLICT_TOPOLOGY and share is not None:
             return None  # somebody took an equal name since
-        return await self._answer(review, uid, shard, decision)
+        return await self._answer(review, uid, shard, decision, ledger_epoch)
 
     async def _answer(
-        self, review: Review, uid: bytes, shard: int, decision: Decision
+        self, review: Review, uid: bytes, shard: int, decision: Decision, ledger_epoch: str
     ) -> ReviewAnswer | None:
         """None: what was reserved is gone already, or is not decided yet."""
         verdict, where = int(decision.verdicts[0]), int(decision.nodes[0])
@@ -395,10 +397,13 @@ class BindingWebhook:
                 return reserved_elsewhere(review, await self._name_of(PodLocation(shard, where)))
         if verdict == Verdict.COMMITTED and (other := await self._yield_to_other(uid, shard)):
             return reserved_elsewhere(review, await self._name_of(other))
-        if not review.dry_run and verdict in (Verdict.COMMITTED, Verdict.DUPLICATE):
-            seq = decision.seq or int(decision.duplicate_seqs[0])
-            if not await self._begin(review, shard, uid, seq):
-                return None
+        if verdict == Verdict.COMMITTED:
+            if self._ledger.epoch != ledger_epoch:
+                return None  # reserved in a ledger that is lost
+            self.under_way.reserved(review, shard, uid, decision.seq, ledger_epoch)
+        if verdict == Verdict.DUPLICATE and not review.dry_run:
+            lasts = await self._begin(review, shard, uid, int(decision.duplicate_seqs[0]))
+            return answer_of(review, decision, self._schema) if lasts else None
         return answer_of(review, decision, self._schema)
 
     async def _amounts(self, spec: PodSpec) -> tuple[list[int], str]:

@@ -30,6 +30,7 @@ from resolver.ledger.port import Ledger
 
 # An API server ends a request after a minute. A binding that has not taken effect by then never does.
 _BINDING_SECONDS = 90.0
+BINDING_LEASE_MS = round(_BINDING_SECONDS * 1000)
 _ROUNDS_A_LEASE = 4
 # A binding is asked for only when it is older. A round before, `renew` has forgotten what a dispatcher
 # confirmed within the first one, so the API server gets no request for it.
@@ -78,16 +79,19 @@ class BindingsUnderWay:
         return len(self._bindings)
 
     async def begin(self, review: Review, shard: int, uid: bytes, seq: int) -> bool:
-        """Call it before the binding is allowed, for which commit `seq` of the shard reserved the room. The
-        reservation lasts as long as the binding may take, even if nobody looks after it. False: there is no
-        such reservation, or the writer is fenced. Raises LedgerUnavailable."""
-        epoch, seqs = self._ledger.epoch, np.array([seq], np.uint64)
-        lease_ms = round(_BINDING_SECONDS * 1000)
+        """Call it before the binding is allowed, for which commit `seq` of the shard reserved the room some
+        time ago. From now on the reservation lasts as long as the binding may take, even if nobody looks
+        after it. False: there is no such reservation, or the writer is fenced. Raises LedgerUnavailable."""
+        epoch, seqs, lease_ms = self._ledger.epoch, np.array([seq], np.uint64), BINDING_LEASE_MS
         held = await self._ledger.renew(shard, decode_uids(uid), seqs, self._writer(), lease_ms=lease_ms)
-        if not held[0]:
-            return False
-        self._bindings[shard, uid] = _Binding(review, uid, seq, self._clock(), epoch)
-        return True
+        if held[0]:
+            self.reserved(review, shard, uid, seq, epoch)
+        return bool(held[0])
+
+    def reserved(self, review: Review, shard: int, uid: bytes, seq: int, ledger_epoch: str) -> None:
+        """The room for this binding was reserved just now, for BINDING_LEASE_MS, in that epoch of the
+        ledger."""
+        self._bindings[shard, uid] = _Binding(review, uid, seq, self._clock(), ledger_epoch)
 
     async def run(self) -> None:
         """Look after the leases until cancelled. They are renewed while the API server is asked, which may

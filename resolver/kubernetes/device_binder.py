@@ -4,7 +4,7 @@ asks again."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
@@ -31,6 +31,9 @@ from resolver.kubernetes.object_writer import ObjectWriter
 
 _GROUP = "/apis/resource.k8s.io/v1"
 _CLASSES_AGE = timedelta(seconds=1)
+# Claims whose devices are being made ready, as this resolver left them; the one that was asked for longest ago
+# is forgotten first. Of what is forgotten everything is asked anew.
+_MOST_WAITING = 10_000
 
 
 def always() -> bool:
@@ -61,15 +64,25 @@ class DeviceBinder:
         # By name, asked for since then; forgotten _CLASSES_AGE after the first.
         self._classes: dict[str, asyncio.Task[Object]] = {}
         self._classes_since = datetime.min.replace(tzinfo=timezone.utc)
+        # By UID of the pod and name of the claim, the claim's resourceVersion after all was written.
+        self._waiting: dict[tuple[str, str], str] = {}
+
+    def __len__(self) -> int:
+        """How many claims are remembered, whose devices are being made ready."""
+        return len(self._waiting)
 
     async def bind(self, request: ClaimsRequest) -> Bound | None:
         """None: all claims have their devices, which are ready, and list the pod. Else WAITS while devices
         are made ready; REFUSED with the reason, after what was written is taken back; or UNKNOWN if the API
         server did not answer."""
         try:
-            claims = [await self._bind_claim(request, name) for name in request.claims]
+            claims = [
+                await self._unchanged(request, name) or await self._bind_claim(request, name)
+                for name in request.claims
+            ]
             now = self._utc_now()
             if not all(devices_ready(claim, now, request.ready_seconds) for claim in claims):
+                self._remember(request, claims)
                 text = f"waiting for binding conditions for device on node {request.node}"
                 return Bound(BindResult.WAITS, text)
         except DevicesRefused as refused:
@@ -79,10 +92,28 @@ class DeviceBinder:
             return Bound(BindResult.UNKNOWN, str(exc))
         return None
 
+    async def _unchanged(self, request: ClaimsRequest, name: str) -> Object | None:
+        """The claim, if nothing of it has changed since the pod had to wait: then there is nothing to write."""
+        version = self._waiting.pop((request.user.uid, name), "")
+        if not version or not request.is_current():
+            return None
+        with contextlib.suppress(DevicesRefused):  # it is gone
+            claim = await self._objects.read(_path(request, name))
+            return claim if claim["metadata"]["resourceVersion"] == version else None
+        return None
+
+    def _remember(self, request: ClaimsRequest, claims: Iterable[Object]) -> None:
+        for claim in claims:
+            metadata = claim["metadata"]
+            self._waiting[request.user.uid, metadata["name"]] = metadata["resourceVersion"]
+        while len(self._waiting) > _MOST_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+
     async def release(self, request: ClaimsRequest) -> Bound | None:
         """No claim lists the pod any more. None: done; else UNKNOWN."""
         try:
             for name in request.claims:
+                self._waiting.pop((request.user.uid, name), None)
                 await self._release_claim(request, name)
         except TransportError as exc:
             return Bound(BindResult.UNKNOWN, str(exc))

@@ -87,10 +87,11 @@ class KubernetesServices:
         return self.binder.counters + reviews
 
     def table_sizes(self) -> dict[str, int]:
-        """What is remembered for the webhook."""
+        """What is remembered for bindings, and for the webhook."""
         if self._webhook is None:
-            return {}
-        return {**self._webhook.table_sizes(), "webhook_callers": len(self._callers)}
+            return self.binder.table_sizes()
+        callers = {"webhook_callers": len(self._callers)}
+        return self.binder.table_sizes() | self._webhook.table_sizes() | callers
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[dict[str, int]]:

@@ -137,7 +137,7 @@ class MemoryLedger:
             before = arbiter.seq
             self._admits(shard)
             deadline_ms = arbiter.leases.now(self._now_ms()) + self._leases.of(
-                prepared=arbiter.must_prepare(proposal)
+                prepared=arbiter.must_prepare(proposal), asked_ms=proposal.lease_ms
             )
             rulings, refusing = arbiter.commit(proposal, deadline_ms=deadline_ms)
             decisions.append(
@@ -255,11 +255,12 @@ class MemoryLedger:
             self._known[shard] = Position(arbiter.seq, arbiter.nonce)
 
     async def commit_prepared(
-        self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer
+        self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer, *, lease_ms: int = 0
     ) -> NDArray[np.uint64]:
         if not self._admits(shard, writer):
             return np.zeros(len(uids), np.uint64)
-        deadline_ms = self.arbiters[shard].leases.now(self._now_ms()) + self._leases.commit_ms
+        lasts_ms = lease_ms or self._leases.commit_ms
+        deadline_ms = self.arbiters[shard].leases.now(self._now_ms()) + lasts_ms
         committed = self.arbiters[shard].commit_prepared(
             uid_bytes(uids), seqs.tolist(), deadline_ms=deadline_ms
         )

@@ -89,11 +89,11 @@ class Ledger(Protocol):
         proposals are refused if rules might concern their pods. Returns the number of forgotten rules."""
 
     async def commit_prepared(
-        self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer
+        self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer, *, lease_ms: int = 0
     ) -> NDArray[np.uint64]:
         """Turn prepared pods into a commit, which the feed shows. `seqs`: the commit that reserved each pod.
         Returns the commit that each pod belongs to now; 0: none, or the writer is fenced. Commits that are
-        not prepared get a new lease."""
+        not prepared get a new lease. `lease_ms`: how long it lasts; 0: as usual."""
 
     async def renew(
         self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer, *, lease_ms: int

@@ -178,7 +178,7 @@ class RedisLedger(LedgerReading):
                 proposal,
                 order,
                 constraints,
-                lease_ms=self._leases.of(prepared=prepared),
+                lease_ms=self._leases.of(prepared=prepared, asked_ms=proposal.lease_ms),
                 rules_version=book.version,
                 shards=self.shards,
                 prepared=prepared,
@@ -263,13 +263,13 @@ class RedisLedger(LedgerReading):
         return confirmed
 
     async def commit_prepared(
-        self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer
+        self, shard: int, uids: Uids, seqs: NDArray[np.uint64], writer: Writer, *, lease_ms: int = 0
     ) -> NDArray[np.uint64]:
         reply = await self.run(
             "commit_prepared",
             shard,
             writer,
-            lease_ms=self._leases.commit_ms,
+            lease_ms=lease_ms or self._leases.commit_ms,
             uids=packing.string_array(uids),
             seqs=packing.seqs(seqs.tolist()),
         )

@@ -28,6 +28,7 @@ class OutcomeColumns:
     reasons: NDArray[np.uint16] | None  # (n,): index into reason_texts; None: no reasons
     reason_texts: tuple[str, ...]
     refused_by: tuple[frozenset[str], ...]  # beside reason_texts
+    failed: tuple[bool, ...]  # likewise: a plugin failed
     commits: tuple[tuple[int, int], ...]  # (shard, seq)
     seen: tuple[tuple[int, int], ...]  # (shard, seq) of the view that had no node for the unschedulable ones
     # (n,): for how long a pod's victims may still be there; None: no victims
@@ -69,11 +70,18 @@ class Work:
     _committing_seconds: float = 0.0
 
     def answer(
-        self, rows: Positions, code: Outcome, *, nodes: NDArray[np.uint32] | None = None, reason: str = ""
+        self,
+        rows: Positions,
+        code: Outcome,
+        *,
+        nodes: NDArray[np.uint32] | None = None,
+        reason: str = "",
+        failed: bool = False,
     ) -> None:
-        """The outcome of these pods; `nodes` where they are bound."""
+        """The outcome of these pods; `nodes` where they are bound. `failed`: the reason is a plugin that
+        failed."""
         if len(rows):
-            self._answers.append((rows, code, nodes, Diagnosis(reason, frozenset())))
+            self._answers.append((rows, code, nodes, Diagnosis(reason, frozenset(), failed=failed)))
 
     def reserved(self, pods: int) -> None:
         """So many more pods are reserved in the ledger."""
@@ -153,6 +161,7 @@ class Work:
             reasons=reasons.astype(np.uint16) if reasons_given else None,
             reason_texts=tuple(reason.text for reason in reasons_given),
             refused_by=tuple(reason.refused_by for reason in reasons_given),
+            failed=tuple(reason.failed for reason in reasons_given),
             commits=commits,
             seen=seen,
             # Of pods that are not answered yet it is told later.
@@ -232,17 +241,18 @@ class OutcomeCollector:
         *,
         nodes: NDArray[np.uint32] | None = None,
         reason: str = "",
+        failed: bool = False,
     ) -> None:
-        """The outcome of these pods; `nodes` where they are bound."""
+        """See Work.answer."""
         if len(rows):
-            work.answer(rows, code, nodes=nodes, reason=reason)
+            work.answer(rows, code, nodes=nodes, reason=reason, failed=failed)
             self._works[work] = None
 
     def refuse(self, work: Work, rows: Positions, why: Diagnosis, seqs: Mapping[int, int]) -> None:
         """No node fits these pods in the view at `seqs`, by shard; or another worker has to place them."""
         if why.elsewhere:
             # Not unschedulable: no change of a node would wake them.
-            self.give(work, rows, Outcome.CONFLICT, reason=why.text)
+            self.give(work, rows, Outcome.CONFLICT, reason=why.text, failed=why.failed)
             return
         work.refuse(rows, why, seqs)
         self._works[work] = None

@@ -84,8 +84,8 @@ class Interrupted:
     async def validate(self, queries, **known):
         return await self._step("validate", 0, lambda: self._ledger.validate(queries, **known))
 
-    async def commit_prepared(self, shard, uids, seqs, writer):
-        committing = lambda: self._ledger.commit_prepared(shard, uids, seqs, writer)  # noqa: E731
+    async def commit_prepared(self, shard, uids, seqs, writer, **more):
+        committing = lambda: self._ledger.commit_prepared(shard, uids, seqs, writer, **more)  # noqa: E731
         return await self._step("commit", shard, committing)
 
     async def abort(self, shard, uids, seqs, writer):

@@ -93,6 +93,18 @@ async def test_a_prepared_commit_ends_by_its_own_short_lease(nodes, make_proposa
     assert await requested_cpu(nodes) == {0: 100, 2: 0, 4: 0}
 
 
+async def test_a_prepared_commit_gets_the_lease_that_it_asks_for_when_it_is_committed(nodes, make_proposal):
+    nodes._leases = Leases(commit_ms=0, prepare_ms=0)
+    asking = {"prepared": True, "lease_ms": HOUR_MS}
+    ended, kept = (replace(make_proposal([pod], [[2 * pod]]), **asking) for pod in (1, 2))
+    await nodes.commit(0, [ended])
+    assert await nodes.reap(0) == 1, "by its short lease"
+    [decision] = await nodes.commit(0, [kept])
+    await nodes.commit_prepared(0, kept.uids, seqs_of(decision), kept.writer, lease_ms=HOUR_MS)
+    assert await nodes.reap(0) == 0
+    assert await pods_held(nodes) == 1
+
+
 async def test_a_prepared_commit_that_is_committed_has_the_lease_of_a_commit(nodes, make_proposal):
     nodes._leases = Leases(commit_ms=HOUR_MS, prepare_ms=0)
     prepared = replace(make_proposal([1, 2], [[0], [2]]), prepared=True)

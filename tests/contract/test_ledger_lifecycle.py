@@ -95,6 +95,15 @@ async def test_what_nobody_confirmed_is_reaped_when_its_lease_is_over(placed):
     assert (await ledger.state(0)).reservations.uids.size == 0
 
 
+async def test_a_commit_with_a_lease_of_its_own_ends_by_that_one(placed, make_proposal):
+    ledger, _, _ = placed
+    own = replace(make_proposal([9], [[0]]), lease_ms=3_600_000)
+    [decision] = await ledger.commit(0, [own])
+    assert await ledger.reap(0) == 3, "the leases of the others are over"
+    (held,) = await ledger.lookup(0, own.uids)
+    assert held["seq"] == decision.seq
+
+
 @pytest.mark.topologies
 async def test_what_was_confirmed_stays(placed):
     ledger, _, decision = placed

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hoss.model.reserved_names import claim_for_one_pod
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.columns import NONE_U32, numbered_uids
 from resolver.api.two_phase import commit_parts, finish_prepared
@@ -483,11 +484,37 @@ async def test_a_worker_counts_what_it_gave_out_itself(racks, decide, proposed):
     assert await decide(proposed(2, 3, 0, taking("slots"), seen)) == [T]
 
 
+async def test_a_pod_that_takes_a_name_has_the_lease_that_it_asks_for(racks, decide, proposed):
+    racks._leases = Leases(commit_ms=0, prepare_ms=HOUR_MS)
+    seen = await racks.register_rules([taking("a"), taking("b")])
+    assert await decide(proposed(1, 1, 0, taking("a"), seen)) == [C]
+    assert await decide(proposed(1, 2, 0, taking("b"), seen, lease_ms=HOUR_MS)) == [C]
+    assert await racks.reap(0) == 1
+    assert (await racks.lookup(0, numbered_uids(b"test-prefix-", 1, 2)))["node"].tolist() == [NONE_U32, 0]
+
+
 async def test_a_refused_pod_takes_no_name(racks, decide, proposed):
     seen = await racks.register_rules([taking("a")])
     assert await decide(proposed(1, 1, 0, taking("a"), seen)) == [C]
     assert await decide(proposed(2, 2, 1, taking("a", "b"), seen)) == [T]
     assert await decide(proposed(1, 3, 1, taking("b"), seen)) == [C]
+
+
+@pytest.mark.topologies
+async def test_of_two_workers_whose_pods_want_one_claim_at_once_one_gets_it_and_the_other_is_told(
+    racks, proposed
+):
+    """In one round trip: neither could know of the other."""
+    group = taking(claim_for_one_pod("default", "data"))
+    seen = await racks.register_rules([group])
+    parts = [proposed(worker, worker, 0, group, seen) for worker in (1, 2)]
+    decisions = await racks.commit(0, [proposal for _, proposal in parts])
+    if racks.shards > 1:  # they are prepared, and their resolver ends each for itself
+        decisions = [
+            (await finish_prepared(racks, [part], [decision], 0))[0]
+            for part, decision in zip(parts, decisions, strict=True)
+        ]
+    assert [decision.verdicts.tolist() for decision in decisions] == [[C], [T]]
 
 
 @two_shards

@@ -12,7 +12,7 @@ The JSON document:
     nodes, pods
     startSeconds         from the first process until every pod is in the ledger
     takeoverSeconds      from the kill until a dispatcher answers that knows every pod, lease (1.5 s) included
-    terms                of dispatchers, at the end: 2 unless a lease was lost besides
+    terms                of dispatchers, from that which was killed to the end: 2 unless a lease was lost besides
     peakMib              peak resident memory of each dispatcher and the resolver, MiB
     cpuSeconds           CPU time of the same
 """
@@ -110,7 +110,7 @@ def measure(setting: MirrorSetting) -> MirrorMeasurement:
                 await asyncio.to_thread(kill_active, starter, status.address)
                 await _until(partial(next_term_knows, clients, status.term, setting.pods))
                 taken_over = time.monotonic() - killed
-                terms = (await clients.dispatcher.status()).term
+                terms = (await clients.dispatcher.status()).term - status.term + 1
                 after = _figures(starter)
                 return MirrorMeasurement(
                     setting, started, taken_over, peak | after[0], used | after[1], terms

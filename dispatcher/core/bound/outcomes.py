@@ -161,10 +161,13 @@ class Outcomes:
         """Reason numbers of the fresh rows. A position beyond the texts counts as none."""
         if event.reasons is None:
             return np.zeros(int(fresh.sum()), np.uint32)
-        texts, plugins = event.texts, event.refused_by
+        texts, plugins, failed = event.texts, event.refused_by, event.failed
         if len(plugins) != len(texts):
             plugins = (frozenset(),) * len(texts)
-        numbers = np.array([*map(self.registry.reasons.number, texts, plugins), NO_REASON], np.uint32)
+        if len(failed) != len(texts):
+            failed = (False,) * len(texts)
+        number = self.registry.reasons.number
+        numbers = np.array([*map(number, texts, plugins, failed), NO_REASON], np.uint32)
         return numbers[np.minimum(event.reasons[fresh], len(event.texts))]
 
 

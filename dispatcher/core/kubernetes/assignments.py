@@ -105,8 +105,11 @@ class Assignments:
             return []
         attempts = pods.attempts[rows].astype(np.uint32) + event.attempted
         pods.attempts[rows] = np.minimum(attempts, MAX_ATTEMPTS_COUNTED)
-        reasons = [self.registry.reasons.number(event.reasons[i]) for i in np.flatnonzero(bound).tolist()]
-        pods.reason[rows] = reasons
+        # As in kube-scheduler, a binding that fails is no lack of nodes.
+        pods.reason[rows] = [
+            self.registry.reasons.number(event.reasons[i], failed=event.attempted)
+            for i in np.flatnonzero(bound).tolist()
+        ]
         self.registry.move(rows, Phase.BACKOFF, self.unix_ms(now), BINDING_REFUSED)
         self.settlement.publish(rows)
         return [m.Release(rows, pods.uid[rows], pods.node[rows])]

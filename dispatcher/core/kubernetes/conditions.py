@@ -13,33 +13,31 @@ from typing import NamedTuple
 
 REPEAT_SECONDS = 15.0
 
-# How kube-scheduler begins to say that a plugin failed (scheduler_worker.core.framework.extension_points).
-_FAILED = "running "
-
 _SPARE_ENTRIES = 64  # outdated ones that are not worth a pass over the heap
 
 
 class WaitingPod(NamedTuple):
-    """A pod and why it waits. `refused_by`: the plugins behind the reason, sorted. `first`: it has no
-    condition yet."""
+    """A pod and why it waits. `refused_by`: the plugins behind the reason, sorted. `failed`: a plugin or a
+    binding failed, such as by an expression of a claim, and no node helps. `first`: it has no condition
+    yet."""
 
     uid: bytes
     namespace: str
     name: str
     message: str
     refused_by: tuple[str, ...] = ()
+    failed: bool = False
     first: bool = True
 
     @property
     def condition_reason(self) -> str:
         """The reason of its condition PodScheduled, as kube-scheduler writes it. Autoscalers add nodes for
-        pods that are Unschedulable. Where a plugin fails, such as by an expression of a claim, no node
-        helps."""
-        return "SchedulerError" if self.message.startswith(_FAILED) else "Unschedulable"
+        pods that are Unschedulable."""
+        return "SchedulerError" if self.failed else "Unschedulable"
 
 
 class _Reported(NamedTuple):
-    message: str
+    said: tuple[str, str]  # reason and message of the condition
     at: float
 
 
@@ -66,7 +64,7 @@ class PodConditions:
     def update(self, pod: WaitingPod, now: float) -> None:
         """Schedule the pod's condition, unless the same one is written already."""
         reported = self._reported.get(pod.uid)
-        if reported is not None and reported.message == pod.message:
+        if reported is not None and reported.said == _said(pod):
             self._due.pop(pod.uid, None)
             return
         pod = pod._replace(first=reported is None)
@@ -89,7 +87,7 @@ class PodConditions:
             due = self._due.get(uid)
             if due is not None and due.order == order:
                 del self._due[uid]
-                self._reported[uid] = _Reported(due.pod.message, now)
+                self._reported[uid] = _Reported(_said(due.pod), now)
                 taken.append(due.pod)
         return taken
 
@@ -99,7 +97,7 @@ class PodConditions:
             if pod.first:
                 del self._reported[pod.uid]
             else:
-                self._reported[pod.uid] = _Reported("", now)
+                self._reported[pod.uid] = _Reported(("", ""), now)
             self._schedule(pod, now + 1.0)
 
     def _schedule(self, pod: WaitingPod, when: float) -> None:
@@ -109,6 +107,10 @@ class PodConditions:
         if len(self._heap) > 2 * len(self._due) + _SPARE_ENTRIES:
             self._heap = [(due.when, due.order, uid) for uid, due in self._due.items()]
             heapify(self._heap)
+
+
+def _said(pod: WaitingPod) -> tuple[str, str]:
+    return pod.condition_reason, pod.message
 
 
 class RateLimiter:

@@ -232,7 +232,8 @@ class PodTable(GrowingColumns):
 
 
 class Reasons:
-    """Numbered texts that say why pods are not bound, with the plugins behind each. Texts contain counts and
+    """Numbered texts that say why pods are not bound, with the plugins behind each, and whether something
+    failed instead of lacking room. Texts contain counts and
     so rarely repeat: unused texts are dropped when there are many."""
 
     LEAST = 1000  # as many are kept without a look at which are in use
@@ -241,16 +242,18 @@ class Reasons:
     def __init__(self) -> None:
         self.texts: list[str] = [""]
         self.refused_by: list[frozenset[str]] = [_NO_PLUGINS]
-        self._numbers: dict[tuple[str, frozenset[str]], int] = {("", _NO_PLUGINS): NO_REASON}
+        self.failed: list[bool] = [False]
+        self._numbers: dict[tuple[str, frozenset[str], bool], int] = {("", _NO_PLUGINS, False): NO_REASON}
         self._limit = self.LEAST
 
-    def number(self, text: str, refused_by: frozenset[str] = _NO_PLUGINS) -> int:
+    def number(self, text: str, refused_by: frozenset[str] = _NO_PLUGINS, failed: bool = False) -> int:
         """The index of a text with these plugins."""
-        found = self._numbers.get((text, refused_by))
+        found = self._numbers.get((text, refused_by, failed))
         if found is None:
-            found = self._numbers[text, refused_by] = len(self.texts)
+            found = self._numbers[text, refused_by, failed] = len(self.texts)
             self.texts.append(text)
             self.refused_by.append(refused_by)
+            self.failed.append(failed)
         return found
 
     def compact(self, pods: PodTable) -> None:
@@ -269,4 +272,6 @@ class Reasons:
         self._limit = max(self.LEAST, 2 * len(kept))
         self.texts = [self.texts[i] for i in kept]
         self.refused_by = [self.refused_by[i] for i in kept]
-        self._numbers = {key: i for i, key in enumerate(zip(self.texts, self.refused_by, strict=True))}
+        self.failed = [self.failed[i] for i in kept]
+        keys = zip(self.texts, self.refused_by, self.failed, strict=True)
+        self._numbers = {key: i for i, key in enumerate(keys)}

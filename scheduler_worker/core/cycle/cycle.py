@@ -225,7 +225,7 @@ class Cycle:
             return
         if answer.held:
             why_not = pending.why_not
-            held = Diagnosis(f"{why_not.text} preemption: {answer.held}", why_not.refused_by)
+            held = why_not._replace(text=f"{why_not.text} preemption: {answer.held}")
             self._refuse(pending.run, held, pending.seqs)
             return
         run = pending.run = self._current(pending.run)
@@ -373,7 +373,7 @@ class Cycle:
             else:
                 # Not unschedulable: no change of a node would wake the pods, and others may place them.
                 run = answer.runs[0]
-                self._outcomes.give(run.work, run.rows, Outcome.CONFLICT, reason=why.text)
+                self._outcomes.refuse(run.work, run.rows, why, self._cache.seqs)
             return pods
         again: list[Run] = []
         for run, nodes in zip(answer.runs, answer.nodes, strict=True):
@@ -482,7 +482,7 @@ class Cycle:
 
     def _not_placed(self, run: Run, why_not: Diagnosis) -> None:
         """Find out whether waiting or preemption can help these pods; else answer them."""
-        if why_not.elsewhere:
+        if why_not.elsewhere or why_not.failed:
             self._refuse(run, why_not)
             return
         spec = run.pod_class.spec
@@ -495,11 +495,9 @@ class Cycle:
         elif spec.priority <= run.work.lowest_priority or run.work.gang is not None:
             self._refuse(run, why_not)
         elif not spec.may_preempt:
-            self._refuse(run, Diagnosis(f"{why_not.text} preemption: {NEVER}", why_not.refused_by))
+            self._refuse(run, why_not._replace(text=f"{why_not.text} preemption: {NEVER}"))
         elif self._cache.shards > 1 and _has_rules(spec):
-            self._refuse(
-                run, Diagnosis(f"{why_not.text} preemption: {_ON_SEVERAL_SHARDS}", why_not.refused_by)
-            )
+            self._refuse(run, why_not._replace(text=f"{why_not.text} preemption: {_ON_SEVERAL_SHARDS}"))
         else:
             try:
                 useless = self._preemption.ask(replace(run, evicting=why_not), why_not, self._examined(run))

@@ -100,7 +100,7 @@ def prepare(
             unready = plugin.pre_bind(pods.of(left))
         except PluginFailed as failure:
             failures.append(failure)
-            hold(left, Diagnosis(str(failure), frozenset()))
+            hold(left, Diagnosis(str(failure), frozenset(), failed=True))
         else:
             if unready is not None:
                 hold(left[unready.pods], Diagnosis(unready.reason, frozenset({plugin.name})))
@@ -195,7 +195,7 @@ class PreBinding:
     def _give_up(self) -> None:
         waiting, self._waiting = self._waiting, []
         pods = sum(len(part.rows) for part in waiting)
-        self._answer(waiting, ((np.ones(pods, np.bool_), Diagnosis(self._stuck, frozenset())),))
+        self._answer(waiting, ((np.ones(pods, np.bool_), Diagnosis(self._stuck, frozenset(), failed=True)),))
 
     def _ask(self) -> None:
         wholes: dict[int, list[PodsToPrepare]] = {}
@@ -242,7 +242,12 @@ class PreBinding:
                 ready &= ~back
                 part.work.unreserved(int(back.sum()))
                 self._outcomes.give(
-                    part.work, part.rows[back], Outcome.UNRESERVED, nodes=part.nodes[back], reason=why.text
+                    part.work,
+                    part.rows[back],
+                    Outcome.UNRESERVED,
+                    nodes=part.nodes[back],
+                    reason=why.text,
+                    failed=why.failed,
                 )
             self._outcomes.give(part.work, part.rows[ready], Outcome.BOUND, nodes=part.nodes[ready])
             start = end

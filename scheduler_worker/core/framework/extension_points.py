@@ -60,6 +60,7 @@ class Diagnosis(NamedTuple):
     text: str
     refused_by: frozenset[str]  # plugins, each the first to refuse some node; empty: not known
     elsewhere: bool = False  # nodes are not to blame: another worker may place the pods as things are
+    failed: bool = False  # a plugin failed instead of refusing nodes (kube-scheduler: Error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def diagnose(of: ExaminedClass, profile: Profile, cache: NodeInfoCache) -> Diagn
         return Diagnosis(f"{head}: {rejection.reason}.", frozenset({rejection.plugin}))
     failure = failure_of(of, profile, cache)
     if failure is not None:
-        return Diagnosis(str(failure), frozenset({failure.plugin}))
+        return Diagnosis(str(failure), frozenset({failure.plugin}), failed=True)
     found = list(verdicts(of, profile, cache, nodes))
     plugins = {verdict.plugin or _NAMES_NODES for verdict in found}
     entries = sorted(f"{count} {reason}" for reason, count in count_reasons(found).items())

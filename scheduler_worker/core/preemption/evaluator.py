@@ -75,7 +75,7 @@ class PendingPreemption:
     def diagnosis(self, present: int) -> Diagnosis:
         """The whole answer for pods for which no eviction helps."""
         helpless = unhelpful(self.reasons, nodes=present, tried=self.tried)
-        return Diagnosis(f"{self.why_not.text} preemption: {helpless}", self.why_not.refused_by)
+        return self.why_not._replace(text=f"{self.why_not.text} preemption: {helpless}")
 
 
 @dataclass(slots=True)

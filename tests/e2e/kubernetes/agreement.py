@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from e2e.cluster import Cluster
@@ -44,6 +45,27 @@ async def _reserved(address: str) -> dict[str, str]:
     finally:
         await client.close()
     return found
+
+
+# Pods with the label `for` go to the workers with the same one.
+_POLICY = """\
+apiVersion: hoss.dev/v1alpha1
+kind: SchedulingPolicy
+rules:
+  - {name: deaf, match: {labels: {matchLabels: {for: deaf}}}, workers: {matchLabels: {for: deaf}}}
+  - {name: others, workers: {matchExpressions: [{key: for, operator: DoesNotExist}]}}
+"""
+FOR_DEAF = {"labels": {"for": "deaf"}}
+
+
+def start_deaf_worker(cluster: Cluster, directory: Path) -> None:
+    """A worker that is told of no placement of others before the ledger refuses it something, or it has its
+    first pod with names that only one pod may have. It gets the pods with the metadata FOR_DEAF and no
+    others. It knows the nodes that HOSS knows now."""
+    policy = directory / "deaf.yaml"
+    policy.write_text(_POLICY)
+    run_hoss(cluster, "policy", "set", "-f", str(policy))
+    cluster.start_worker("deaf", "for=deaf", options=("--sync", "refusal", "--pull-interval-ms", "60000"))
 
 
 def counted(cluster: Cluster, counter: str) -> int:

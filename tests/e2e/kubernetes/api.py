@@ -10,6 +10,17 @@ from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
 
+MERGE = {"Content-Type": "application/merge-patch+json"}  # the header of a merge patch
+
+_CLEARED = (
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",  # first: they may refuse the rest
+    "/api/v1/pods",
+    "/api/v1/nodes",
+    "/apis/policy/v1/poddisruptionbudgets",
+    "/apis/apps/v1/replicasets",
+    "/apis/apps/v1/statefulsets",
+)
+
 
 class Api:
     """An administrator's calls. `request` gives status and body; the other verbs insist on success."""
@@ -109,12 +120,28 @@ class Api:
     def create_namespace(self, name: str, **labels: str) -> None:
         self("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
 
+    def delete_all(self, kind: str) -> None:
+        """Delete the objects of a kind in all namespaces, as "/api/v1/pods", at once. Their finalizers are
+        removed: nobody serves them here."""
+        group, _, resource = kind.rpartition("/")
+        collections = set()
+        for item in self("GET", kind)["items"]:
+            metadata = item["metadata"]
+            namespaced = "namespace" in metadata
+            collection = f"{group}/namespaces/{metadata['namespace']}/{resource}" if namespaced else kind
+            collections.add(collection)
+            if metadata.get("finalizers"):
+                kept = f"{collection}/{metadata['name']}"
+                # One that is being deleted may be gone by now.
+                self.request("PATCH", kept, {"metadata": {"finalizers": None}}, **MERGE)
+        for collection in collections:
+            self("DELETE", f"{collection}?gracePeriodSeconds=0")
+
     def clear(self) -> None:
-        """Without webhooks, pods and nodes. Namespaces stay: nobody is there to end them."""
-        self("DELETE", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations")
-        for namespace in self("GET", "/api/v1/namespaces")["items"]:
-            self("DELETE", f"/api/v1/namespaces/{namespace['metadata']['name']}/pods?gracePeriodSeconds=0")
-        self("DELETE", "/api/v1/nodes")
+        """Without webhooks, pods, nodes, budgets and sets, also those that a failed test has left to a
+        finalizer or a long grace period. Namespaces stay: nobody is there to end them."""
+        for kind in _CLEARED:
+            self.delete_all(kind)
 
 
 def find_events(api: Api, name: str) -> list[Any]:
@@ -160,7 +187,7 @@ def patch_pod(api: Api, name: str, body: Any) -> None:
         "PATCH",
         f"/api/v1/namespaces/default/pods/{name}",
         body,
-        **{"Content-Type": "application/merge-patch+json"},
+        **MERGE,
     )
 
 

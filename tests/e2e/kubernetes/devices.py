@@ -3,7 +3,7 @@ has neither: the test itself, step by step."""
 
 from typing import Any
 
-from e2e.kubernetes.api import Api
+from e2e.kubernetes.api import MERGE, Api
 
 DRIVER = "gpu.example.com"
 RESOURCE = "example.com/gpu"  # of classes that are created with it as their extendedResourceName
@@ -16,7 +16,6 @@ LEFT_OVER = {
 SHAREABLE = {"name": "gpu-0", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
 _GROUP = "/apis/resource.k8s.io/v1"
 _CLAIMS = f"{_GROUP}/namespaces/default/resourceclaims"
-_MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
 class Devices:
@@ -26,13 +25,9 @@ class Devices:
         self._api = api
 
     def clear(self) -> None:
-        """No device object is left. Finalizers are removed: nobody serves them."""
-        for claim in self._api("GET", _CLAIMS)["items"]:
-            path = f"{_CLAIMS}/{claim['metadata']['name']}"
-            self._api.request("PATCH", path, {"metadata": {"finalizers": None}}, **_MERGE)
-            self._api.request("DELETE", path)
-        for kind in ("resourceslices", "deviceclasses"):
-            self._api("DELETE", f"{_GROUP}/{kind}")
+        """No device object is left."""
+        for kind in ("resourceclaims", "resourceslices", "deviceclasses"):
+            self._api.delete_all(f"{_GROUP}/{kind}")
 
     def create_class(self, name: str = "gpu", expression: str = "", **spec: Any) -> None:
         """A class of the driver's devices, or of those that an expression selects."""
@@ -112,7 +107,7 @@ class Devices:
         told = {"type": condition, "status": "True", "reason": "Told", "message": "by the driver"}
         told["lastTransitionTime"] = "2026-11-24T12:00:00Z"
         device = {key: result[key] for key in ("driver", "pool", "device")} | {"conditions": [told]}
-        self._api("PATCH", f"{path}/status", {"status": {"devices": [device]}}, **_MERGE)
+        self._api("PATCH", f"{path}/status", {"status": {"devices": [device]}}, **MERGE)
 
     def users_of(self, claim: str) -> list[str]:
         """The pods that the claim is reserved for, sorted."""
@@ -122,7 +117,7 @@ class Devices:
         """Say in the pod's status which claim was made for a template, as the controller does."""
         path = f"/api/v1/namespaces/default/pods/{pod}/status"
         made = {"status": {"resourceClaimStatuses": [{"name": entry, "resourceClaimName": claim}]}}
-        self._api("PATCH", path, made, **_MERGE)
+        self._api("PATCH", path, made, **MERGE)
 
     def give(self, claim: str, node: str, device: str, *, on: str = "", **given: Any) -> None:
         """The claim has this device of the node, by some scheduler. `on`: the only node that reaches it."""
@@ -132,18 +127,18 @@ class Devices:
             at = {"key": "metadata.name", "operator": "In", "values": [on]}
             allocation["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [at]}]}
         body = {"status": {"allocation": allocation}}
-        self._api("PATCH", f"{_CLAIMS}/{claim}/status", body, **_MERGE)
+        self._api("PATCH", f"{_CLAIMS}/{claim}/status", body, **MERGE)
 
     def collect(self, claim: str) -> None:
         """The pod that owns the claim is gone: so is the claim, as the garbage collector has it."""
         path = f"{_CLAIMS}/{claim}"
-        self._api("PATCH", path, {"metadata": {"finalizers": None}}, **_MERGE)
+        self._api("PATCH", path, {"metadata": {"finalizers": None}}, **MERGE)
         self._api("DELETE", path)
 
     def free(self, claim: str) -> None:
         """No pod uses the claim any more: take its devices, as the controller does."""
         body = {"status": {"allocation": None, "reservedFor": None}}
-        self._api("PATCH", f"{_CLAIMS}/{claim}/status", body, **_MERGE)
+        self._api("PATCH", f"{_CLAIMS}/{claim}/status", body, **MERGE)
 
 
 def claiming(*claims: str) -> list[Any]:

@@ -2,10 +2,9 @@
 
 from typing import Any, NamedTuple
 
-from e2e.kubernetes.api import Api
+from e2e.kubernetes.api import MERGE, Api
 from waiting import wait_until
 
-_MERGE = {"Content-Type": "application/merge-patch+json"}
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _FREE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
@@ -73,8 +72,7 @@ class Groups:
             }
             self._api.request("POST", _CRDS, {"metadata": {"name": self._crd}, "spec": spec})
         wait_until(self._served, f"{self._crd} is served")
-        for group in self._api("GET", f"{self._base}/podgroups")["items"]:
-            self.delete(group["metadata"]["name"], group["metadata"]["namespace"])
+        self._api.delete_all(f"{self._base}/podgroups")
 
     def uninstall(self) -> None:
         """The cluster does not have the kind."""
@@ -96,12 +94,12 @@ class Groups:
             self.delete(name)
             self.create(name, minimum)
         else:
-            self._api("PATCH", f"{self._path()}/{name}", {"spec": self.kind.spec(minimum)}, **_MERGE)
+            self._api("PATCH", f"{self._path()}/{name}", {"spec": self.kind.spec(minimum)}, **MERGE)
 
     def delete(self, name: str, namespace: str = "default") -> None:
         path = f"{self._path(namespace)}/{name}"
         # A controller that is not here protects the groups of Kubernetes itself.
-        self._api.request("PATCH", path, {"metadata": {"finalizers": None}}, **_MERGE)
+        self._api.request("PATCH", path, {"metadata": {"finalizers": None}}, **MERGE)
         self._api("DELETE", path)
 
     def status(self, name: str) -> dict[str, Any]:

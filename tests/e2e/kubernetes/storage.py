@@ -3,18 +3,19 @@ has no controller manager: the test itself, step by step."""
 
 from typing import Any
 
-from e2e.kubernetes.api import Api
+from e2e.kubernetes.api import MERGE, Api
 
 GIB = 1 << 30
-_MERGE = {"Content-Type": "application/merge-patch+json"}
 PROVISIONER = "disks.example.com"
 
 _CLEARED = (
+    "/api/v1/persistentvolumeclaims",
     "/api/v1/persistentvolumes",
     "/apis/storage.k8s.io/v1/storageclasses",
     "/apis/storage.k8s.io/v1/csinodes",
     "/apis/storage.k8s.io/v1/csidrivers",
     "/apis/storage.k8s.io/v1/volumeattachments",
+    "/apis/storage.k8s.io/v1/csistoragecapacities",
 )
 
 
@@ -25,22 +26,9 @@ class Storage:
         self._api = api
 
     def clear(self) -> None:
-        """No storage object is left. Finalizers of protection are removed: nobody serves them."""
-        for path, objects in (
-            ("/api/v1/persistentvolumeclaims", self._list("/api/v1/persistentvolumeclaims")),
-            ("/api/v1/persistentvolumes", self._list("/api/v1/persistentvolumes")),
-        ):
-            for item in objects:
-                metadata = item["metadata"]
-                place = (
-                    f"/api/v1/namespaces/{metadata['namespace']}" if "namespace" in metadata else "/api/v1"
-                )
-                own = f"{place}/{path.rpartition('/')[2]}/{metadata['name']}"
-                self._api.request("PATCH", own, {"metadata": {"finalizers": None}}, **_MERGE)
-                self._api.request("DELETE", own)
-        for path in _CLEARED:
-            self._api("DELETE", path)
-        self._api("DELETE", "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities")
+        """No storage object is left."""
+        for kind in _CLEARED:
+            self._api.delete_all(kind)
 
     def create_class(
         self, name: str, *, provisioner: str = PROVISIONER, waits: bool = True, **more: Any
@@ -76,7 +64,7 @@ class Storage:
             spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [affinity]}]}}
         self._api("POST", "/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": spec})
         status = {"status": {"phase": "Available"}}
-        self._api("PATCH", f"/api/v1/persistentvolumes/{name}/status", status, **_MERGE)
+        self._api("PATCH", f"/api/v1/persistentvolumes/{name}/status", status, **MERGE)
 
     def create_claim(
         self,
@@ -103,7 +91,7 @@ class Storage:
     def delete_claim(self, name: str) -> None:
         """As a user does. The API server keeps it while it is protected."""
         path = f"/api/v1/namespaces/default/persistentvolumeclaims/{name}"
-        self._api("PATCH", path, {"metadata": {"finalizers": ["kubernetes.io/pvc-protection"]}}, **_MERGE)
+        self._api("PATCH", path, {"metadata": {"finalizers": ["kubernetes.io/pvc-protection"]}}, **MERGE)
         self._api("DELETE", path)
 
     def claim(self, name: str) -> Any:
@@ -123,13 +111,13 @@ class Storage:
             "uid": found["metadata"]["uid"],
         }
         path = f"/api/v1/persistentvolumes/{volume}"
-        self._api("PATCH", path, {"spec": {"claimRef": reference}}, **_MERGE)
-        self._api("PATCH", path + "/status", {"status": {"phase": "Bound"}}, **_MERGE)
+        self._api("PATCH", path, {"spec": {"claimRef": reference}}, **MERGE)
+        self._api("PATCH", path + "/status", {"status": {"phase": "Bound"}}, **MERGE)
         path = f"/api/v1/namespaces/default/persistentvolumeclaims/{claim}"
         annotations = {"pv.kubernetes.io/bind-completed": "yes"}
         body = {"metadata": {"annotations": annotations}, "spec": {"volumeName": volume}}
-        self._api("PATCH", path, body, **_MERGE)
-        self._api("PATCH", path + "/status", {"status": {"phase": "Bound"}}, **_MERGE)
+        self._api("PATCH", path, body, **MERGE)
+        self._api("PATCH", path + "/status", {"status": {"phase": "Bound"}}, **MERGE)
 
     def selected_node(self, claim: str) -> str:
         """The node that a scheduler chose for the claim; "": none."""
@@ -144,7 +132,7 @@ class Storage:
         """Provisioning failed: say so as a provisioner does."""
         path = f"/api/v1/namespaces/default/persistentvolumeclaims/{claim}"
         annotations = {"volume.kubernetes.io/selected-node": None}
-        self._api("PATCH", path, {"metadata": {"annotations": annotations}}, **_MERGE)
+        self._api("PATCH", path, {"metadata": {"annotations": annotations}}, **MERGE)
 
     def provision(self, claim: str) -> None:
         """Make the volume that a claim with a selected node waits for, and bind it."""
@@ -170,10 +158,6 @@ class Storage:
         of_driver = {"name": driver, "nodeID": node, "topologyKeys": [], "allocatable": {"count": count}}
         body = {"metadata": {"name": node, "ownerReferences": [owner]}, "spec": {"drivers": [of_driver]}}
         self._api("POST", "/apis/storage.k8s.io/v1/csinodes", body)
-
-    def _list(self, path: str) -> list[Any]:
-        found: list[Any] = self._api("GET", path)["items"]
-        return found
 
 
 def mounting(*claims: str) -> list[Any]:

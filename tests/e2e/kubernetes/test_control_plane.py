@@ -20,6 +20,20 @@ def test_a_binding_is_accepted_whatever_it_asks_of_the_node(api: Api) -> None:
     assert [api.pod(f"p{number}")["spec"]["nodeName"] for number in range(2)] == ["n1", "n1"]
 
 
+def test_what_a_failed_test_has_left_to_finalizers_is_gone_for_the_next(api: Api) -> None:
+    kept = {"finalizers": ["example.com/kept"]}
+    api.create_namespace("left")
+    for namespace in ("default", "left"):
+        api.create_pod("kept", namespace=namespace, metadata=kept)
+        api.create_pod("slow", namespace=namespace, nodeName="n1", terminationGracePeriodSeconds=3600)
+        api.delete_pod("kept", namespace)
+        api("DELETE", f"/api/v1/namespaces/{namespace}/pods/slow")
+    api("POST", "/api/v1/nodes", {"metadata": {"name": "n1", **kept}})
+    assert len(api("GET", "/api/v1/pods")["items"]) == 4
+    api.clear()
+    assert [api("GET", f"/api/v1/{kind}")["items"] for kind in ("pods", "nodes")] == [[], []]
+
+
 def test_a_real_kube_scheduler_schedules_the_pods_that_are_its_own(own_control_plane: ControlPlane) -> None:
     own_control_plane.start_scheduler()
     api = Api(own_control_plane)

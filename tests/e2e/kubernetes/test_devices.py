@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.kubernetes.agreement import assigned, reserved, run_hoss
+from e2e.kubernetes.agreement import FOR_DEAF, assigned, counted, reserved, run_hoss, start_deaf_worker
 from e2e.kubernetes.api import Api, await_reason, events_of, node_of, placed
 from e2e.kubernetes.devices import DRIVER, LEFT_OVER, RESOURCE, Devices, claiming, wanting
+from e2e.kubernetes.storage import Storage, mounting
 from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
@@ -19,6 +20,14 @@ def devices(api: Api) -> Devices:
     made = Devices(api)
     made.clear()
     return made
+
+
+@pytest.fixture
+def storage(api: Api) -> Iterator[Storage]:
+    made = Storage(api)
+    made.clear()
+    yield made
+    made.clear()
 
 
 @pytest.fixture
@@ -147,6 +156,32 @@ def test_two_workers_never_give_one_device_to_two_claims(
             assert node_of(api, name) == given[name].partition("/")[0]
         else:
             await_reason(api, name, "2 cannot allocate all claims")
+
+
+def test_of_two_workers_whose_pods_want_the_last_device_at_once_one_gets_it_and_the_other_is_told(
+    api: Api, devices: Devices, storage: Storage, cluster: Cluster, tmp_path: Path
+) -> None:
+    """The first pod waits for a volume, so that the ledger alone knows of its device."""
+    api.create_node("n1")
+    wait_until(lambda: "n1" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
+    start_deaf_worker(cluster, tmp_path)
+    devices.create_class()
+    devices.publish("n1", "gpu-0", "gpu-1")
+    for name in ("earlier", "first", "second"):
+        devices.create_claim(name)
+    api.create_pod("earlier", scheduler="hoss", resourceClaims=claiming("earlier"), metadata=FOR_DEAF)
+    placed(api, "earlier")
+    storage.create_class("slow")
+    storage.create_claim("slow", storage_class="slow")
+    api.create_pod("first", scheduler="hoss", resourceClaims=claiming("first"), volumes=mounting("slow"))
+    wait_until(lambda: storage.selected_node("slow"), "the first waits for its volume")
+    api.create_pod("second", scheduler="hoss", resourceClaims=claiming("second"), metadata=FOR_DEAF)
+    await_reason(api, "second", "1 cannot allocate all claims")
+    assert counted(cluster, "conflict_topology") == 1  # its worker proposed: it could not know
+    storage.provision("slow")
+    placed(api, "first")
+    assert {devices.device_of(name) for name in ("earlier", "first")} == {"n1/gpu-0", "n1/gpu-1"}
+    assert devices.device_of("second") == ""
 
 
 def test_a_pod_waits_in_kube_schedulers_words_and_goes_on_once_what_it_misses_is_there(

@@ -47,7 +47,6 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., tuple[Api, Cluster]]]
             f"kubernetes: {{kubeconfig: {plane.kubeconfig}, move_timeout_seconds: {move_timeout_seconds}}}\n"
         )
         api = Api(plane)
-        api("DELETE", BUDGETS)
         flags = ("--config", str(document))
         made.append(
             Cluster(
@@ -239,7 +238,6 @@ def test_the_place_is_free_at_once_when_the_pod_s_controller_is_scaled_down(
     merge = {"Content-Type": "application/merge-patch+json"}
     api("PATCH", f"{REPLICA_SETS}/web", {"spec": {"replicas": 0}}, **merge)
     assert "its ReplicaSet web wants no more than the 0 pods that it has" in await_state(cluster, "Refused")
-    api("DELETE", f"{REPLICA_SETS}/web")  # other tests have one of their own
     wait_until(lambda: not requested(cluster, "n2").get("cpu"), "nothing is reserved on the target")
     api.delete_pod("web-a")
     await_agreement(api, cluster)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import Cluster
-from e2e.kubernetes.agreement import assigned, reserved, run_hoss
+from e2e.kubernetes.agreement import FOR_DEAF, assigned, counted, reserved, run_hoss, start_deaf_worker
 from e2e.kubernetes.api import Api, await_reason, node_of, placed
 from e2e.kubernetes.storage import Storage, mounting
 from waiting import wait_until
@@ -254,6 +254,28 @@ def test_two_workers_never_give_one_volume_to_two_claims(
         placed(api, claim)
     for name in set(names) - set(chosen):
         await_reason(api, name, "2 node(s) didn't find available persistent volumes to bind")
+
+
+def test_of_two_workers_whose_pods_want_one_claim_for_one_pod_at_once_one_gets_it_and_the_other_is_told(
+    api: Api, storage: Storage, cluster: Cluster, tmp_path: Path
+) -> None:
+    api.create_node("n1")
+    wait_until(lambda: "n1" in run_hoss(cluster, "get", "nodes"), "HOSS knows the node")
+    start_deaf_worker(cluster, tmp_path)
+    for name in ("earlier", "mine"):
+        storage.create_volume(f"pv-{name}")
+        storage.create_claim(name, modes=("ReadWriteOncePod",))
+        storage.bind(name, f"pv-{name}")
+    api.create_pod("earlier", scheduler="hoss", volumes=mounting("earlier"), metadata=FOR_DEAF)
+    placed(api, "earlier")
+    api.create_pod("first", scheduler="hoss", volumes=mounting("mine"))
+    placed(api, "first")
+    api.create_pod("second", scheduler="hoss", volumes=mounting("mine"), metadata=FOR_DEAF)
+    await_reason(api, "second", "ReadWriteOncePod access mode already in-use by another pod")
+    assert counted(cluster, "conflict_topology") == 1  # its worker proposed: it could not know
+    assert reserved(cluster) == assigned(api)
+    api.delete_pod("first")
+    placed(api, "second")
 
 
 def test_the_next_dispatcher_binds_a_pod_whose_volume_was_still_being_provisioned(

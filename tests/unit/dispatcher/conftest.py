@@ -121,6 +121,7 @@ class Bench:
         reason: str = "",
         link: int | None = None,
         refused_by: tuple[str, ...] = (),
+        failed: bool = False,
         seen: int | None = None,
     ) -> None:
         n = len(positions)
@@ -137,6 +138,7 @@ class Bench:
                 texts=(reason,) if reason else (),
                 commits={0: np.array([work.batch], np.uint64)} if reserved.any() else {},
                 refused_by=(frozenset(refused_by),) if reason else (),
+                failed=(failed,) if reason else (),
                 view={} if seen is None else {0: seen},
             )
         )

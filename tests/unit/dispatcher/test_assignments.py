@@ -93,6 +93,15 @@ def test_a_refused_binding_gives_back_its_reservation_before_the_pod_is_tried_ag
     assert node_of(bench, rows) == [NOWHERE]
 
 
+@pytest.mark.parametrize("attempted", [True, False])
+def test_a_binding_that_fails_is_no_lack_of_nodes_but_one_that_is_not_attempted_may_be(bench, attempted):
+    bench.join("w1")
+    rows = bench.pods("a")
+    bench.answer("w1", m.OutcomeCode.BOUND, node=5)
+    bench.handle(m.BindingRefused(rows, ("admission webhook says no",), attempted=attempted))
+    assert bench.machine.registry.reasons.failed[bench.machine.registry.pods.reason[rows[0]]] is attempted
+
+
 def test_a_pod_whose_binding_is_refused_often_is_tried_ever_more_slowly(bench):
     bench.join("w1")
     rows = bench.pods("a")

@@ -35,6 +35,14 @@ def test_an_unschedulable_pod_waits_with_its_reason_and_without_a_change_it_is_n
     assert bench.in_hand("w1") == 1
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_whether_a_plugin_failed_is_kept_with_the_reason(bench, failed):
+    bench.join("w1")
+    rows = bench.pods("p")
+    bench.answer("w1", m.OutcomeCode.UNSCHEDULABLE, reason="no", refused_by=("P",), failed=failed)
+    assert bench.machine.registry.reasons.failed[bench.machine.registry.pods.reason[rows[0]]] is failed
+
+
 def test_released_room_wakes_unschedulable_pods_after_their_backoff(bench):
     bench.join("w1")
     bench.pods("p")

@@ -35,8 +35,15 @@ def test_the_condition_of_a_waiting_pod_is_due_at_once_and_once(conditions):
 
 def test_a_pod_that_a_plugin_cannot_judge_is_not_called_unschedulable_so_that_no_autoscaler_adds_nodes():
     assert waiting().condition_reason == "Unschedulable"
-    failed = 'running "DynamicResources" filter plugin: claim default/a: selector #0: CEL runtime error: x'
-    assert waiting(failed).condition_reason == "SchedulerError"
+    assert waiting()._replace(failed=True).condition_reason == "SchedulerError"
+
+
+def test_a_reason_of_another_kind_is_due_though_its_words_are_the_same(conditions):
+    conditions.update(waiting("full"), 100.0)
+    messages(conditions, 100.0)
+    conditions.update(waiting("full")._replace(failed=True), 101.0)
+    (pod,) = conditions.take_due(101.0 + REPEAT_SECONDS, 10)
+    assert pod.condition_reason == "SchedulerError"
 
 
 def test_another_reason_is_due_a_while_later_and_only_the_latest(conditions):

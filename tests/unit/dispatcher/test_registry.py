@@ -198,9 +198,13 @@ def test_reasons_that_no_pod_has_any_more_are_dropped_when_there_are_many():
     for number in range(Reasons.LEAST + 10):
         last = reasons.number(f"0/{number} nodes are available")
     table.reason[1] = last
+    table.reason[2] = reasons.number("a plugin failed", frozenset({"P"}), failed=True)
     reasons.compact(table)
-    assert reasons.texts == ["", f"0/{Reasons.LEAST + 9} nodes are available"]
-    assert table.reason[:3].tolist() == [0, 1, 0]
+    assert reasons.texts == ["", f"0/{Reasons.LEAST + 9} nodes are available", "a plugin failed"]
+    assert table.reason[:3].tolist() == [0, 1, 2]
+    assert reasons.failed == [False, False, True]
+    assert reasons.number("a plugin failed", frozenset({"P"}), failed=True) == 2
+    assert reasons.number("a plugin failed", frozenset({"P"})) == 3, "the same words of another kind"
 
 
 def deleted_job(registry, pods):

@@ -133,6 +133,44 @@ async def test_a_pod_is_bound_when_its_device_is_ready_and_not_before():
     assert server.asked.count("PATCH status") == 1
 
 
+async def test_while_a_pod_waits_for_its_device_the_claim_is_read_and_nothing_else_until_it_changes():
+    server = ConditionalDevice()
+    async with answering(server) as api:
+        binder = Binder(api)
+        (bound,) = await binder.bind([WAITING])
+        assert bound.result is BindResult.WAITS
+        server.asked.clear()
+        for _ in range(3):
+            (bound,) = await binder.bind([WAITING])
+            assert bound.result is BindResult.WAITS
+        assert server.asked == ["GET c"] * 3
+        assert binder.table_sizes() == {"claims_made_ready": 1}
+        server.describe("Ready")
+        server.claim["metadata"]["resourceVersion"] = "2"
+        (bound,) = await binder.bind([WAITING])
+        assert bound.result is BindResult.DONE
+        assert binder.table_sizes() == {"claims_made_ready": 0}
+
+
+@pytest.mark.parametrize("change", ["the claim is gone", "the ledger is another"])
+async def test_a_claim_that_cannot_be_as_it_was_left_is_asked_for_anew(change):
+    server = ConditionalDevice()
+    async with answering(server) as api:
+        binder = Binder(api)
+        await binder.bind([WAITING])
+        server.asked.clear()
+        if change == "the claim is gone":
+            del server.objects[f"{CLAIMS}/c"]
+            (bound,) = await binder.bind([WAITING])
+            assert bound.result is BindResult.REFUSED
+        else:
+            del server.claim["status"]  # who rebuilt the ledger took the devices back
+            (bound,) = await binder.bind([WAITING._replace(is_current=lambda: False)])
+            assert bound.result is BindResult.UNKNOWN
+        assert "PATCH c" in server.asked
+        assert binder.table_sizes() == {"claims_made_ready": 0}
+
+
 async def test_a_pod_whose_device_fails_is_refused_and_does_not_use_the_claim_any_more():
     server = ConditionalDevice()
     assert await server.bind(WAITING) is BindResult.WAITS

@@ -171,6 +171,13 @@ def test_its_pods_get_the_failure_as_their_reason_and_the_worker_goes_on(
     assert harness.scheduler.take_failures()
 
 
+def test_a_failure_is_told_as_one_so_that_nobody_adds_nodes_for_it(make_ledger, harness_of, make_pod):
+    harness = worker_with(plugin_with(**methods(score=raising)), make_ledger, harness_of)
+    harness.submit((make_pod(), 1))
+    harness.place()
+    assert [outcome.failed for outcome in harness.scheduler.take_outcomes()] == [(True,)]
+
+
 def test_a_plugin_that_cannot_bear_to_watch_is_told_of_and_harms_no_pod(make_ledger, harness_of, make_pod):
     plugin = plugin_with(**methods(observe=raising))
     harness = worker_with(plugin, make_ledger, harness_of)

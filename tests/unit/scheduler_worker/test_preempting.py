@@ -5,6 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hoss.model.cluster import DeviceUpdate
+from hoss.model.devices import (
+    ClaimRequest,
+    ClaimUse,
+    Device,
+    DeviceClass,
+    ExactRequest,
+    NodeReach,
+    PodClaims,
+    ResourceClaim,
+    ResourceSlice,
+)
 from hoss.model.pod import DeviceRequest, PodAffinity, PodAffinityTerm, group_of
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.volumes import InlineDisk, PodVolumes
@@ -211,6 +223,21 @@ def test_nobody_is_asked_for_pods_that_may_not_preempt(full, make_pod, fields):
     (answered,) = full.scheduler.take_outcomes()
     never = " preemption: not eligible due to preemptionPolicy=Never."
     assert answered.reason_texts[0].endswith(never) == ("may_preempt" in fields)
+
+
+def test_nobody_is_asked_for_a_pod_that_a_plugin_cannot_judge(make_ledger, harness_of, make_pod):
+    """As in kube-scheduler: an error is no lack of room."""
+    harness = harness_of(make_ledger(1))
+    broken = ClaimRequest("one", (ExactRequest("one", "gpu", selectors=("1 +",)),))
+    devices = ResourceSlice("s", "d", "pool", 1, 1, NodeReach(node_name="node-0"), (Device("gpu-0"),))
+    claim = ResourceClaim("default", "mine", (broken,))
+    harness.scheduler.update_devices(DeviceUpdate((DeviceClass("gpu"), claim, devices)), 0.0)
+    claims = PodClaims("p", "uid-1", (ClaimUse("mine"),), ())
+    submit(harness, make_pod(cpu=100, priority=10, claims=claims))
+    assert harness.scheduler.take_questions() == []
+    (answered,) = harness.scheduler.take_outcomes()
+    assert answered.failed == (True,)
+    assert "preemption" not in answered.reason_texts[0]
 
 
 _WEB = LabelSelector((Requirement("app", "In", ("web",)),))

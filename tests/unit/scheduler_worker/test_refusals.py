@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from dispatcher.workers.link import read_outcomes
 from hoss.model.cluster import DeviceUpdate, StorageUpdate
 from hoss.model.devices import (
     Allocation,
@@ -74,6 +75,25 @@ def test_bound_pods_need_no_such_words(make_ledger, harness_of, make_pod):
     harness.scheduler.settle(proposal.batch_id, harness.ledger.commit(proposal)[0])
     (columns,) = harness.scheduler.take_outcomes()
     assert (columns.refused_by, columns.seen) == ((), ())
+
+
+def test_a_plugin_that_cannot_judge_a_pod_is_told_as_failed_and_the_dispatcher_reads_that(
+    make_ledger, harness_of, make_pod
+):
+    harness = harness_of(make_ledger(1))
+    broken = ResourceClaim(
+        "default", "mine", (ClaimRequest("one", (ExactRequest("one", "gpu", selectors=("1 +",)),)),)
+    )
+    devices = ResourceSlice("s", "d", "pool", 1, 1, NodeReach(node_name="node-0"), (Device("gpu-0"),))
+    harness.scheduler.update_devices(DeviceUpdate((GPU, broken, devices)), 0.0)
+    harness.submit((make_pod(claims=CLAIMING), 1))
+    harness.submit((make_pod(9000), 1))
+    harness.place()
+    found = [read_outcomes(outcomes(columns).outcomes, 1) for columns in harness.scheduler.take_outcomes()]
+    assert [(arrived.refused_by, arrived.failed) for arrived in found] == [
+        ((frozenset({"DynamicResources"}),), (True,)),
+        ((frozenset({"NodeResourcesFit"}),), (False,)),
+    ]
 
 
 def told(harness, spec):
