@@ -12,7 +12,7 @@ another one is told at the door why it may not."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, Protocol
 
 import grpc
@@ -300,14 +300,20 @@ class _NoMessageError(InvalidInput):
 
 
 class _Requests:
-    """The requests of a stream, decoded. Not a generator, which would have to be closed."""
+    """The requests of a stream, decoded. Not a generator, which would have to be closed.
 
-    def __init__(self, source: AsyncIterator[bytes], decode: Decode) -> None:
-        self._next = source.__aiter__().__anext__
+    gRPC's iterator begins with the first request that is asked for: one that a handler never asks would be
+    a coroutine that is never awaited."""
+
+    def __init__(self, source: AsyncIterable[bytes], decode: Decode) -> None:
+        self._source = source
+        self._begun: AsyncIterator[bytes] | None = None
         self._decode = decode
 
     def __aiter__(self) -> "_Requests":
         return self
 
     async def __anext__(self) -> Any:
-        return self._decode(await self._next())
+        if self._begun is None:
+            self._begun = self._source.__aiter__()
+        return self._decode(await self._begun.__anext__())

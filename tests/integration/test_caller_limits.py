@@ -2,6 +2,7 @@
 # ruff: noqa: N802 - the server's methods have the contract's names
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import grpc
@@ -48,10 +49,10 @@ class Endless(DispatcherServicer):
 async def serve():
     servers = []
 
-    async def start(**limits):
+    async def start(*, service=None, **limits):
         held = CallerLimits(CallerLimitsConfig(**limits), clock=asyncio.get_running_loop().time)
         server = serving.Server(interceptors=(CallInterceptor(held, [WATCH]),))
-        service = Endless()
+        service = service or Endless()
         add_DispatcherServicer_to_server(service, server.grpc)
         servers.append(server)
         return f"127.0.0.1:{await server.start('127.0.0.1:0', ())}", held, service
@@ -122,6 +123,24 @@ async def test_headers_beyond_the_limit_are_refused_before_anything_reads_them(s
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert service.asked == []
         assert limits.refused == {}
+
+
+class Deaf(DispatcherServicer):
+    """Reads no submission of a stream."""
+
+    async def SubmitStream(self, request_iterator, context) -> AsyncIterator[pb.SubmitReply]:
+        yield pb.SubmitReply(request_id="1")
+
+
+async def test_a_stream_whose_handler_ends_without_a_request_leaves_no_coroutine_behind(serve, recwarn):
+    address, limits, _ = await serve(service=Deaf())
+    async with rpc.channel([address]) as channel:
+        call = DispatcherStub(channel).SubmitStream()
+        assert (await call.read()).request_id == "1"
+        assert await call.read() is grpc.aio.EOF
+    await until(lambda: limits.table_sizes()["callers_with_streams"] == 0, "the stream to be counted out")
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn if "never awaited" in str(warning.message)] == []
 
 
 async def _read_on(call):

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import io
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -76,7 +77,7 @@ async def test_what_is_no_question_is_answered_by_what_is_wrong_with_it(
     async with serve_webhook(guard, "127.0.0.1:0", own, callers) as port, aiohttp.ClientSession() as session:
         method, path = asked.split()
         url = f"https://127.0.0.1:{port}{path}"
-        async with session.request(method, url, data=body, ssl=trust) as response:
+        async with session.request(method, url, data=io.BytesIO(body), ssl=trust) as response:
             assert response.status == status
             assert said in await response.text()
 

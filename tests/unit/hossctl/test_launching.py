@@ -41,7 +41,7 @@ def leave(code):
 def fail():
     raise ValueError("this is a fault")
 
-def wait():
+def wait(*_ready_file):
     print("here", flush=True)
     time.sleep(600)
 
@@ -90,6 +90,7 @@ def test_a_service_serves_in_a_session_of_its_own_and_ends_when_it_is_asked_to(t
     assert service.log.read_text() == "serving True ''\n"
     assert stop_all([record]) == []
     assert record.find() is None
+    assert exit_code(service) is not None
 
 
 @pytest.mark.usefixtures("_launch")
