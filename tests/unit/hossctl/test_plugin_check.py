@@ -528,7 +528,7 @@ def test_the_plugin_of_the_document_passes_with_its_argument_and_nodes(hoss, tmp
     assert done.exit_code == 0, done.stderr
     assert "plugin GreenEnergy" in done.stdout
     done = check(hoss, tmp_path, spare, "--args", '{"percent": 20}')
-    assert (done.exit_code, "problems           0" in done.stdout) == (0, True), done.stderr
+    assert (done.exit_code, "plugin SpareMemory" in done.stdout) == (0, True), done.stderr
     assert check(hoss, tmp_path, permits, "--args", '{"at_once": 3}').exit_code == 0
     (tmp_path / "licences").mkdir()
     licences = json.dumps({"directory": str(tmp_path / "licences"), "licences": 3})
