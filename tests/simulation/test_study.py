@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 
@@ -224,6 +225,27 @@ def test_the_trace_of_the_document_is_played_as_it_stands_there_and_fgd_fills_mo
     used = {line[0]: int(line[3]) for line in lines}
     assert [int(line[1]) + int(line[2]) for line in lines] == [503, 503]
     assert used["random:"] < used["fgd:"]
+
+
+def test_the_notebook_shows_what_slow_decisions_cost_and_which_profile_fills_cards(monkeypatch):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("Agg")
+    monkeypatch.setattr(plt, "show", lambda: None)
+    cells = json.loads((DOCUMENT.parent / "notebooks" / "study.ipynb").read_text("utf-8"))["cells"]
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+    names: dict[str, object] = {}
+    try:
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                exec(compile("".join(cell["source"]), "study.ipynb", "exec"), names)
+        refused, _ = plt.figure(plt.get_fignums()[0]).axes
+        alone, four = (line.get_ydata() for line in refused.lines)
+        assert not any(alone)
+        assert names["oversold"] == 0
+        assert max(four) > 0.02
+        assert names["used"]["fgd"] > names["used"]["random"]
+    finally:
+        plt.close("all")
 
 
 def test_the_algorithm_of_the_tutorial_runs_as_it_stands_there_and_binds_more_than_chance():
