@@ -339,8 +339,8 @@ class CommandTable(TyperGroup):
             _add_examples(name, command)
             _take_texts_as_they_are(command)
             _name_no_type_of_flags(command)
-            if ctx.resilient_parsing and not isinstance(command, TyperGroup):
-                command.parse_args = partial(_take_words, command)  # type: ignore[method-assign]
+            if ctx.resilient_parsing:
+                _leave_words_unchecked(command)
             self._loaded.add(name)
         return super().resolve_command(ctx, args)
 
@@ -390,6 +390,14 @@ def flush_output() -> None:
 def _discard_output() -> None:
     """Write nothing more: the reader of stdout has closed it, as `head` does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _leave_words_unchecked(command: Any) -> None:
+    if isinstance(command, TyperGroup):
+        for below in command.commands.values():
+            _leave_words_unchecked(below)
+    else:
+        command.parse_args = partial(_take_words, command)
 
 
 def _take_words(command: Any, ctx: Any, args: list[str]) -> list[str]:

@@ -21,6 +21,7 @@ from tools.model import no_checker
 
 DRIVER = shutil.which("chromedriver")
 BROWSER = shutil.which("chromium")
+TESTS = Path(__file__).parent
 OPENB = Path(__file__).parents[2] / "shared" / "data"
 OPENB_FILES = (OPENB / "openb_node_list_all_node.csv", OPENB / "openb_pod_list_default.csv")
 

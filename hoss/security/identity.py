@@ -59,10 +59,14 @@ class Identity:
 
     def __post_init__(self) -> None:
         needs_name = self.kind in (CallerKind.WORKER, CallerKind.CLIENT)
-        if needs_name != bool(self.name) or len(self.name) > _LONGEST_NAME or not self.name.isprintable():
+        if self.name and not needs_name:
             raise InvalidInput(
-                f"a {self.kind.value} has {'a' if needs_name else 'no'} name of at most {_LONGEST_NAME} "
-                "printable characters",
+                f"{self.kind.value}/{self.name[:100]}: a {self.kind.value} has no name; write {self.kind.value}",
+                where="identity",
+            )
+        if (needs_name and not self.name) or len(self.name) > _LONGEST_NAME or not self.name.isprintable():
+            raise InvalidInput(
+                f"a {self.kind.value} has a name of at most {_LONGEST_NAME} printable characters",
                 where="identity",
             )
         if len(self.tenant) > _LONGEST_NAME or not self.tenant.isprintable():

@@ -266,8 +266,12 @@ class TokenVerifier:
                 raise WrongAudience(
                     "the token is refused: the token of a link opens the dashboard, once, and no more"
                 ) from None
-            except jwt.PyJWTError as exc:
-                problem = f"it is no token of HOSS ({type(exc).__name__})"
+            except jwt.MissingRequiredClaimError as exc:
+                problem = f"it is no token of HOSS: it does not say its {exc.claim!r}"
+            except jwt.InvalidAlgorithmError:
+                problem = f"it is no token of HOSS: it is not signed with {_ALGORITHM}"
+            except jwt.PyJWTError:
+                problem = "it is no token of HOSS: it is damaged, or something else was given in its place"
             else:
                 return _token_of(claims)
         raise AccessDenied(f"the token is refused: {problem}; get a new one (`hoss token create`)")

@@ -19,7 +19,7 @@ from hoss.wire.columns import numbered_uids
 from hossctl.checking.clusters import PODS, CheckedCluster
 from hossctl.checking.questions import Hangs, Questions, Wrong, mask, numbers
 from hossctl.checking.targets import PLUGIN_BASES
-from scheduler_worker.core.cache.columns import NodeView
+from scheduler_worker.core.cache.columns import NodeView, RequestedResources
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework.extension_points import (
     MAX_SCORE,
@@ -182,9 +182,15 @@ class _PluginQuestions:
         if "filter" in own and isinstance(self._plugin, FilterPlugin):
             with self._questions.about("fast_filter.one_node"):
                 self._one_by_one("filter", self._plugin.fast_filter.one_node, skipped=True)
+            with self._questions.about("fast_filter.side_by_side"):
+                self._side_by_side("filter", self._plugin.fast_filter.side_by_side, mask)
         if "score" in own and isinstance(self._plugin, ScorePlugin):
             with self._questions.about("fast_score.one_node"):
                 self._one_by_one("score", self._plugin.fast_score.one_node, skipped=0)
+            with self._questions.about("fast_score.side_by_side"):
+                self._side_by_side(
+                    "score", self._plugin.fast_score.side_by_side, partial(numbers, highest=MAX_SCORE)
+                )
 
     def _ask(self, method: str, *args: Any, nodes: int = 0) -> Any:
         """`nodes`: how many it is asked about at once."""
@@ -336,6 +342,36 @@ class _PluginQuestions:
                 raise Wrong(
                     "agreement",
                     f"answered with {alone} for {self._name(node)}, and {method} with {column[node]:g}",
+                )
+
+    def _side_by_side(
+        self, method: str, each: Callable[..., Any] | None, checked: Callable[[Any, int], NDArray[Any]]
+    ) -> None:
+        """The way to ask about two pods with nodes of their own against the method for columns."""
+        pods, own = (self._demand, self._other), len(self._all) // 2
+        if each is None or not own or not all(pod.plain for pod in pods):
+            return
+        asked = RequestedResources(
+            _read_only_column(np.stack([pod.request for pod in pods], axis=1)[:, :, None]),
+            _read_only_column(np.stack([pod.nonzero for pod in pods], axis=1)),
+        )
+        shape = (len(pods), own)
+        view = _read_only(self._cache.side_by_side(slice(len(pods) * own), shape))
+        answer = self._questions.ask(method, partial(each, asked, view))
+        if answer is None and method == "filter":
+            answer = np.ones(shape, np.bool_)
+        if np.shape(answer) != shape:
+            words = f"{len(pods)} pods on {own} nodes each"
+            raise Wrong("answer", f"answered with shape {np.shape(answer)} for {words}")
+        for row, pod in enumerate(pods):
+            at = self._all[row * own : (row + 1) * own]
+            alone = self._ask(method, pod, self._nodes(at, Reads.REQUESTED))
+            expected = np.ones(own, np.bool_) if alone is None else alone
+            for node in np.flatnonzero(checked(answer[row], own) != expected)[:1]:
+                raise Wrong(
+                    "agreement",
+                    f"answered with {answer[row][node]} for {self._name(at[node])}, and {method} with "
+                    f"{expected[node]}",
                 )
 
     # Within

@@ -44,10 +44,8 @@ MOST_TIMELINE_BARS = 4000  # of a reply
 _MOST_TIMELINE_SECONDS = 3600.0
 
 NO_DISPATCHER = "No dispatcher answers; one takes over, or starts again"
-# Which of these it is cannot be known yet.
-SLOW_DISPATCHER = (
-    f"The dispatcher has not answered for {PATIENCE_SECONDS:g} s: it is busy, or gone, or another takes over"
-)
+# Which of these it is cannot be known yet. The page says since when, by what it shows.
+SLOW_DISPATCHER = "The dispatcher does not answer: it is busy, or gone, or another takes over"
 
 
 class ViewModel:

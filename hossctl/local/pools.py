@@ -292,5 +292,5 @@ def named_worker(state: PlatformState, name: str) -> WorkerOptions:
     for worker in state.workers:
         if worker.name == name:
             return worker
-    known = ", ".join(worker.name for worker in state.workers) or "none"
+    known = ", ".join(sorted(worker.name for worker in state.workers)) or "none"
     raise NotFound(f"is no worker of the local platform; there are {known}", where=name)

@@ -48,9 +48,10 @@ from hossctl.simulate.placing import (
     SimulatedVerdict,
     decide,
     feed_entry,
+    ledger_of,
 )
 from hossctl.simulate.timeline import Cores, Event, Process, Timeline
-from resolver.core.account_columns import AccountColumns, NodeIndexes
+from resolver.core.account_columns import NodeIndexes
 from scheduler_worker.experiments import DECIDES_AT_ONCE, WorkerExperiment
 
 WINDOW = 2000  # pods of a worker at once, as in a real worker
@@ -122,7 +123,7 @@ class Simulation:
         self._delays = np.random.default_rng([setting.seed, 1])
         self._last_arrivals: dict[Hashable, float] = {}  # by stream
         pool = empty_pool(bench_nodes(Mix.UNIFORM, setting.nodes, seed=setting.seed))
-        self._ledger = AccountColumns(np.ascontiguousarray(pool.accounts.records["amounts"][:, :, 0].T))
+        self._ledger = ledger_of(pool)
         specs = {_CLASS: _spec_of(setting.load)}
         names = [f"worker-{number + 1}" for number in range(setting.workers)]
         workers = [SimulatedWorker(name, {}, WINDOW) for name in names]

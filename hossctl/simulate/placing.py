@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dispatcher.core.messages import SendPreference, SendRecall, SendWork
 from hoss.model.placing import PlacementAlgorithm
 from hoss.model.pod import PodSpec
-from hoss.wire.columns import account_dtype
+from hoss.wire.columns import CARD_SLOTS, NO_CARD, account_dtype
 from hossctl.simulate.dispatching import ToWorker
 from resolver.core.account_columns import AccountColumns, NodeIndexes
 from resolver.core.values import Verdict
@@ -37,6 +37,7 @@ class Entry(NamedTuple):
     pods: int  # placed by the operation
     nodes: NodeIndexes  # (m,), each once
     requested: NDArray[np.int64]  # (resources, m)
+    cards: NDArray[np.uint16] | None  # (m, slots); None: no node has cards
 
 
 class SimulatedVerdict(NamedTuple):
@@ -48,26 +49,52 @@ class SimulatedVerdict(NamedTuple):
     nodes: NodeIndexes  # (pods,)
     refusing: NodeIndexes  # (m,), each once
     requested: NDArray[np.int64]  # (resources, m)
+    cards: NDArray[np.uint16] | None  # (m, slots); None: no node has cards
+    card_masks: NDArray[np.uint16]  # (pods,): the cards of each committed pod, a bit for each slot
+
+
+def ledger_of(pool: FeedUpdate) -> AccountColumns:
+    """The ledger of a pool's nodes, with nothing reserved."""
+    accounts = pool.accounts
+    cards = None
+    if len(accounts.cards):
+        cards = np.full((len(accounts.indexes), CARD_SLOTS), NO_CARD, np.uint16)
+        cards[accounts.card_indexes] = accounts.cards
+    return AccountColumns(np.ascontiguousarray(accounts.records["amounts"][:, :, 0].T), cards)
 
 
 def decide(ledger: AccountColumns, proposal: "Proposed") -> SimulatedVerdict:
     """Decide a proposal, run by run of equal pods, and commit what fits."""
     candidates = proposal.candidates.astype(np.int32).astype(np.intp)  # NONE_U32 becomes -1
     committed, nodes = np.zeros(len(candidates), np.bool_), candidates[:, 0].copy()
+    masks = np.zeros(len(candidates), np.uint16)
     ends = [*(np.flatnonzero(np.diff(proposal.slots)) + 1).tolist(), len(candidates)]
     for first, end in pairwise((0, *ends)):
-        request = proposal.requests[proposal.slots[first]]
-        committed[first:end], nodes[first:end] = ledger.commit_ranked(candidates[first:end], request)
+        slot, ranked = proposal.slots[first], candidates[first:end]
+        request = proposal.requests[slot]
+        count, milli = (0, 0) if proposal.devices is None else proposal.devices[slot].tolist()
+        if count:
+            committed[first:end], nodes[first:end], masks[first:end] = ledger.commit_ranked_with_cards(
+                ranked, request, count, milli
+            )
+        else:
+            committed[first:end], nodes[first:end] = ledger.commit_ranked(ranked, request)
     refusing = np.unique(candidates[~committed])
     refusing = refusing[refusing >= 0]
     seq = ledger.seq if committed.any() else 0
-    return SimulatedVerdict(seq, ledger.seq, committed, nodes, refusing, ledger.requested[:, refusing])
+    requested, cards = ledger.requested[:, refusing], _cards(ledger, refusing)
+    return SimulatedVerdict(seq, ledger.seq, committed, nodes, refusing, requested, cards, masks)
 
 
 def feed_entry(ledger: AccountColumns, shard: int, nodes: NodeIndexes) -> Entry:
     """The entry of the latest commit, of a pod on each of these nodes."""
     distinct = np.unique(nodes)
-    return Entry(shard, ledger.seq, len(nodes), distinct, ledger.requested[:, distinct])
+    requested, cards = ledger.requested[:, distinct], _cards(ledger, distinct)
+    return Entry(shard, ledger.seq, len(nodes), distinct, requested, cards)
+
+
+def _cards(ledger: AccountColumns, nodes: NodeIndexes) -> NDArray[np.uint16] | None:
+    return None if ledger.cards is None else ledger.cards[nodes]
 
 
 class SimulatedPlacing:
@@ -159,9 +186,12 @@ class SimulatedPlacing:
             nodes = np.concatenate([entry.nodes for entry in entries])
             distinct, from_behind = np.unique(nodes[::-1], return_index=True)
             requested = np.concatenate([entry.requested for entry in entries], axis=1)
-            requested = requested[:, len(nodes) - 1 - from_behind]
+            last = len(nodes) - 1 - from_behind
+            requested, cards = requested[:, last], None
+            if ledger.cards is not None:
+                cards = np.concatenate([entry.cards for entry in entries if entry.cards is not None])[last]
             seq = entries[-1].seq
-            accounts = self._accounts(ledger, distinct, requested, seq)
+            accounts = self._accounts(ledger, distinct, requested, cards, seq)
             self._scheduler.cache.apply_feed(FeedUpdate(shard, self._first_seq + seq, accounts))
             self._scheduler.resume(shard)
         return sum(entry.pods for entry in received)
@@ -179,7 +209,7 @@ class SimulatedPlacing:
     def settle(self, proposal: Proposed, verdict: SimulatedVerdict, ledger: AccountColumns) -> None:
         """Handle the ledger's answer to a proposal."""
         codes = np.where(verdict.committed, Verdict.COMMITTED, Verdict.CONFLICT_RESOURCE).astype(np.uint8)
-        fresh = self._accounts(ledger, verdict.refusing, verdict.requested, verdict.as_of)
+        fresh = self._accounts(ledger, verdict.refusing, verdict.requested, verdict.cards, verdict.as_of)
         none = np.empty(0, np.uint64)
         seq = verdict.seq and self._first_seq + verdict.seq
         nodes = verdict.nodes.astype(np.uint32)
@@ -190,21 +220,32 @@ class SimulatedPlacing:
         return self._scheduler.take_outcomes()
 
     def _accounts(
-        self, ledger: AccountColumns, nodes: NodeIndexes, requested: NDArray[np.int64], seq: int
+        self,
+        ledger: AccountColumns,
+        nodes: NodeIndexes,
+        requested: NDArray[np.int64],
+        cards: NDArray[np.uint16] | None,
+        seq: int,
     ) -> AccountBatch:
         records = np.zeros(len(nodes), account_dtype(len(requested)))
         records["seq"], records["born"] = self._first_seq + seq, self._first_seq
         records["amounts"][:, :, 0] = ledger.allocatable[:, nodes].T
         records["amounts"][:, :, 1] = requested.T
-        empty = AccountBatch.empty()
-        return AccountBatch(nodes.astype(np.uint32), records, empty.card_indexes, empty.cards)
+        indexes, none = nodes.astype(np.uint32), AccountBatch.empty()
+        if cards is None:
+            return AccountBatch(indexes, records, none.card_indexes, none.cards)
+        carded = (cards != NO_CARD).any(axis=1)
+        return AccountBatch(indexes, records, indexes[carded], cards[carded])
 
 
 def _of_shard(pool: FeedUpdate, shard: int, shards: int) -> FeedUpdate:
     """The part of a snapshot that a shard would send."""
+    accounts, of_shard = pool.accounts, pool.accounts.card_indexes % shards == shard
     accounts = replace(
-        pool.accounts,
-        indexes=pool.accounts.indexes[shard::shards],
-        records=pool.accounts.records[shard::shards],
+        accounts,
+        indexes=accounts.indexes[shard::shards],
+        records=accounts.records[shard::shards],
+        card_indexes=accounts.card_indexes[of_shard],
+        cards=accounts.cards[of_shard],
     )
     return replace(pool, shard=shard, shards=shards, accounts=accounts, specs=pool.specs[shard::shards])

@@ -3,7 +3,7 @@
 Pods arrive, are placed by real caches, rankings and profiles, are validated by the ledger's rule of what
 fits, and leave. Nothing waits for a clock: a day of arrivals takes as long as its decisions cost.
 
-Not simulated, and refused where a pod asks for it: cards, host ports, rules on other pods, volumes and gates.
+Not simulated, and refused where a pod asks for it: host ports, rules on other pods, volumes and gates.
 Queues are simpler than the dispatcher's: priority, then arrival; pods that fit nowhere wait until a departure
 makes room. `hossctl.simulate.cluster` has the whole dispatcher and the costs of every service instead."""
 
@@ -20,19 +20,27 @@ from numpy.typing import NDArray
 
 from dispatcher.core.messages import SendWork
 from hoss.errors import InvalidInput, InvariantViolation
-from hoss.model.fit import fits
+from hoss.model.fit import fits, pods_on_cards
 from hoss.model.node import NodeSpec
 from hoss.model.placing import PlacementAlgorithm
 from hoss.model.pod import PodSpec, PodTemplate
-from hoss.wire.columns import numbered_uids
+from hoss.model.resources import WHOLE_CARD_MILLI
+from hoss.wire.columns import NO_CARD, numbered_uids
 from hoss.wire.uids import UID_BYTES
 from hossctl.bench.gpu import empty_pool
 from hossctl.choices import Mix
 from hossctl.load.generated import bench_nodes
-from hossctl.simulate.placing import Answers, Entry, Proposed, SimulatedPlacing, decide, feed_entry
+from hossctl.simulate.placing import (
+    Answers,
+    Entry,
+    Proposed,
+    SimulatedPlacing,
+    decide,
+    feed_entry,
+    ledger_of,
+)
 from hossctl.simulate.timeline import Timeline
 from hossctl.traces.recording import Recording
-from resolver.core.account_columns import AccountColumns
 from scheduler_worker.config import chosen_algorithm
 from scheduler_worker.core.messages import Outcome
 from scheduler_worker.core.placement.algorithms import RANKING
@@ -42,6 +50,7 @@ from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE, PRESETS, Pro
 _PREFIX = b"in a study.."  # of UIDs: 12 bytes; the pod's number follows
 _MOST_FOLLOWED = 256  # entries that a worker without work collects before it applies them
 _FIRST_ROWS = 1024
+_CARDS = "cards"
 
 PodNumbers = NDArray[np.intp]
 
@@ -56,7 +65,9 @@ class StudyResult:
     nodes: NDArray[np.int32]  # (pods,): position of the node; -1: not bound, or left again
     proposed: int  # placements, counting each try
     conflicts: int  # of those, refused by the ledger
-    used: Mapping[str, float]  # share of all nodes' allocatable by resource, now
+    used: Mapping[
+        str, float
+    ]  # share of all nodes' allocatable by resource, now; "cards": of their thousandths
     overcommitted: int  # nodes; 0 unless something is wrong
 
     @property
@@ -119,7 +130,7 @@ class SimulatedCluster:
         self.nodes: Sequence[NodeSpec] = specs
         pool = empty_pool(specs)
         self._schema = pool.schema
-        self._ledger = AccountColumns(np.ascontiguousarray(pool.accounts.records["amounts"][:, :, 0].T))
+        self._ledger = ledger_of(pool)
         self._specs: dict[str, PodSpec] = {}
         chosen = PRESETS[profile] if isinstance(profile, str) else profile
         registry = REGISTRY.extended(dict(plugins or {}))
@@ -156,6 +167,7 @@ class SimulatedCluster:
         self._submitted_at = np.empty(_FIRST_ROWS)
         self._bound_at = np.full(_FIRST_ROWS, math.nan)
         self._nodes = np.full(_FIRST_ROWS, -1, np.int32)
+        self._card_masks = np.zeros(_FIRST_ROWS, np.uint16)  # bits of the cards that a bound pod has
 
     @property
     def now(self) -> float:
@@ -211,6 +223,11 @@ class SimulatedCluster:
         """What became of the pods so far."""
         held, room = self._ledger.requested.sum(axis=1), self._ledger.allocatable.sum(axis=1)
         over = (self._ledger.requested > self._ledger.allocatable).any(axis=0)
+        used = {name: float(held[i] / room[i]) for i, name in enumerate(self._schema) if room[i]}
+        if self._ledger.cards is not None:
+            cards = self._ledger.cards
+            over |= ((cards > WHOLE_CARD_MILLI) & (cards != NO_CARD)).any(axis=1)
+            used[_CARDS] = float(cards[cards != NO_CARD].mean()) / WHOLE_CARD_MILLI
         return StudyResult(
             self.now,
             self._submitted_at[: self._pods].copy(),
@@ -218,7 +235,7 @@ class SimulatedCluster:
             self._nodes[: self._pods].copy(),
             sum(placing.proposed for placing in self._placings),
             sum(placing.conflicts for placing in self._placings),
-            {name: float(held[i] / room[i]) for i, name in enumerate(self._schema) if room[i]},
+            used,
             int(over.sum()),
         )
 
@@ -233,6 +250,7 @@ class SimulatedCluster:
             self._class_of, self._lasts = _doubled(self._class_of, 0), _doubled(self._lasts, 0)
             self._submitted_at = _doubled(self._submitted_at, 0)
             self._bound_at, self._nodes = _doubled(self._bound_at, math.nan), _doubled(self._nodes, -1)
+            self._card_masks = _doubled(self._card_masks, 0)
         rows = slice(pods.start, pods.stop)
         self._class_of[rows], self._lasts[rows], self._submitted_at[rows] = number, lasts, at
         self._time.after(
@@ -309,6 +327,8 @@ class SimulatedCluster:
                 pod = numbers[int(np.argmax(proposal.slots == slot))]
                 self._requests[int(self._class_of[pod])] = proposal.requests[slot]
             verdict = decide(self._ledger, proposal)
+            if proposal.devices is not None:
+                self._card_masks[numbers[verdict.committed]] = verdict.card_masks[verdict.committed]
             if verdict.seq:
                 self._publish(feed_entry(self._ledger, 0, verdict.nodes[verdict.committed]))
             placing.settle(proposal, verdict, self._ledger)
@@ -348,7 +368,10 @@ class SimulatedCluster:
     def _depart(self, pods: PodNumbers) -> None:
         for numbers in self._by_class(pods):
             nodes = self._nodes[numbers].astype(np.intp)
-            self._ledger.release(nodes, self._requests[int(self._class_of[numbers[0]])])
+            number = int(self._class_of[numbers[0]])
+            devices = self._specs[str(number)].devices
+            masks, milli = (None, 0) if devices is None else (self._card_masks[numbers], devices.milli)
+            self._ledger.release(nodes, self._requests[number], masks, milli)
             self._publish(feed_entry(self._ledger, 0, nodes))
         self._wake(np.unique(self._nodes[pods]))
         self._nodes[pods] = -1
@@ -358,7 +381,7 @@ class SimulatedCluster:
         """Queue as many pods of each class as have room on nodes that something has left."""
         for number, waiting in list(self._waiting.items()):
             request = self._requests.get(number)
-            room = len(nodes) if request is None else self._room(nodes, request)
+            room = len(nodes) if request is None else self._room(nodes, request, self._specs[str(number)])
             while waiting and room > 0:
                 pods = waiting.popleft()
                 if len(pods) > room:
@@ -369,12 +392,17 @@ class SimulatedCluster:
             if not waiting:
                 del self._waiting[number]
 
-    def _room(self, nodes: NDArray[np.int32], request: NDArray[np.int64]) -> int:
-        """How many such pods have room on these nodes."""
+    def _room(self, nodes: NDArray[np.int32], request: NDArray[np.int64], spec: PodSpec) -> int:
+        """How many such pods have room on these nodes; more than that if they want shares of several
+        cards."""
         allocatable, requested = self._ledger.allocatable[:, nodes], self._ledger.requested[:, nodes]
         asked = request > 0
         free = np.maximum(allocatable[asked] - requested[asked], 0) // request[asked, None]
-        return int(free.min(axis=0)[fits(allocatable, requested, request)].sum())
+        places = free.min(axis=0)
+        if spec.devices is not None and self._ledger.cards is not None:
+            cards = self._ledger.cards[nodes]
+            places = np.minimum(places, pods_on_cards(cards, spec.devices.count, spec.devices.milli))
+        return int(places[fits(allocatable, requested, request)].sum())
 
     def _by_class(self, pods: PodNumbers) -> list[PodNumbers]:
         classes = self._class_of[pods]
@@ -395,7 +423,6 @@ def _stuck(answers: Answers) -> NDArray[np.bool_]:
 def _check(spec: PodSpec) -> None:
     """Raise InvalidInput for a pod that asks for what is not simulated."""
     asked = {
-        "cards": spec.devices,
         "host ports": spec.host_ports,
         "rules on other pods": spec.pod_terms or spec.default_spread,
         "volumes": spec.volumes,

@@ -250,7 +250,7 @@ def _age(document: Document) -> str:
     return written_since(submitted) if submitted else ""
 
 
-def _worker_state(worker: Document) -> str:
+def written_worker_state(worker: Document) -> str:
     notes = {"distrusted": worker["distrustedUntilUnixMs"], "failing": worker["failing"]}
     return ", ".join([str(worker["state"]), *(note for note, holds in notes.items() if holds)])
 
@@ -428,7 +428,7 @@ COLUMNS: dict[str, Sequence[Column]] = {
     ),
     "workers": (
         Column("NAME", _field("name")),
-        Column("STATE", _worker_state),
+        Column("STATE", written_worker_state),
         Column("OUTSTANDING", lambda worker: f"{worker['outstanding']}/{worker['window']}"),
         Column("BOUND", _field("bound")),
         Column("CONFLICTS", _field("conflicts")),

@@ -17,7 +17,7 @@ from hossctl.endpoints import Endpoints, clients_of
 from hossctl.figures import written_duration
 from hossctl.local import platform
 from hossctl.views.conflicts import overlap_control_document, written_overlap_control
-from hossctl.views.objects import worker_document, written_labels
+from hossctl.views.objects import worker_document, written_labels, written_worker_state
 from hossctl.views.policy import policy_document, written_policy
 
 _EVENTS_SHOWN = 5
@@ -67,6 +67,11 @@ class Status:
         if not self.workers:
             problems.append("no worker is registered: pods wait")
         problems += [f"worker {worker.name} is lost" for worker in self.workers if worker.state == "Lost"]
+        problems += [
+            f"worker {worker.name} fails at everything: {worker.failing}"
+            for worker in self.workers
+            if worker.failing
+        ]
         if self.local is not None:
             dead = [record for record in self.local.processes if record.find() is None]
             problems += [
@@ -107,8 +112,9 @@ class Status:
             ("redis", _written_redis(resolver.redis)),
         ]
         for worker in self.workers:
-            labels = written_labels(worker_document(worker)["labels"])
-            text = f"{worker.state}, {worker.bound:,} bound{f', {labels}' if labels else ''}"
+            document = worker_document(worker)
+            labels, state = written_labels(document["labels"]), written_worker_state(document)
+            text = f"{state}, {worker.bound:,} bound{f', {labels}' if labels else ''}"
             lines.append((f"worker {worker.name}", text))
         lines += [
             ("event", f"{_clock(e.unix_ms)} node {e.node}: {e.text}")

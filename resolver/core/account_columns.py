@@ -1,6 +1,7 @@
 """Accounts of many nodes as columns, and how the model of the ledger decides on equal pods that ask for
-resources only: no cards, ports, rules or victims. The Arbiter serves such proposals with it, and `hoss
-simulate` holds its whole cluster in it, for more nodes and pods than reservations in Python could be kept of.
+resources and cards only: no ports, rules or victims. The Arbiter serves proposals without cards with it, and
+`hoss simulate` and `hoss.sim` hold their whole cluster in it, for more nodes and pods than reservations in
+Python could be kept of.
 
 `hoss.model.fit` decides what fits. Sequence numbers are those of the Arbiter: every operation that changes
 something takes the next one and marks each changed node with it."""
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.fit import fits
+from hoss.model.fit import fits, pick_cards
 
 NodeIndexes = NDArray[np.intp]  # (pods,): repetitions allowed
 
@@ -27,9 +28,11 @@ class View:
 class AccountColumns:
     """Accounts of all nodes. Invariant: nothing is committed that does not fit."""
 
-    def __init__(self, allocatable: NDArray[np.int64]) -> None:
-        """`allocatable`: (resources, nodes), in schema units."""
+    def __init__(self, allocatable: NDArray[np.int64], cards: NDArray[np.uint16] | None = None) -> None:
+        """`allocatable`: (resources, nodes), in schema units. `cards`: (nodes, slots), thousandths in use,
+        NO_CARD where there is none; None: no node has cards."""
         self.allocatable = allocatable
+        self.cards = cards
         self.requested = np.zeros_like(allocatable)
         self.seqs = np.zeros(allocatable.shape[1], np.int64)
         self.seq = 0
@@ -68,9 +71,48 @@ class AccountColumns:
         self._note(nodes[taken])
         return taken, nodes
 
-    def release(self, nodes: NodeIndexes, request: NDArray[np.int64]) -> None:
-        """Release what `commit` reserved."""
+    def commit_ranked_with_cards(
+        self, candidates: NDArray[np.intp], request: NDArray[np.int64], count: int, milli: int
+    ) -> tuple[NDArray[np.bool_], NodeIndexes, NDArray[np.uint16]]:
+        """As `commit_ranked`, for pods that want `milli` thousandths of each of `count` cards as well; also
+        the cards that each pod got, a bit for each slot: (pods,)."""
+        taken, nodes = np.zeros(len(candidates), np.bool_), candidates[:, 0].copy()
+        masks = np.zeros(len(candidates), np.uint16)
+        for pod, ranked in enumerate(candidates.tolist()):
+            for node in ranked:
+                slots = self._claim_with_cards(node, request, count, milli)
+                if slots is not None:
+                    taken[pod], nodes[pod], masks[pod] = True, node, sum(1 << slot for slot in slots)
+                    break
+        self._note(nodes[taken])
+        return taken, nodes, masks
+
+    def _claim_with_cards(
+        self, node: int, request: NDArray[np.int64], count: int, milli: int
+    ) -> tuple[int, ...] | None:
+        """The cards that a pod gets on the node, or None if anything is missing there."""
+        if node < 0 or self.cards is None:
+            return None
+        slots = pick_cards(self.cards[node].tolist(), count, milli)
+        if slots is None or not claim(self.allocatable, self.requested, np.array([node]), request)[0]:
+            return None
+        self.cards[node, list(slots)] += milli
+        return slots
+
+    def release(
+        self,
+        nodes: NodeIndexes,
+        request: NDArray[np.int64],
+        masks: NDArray[np.uint16] | None = None,
+        milli: int = 0,
+    ) -> None:
+        """Release what `commit` reserved. `masks`: the cards of each pod, of which it had `milli`
+        thousandths; None: it had none."""
         _add(self.requested, nodes, -request)
+        if masks is not None and self.cards is not None:
+            bits = masks[:, None] >> np.arange(self.cards.shape[1], dtype=np.uint16) & 1
+            pods, slots = np.nonzero(bits)
+            np.subtract.at(self.cards, (nodes[pods], slots), np.uint16(milli))
         self._note(nodes)
 
     def _note(self, nodes: NodeIndexes) -> None:

@@ -543,6 +543,21 @@ def test_the_page_goes_on_by_itself_when_a_standby_takes_over(page, tmp_path):
         cluster.stop()
 
 
+def test_a_list_that_is_opened_while_no_dispatcher_answers_says_that_it_waits(page, cluster):
+    fill(cluster, workers=0, nodes=10)
+    show(page, cluster)
+    cluster.kill("dispatcher")
+    page.until(lambda: page.text("#link") == "Reconnecting", "the page to say that it waits")
+    assert "The dispatcher does not answer: it is busy, or gone, or another takes over." in page.text(
+        "#notice"
+    )
+    page.open(f"{cluster.dashboard()}tenants")
+    page.until(lambda: "Tenants" in page.text("#page"), "the list")
+    assert "Reading …" in page.text("#page")
+    page.until(lambda: "Reading …" not in page.text("#page"), "the reason why there is no list")
+    assert page.text("#page .why")
+
+
 def test_a_dashboard_that_starts_again_is_found_again(page, cluster):
     fill(cluster, workers=0, nodes=10)
     show(page, cluster)

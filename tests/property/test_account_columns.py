@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property.profiles import examples
 
-from hoss.wire.columns import NONE_U32, numbered_uids
+from hoss.wire.columns import CARD_SLOTS, NO_CARD, NONE_U32, numbered_uids
 from resolver.core.account_columns import AccountColumns
 from resolver.core.arbiter import Arbiter
 from resolver.core.values import LedgerNodeChange, Proposal, Verdict
@@ -119,6 +119,60 @@ def test_columns_and_arbiter_take_the_same_alternates(history):
         assert [node if ok else None for ok, node in zip(taken, nodes.tolist(), strict=True)] == expected
         for node in range(NODES):
             assert arbiter.accounts[node].requested.tolist() == columns.requested[:, node].tolist()
+
+
+carded = st.tuples(
+    ranked,
+    st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    st.sampled_from(((1, 300), (1, 1000), (2, 1000), (2, 400))),
+)
+
+
+@examples(200)
+@given(st.lists(st.one_of(carded, st.integers(0, 20)), max_size=8))
+def test_columns_and_arbiter_give_the_same_cards_and_take_them_back(history):
+    counts = (0, 1, 2, 3)
+    arbiter = Arbiter(0, 1)
+    arbiter.grant("w", 1)
+    arbiter.upsert(
+        [
+            LedgerNodeChange(f"n{i}", b"%d" % i, ALLOCATABLE, unschedulable=False, cards=counts[i])
+            for i in range(NODES)
+        ]
+    )
+    cards = np.full((NODES, CARD_SLOTS), NO_CARD, np.uint16)
+    for node, count in enumerate(counts):
+        cards[node, :count] = 0
+    columns = AccountColumns(np.repeat(np.array(ALLOCATABLE, np.int64)[:, None], NODES, axis=1), cards)
+    standing = []
+    for number, step in enumerate(history):
+        if isinstance(step, int):
+            if not standing:
+                continue
+            uids, nodes, request, masks, milli = standing.pop(step % len(standing))
+            arbiter.release([uid.tobytes() for uid in uids])
+            columns.release(nodes, request, masks, milli)
+        else:
+            choices, request, (count, milli) = step
+            candidates = np.full((len(choices), 3), -1, np.intp)
+            for row, choice in enumerate(choices):
+                candidates[row, : len(choice)] = choice
+            proposed = replace(
+                proposal([0] * len(choices), request, False, 100 * number),
+                nodes=np.where(candidates < 0, NONE_U32, candidates).astype(np.uint32),
+                devices=np.array([[count, milli]], np.uint16),
+            )
+            rulings, _ = arbiter.commit(proposed, deadline_ms=0)
+            taken, nodes, masks = columns.commit_ranked_with_cards(
+                candidates, proposed.requests[0], count, milli
+            )
+            assert taken.tolist() == [ruling.verdict is Verdict.COMMITTED for ruling in rulings]
+            standing.append((proposed.uids[taken], nodes[taken], proposed.requests[0], masks[taken], milli))
+        for node in range(NODES):
+            account = arbiter.accounts[node]
+            assert account.requested.tolist() == columns.requested[:, node].tolist()
+            assert account.cards[: counts[node]] == columns.cards[node, : counts[node]].tolist()
+            assert account.seq == columns.seqs[node] + 1
 
 
 batches = st.tuples(ranked, st.tuples(st.integers(0, 3), st.integers(0, 3)), st.booleans())

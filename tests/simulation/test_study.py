@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 
@@ -9,10 +10,9 @@ import numpy as np
 import pytest
 
 from hoss.errors import InvalidInput
-from hoss.model.node import NodeSpec
 from hoss.model.placing import NO_NODE
-from hoss.model.pod import DeviceRequest, PodSpec, Workload
-from hoss.sim import Cluster, pod_template
+from hoss.model.pod import HostPort, PodSpec, Workload
+from hoss.sim import Cluster, DeviceRequest, NodeSpec, pod_template
 from hossctl.traces.recording import Recording, TracePod
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.framework.sandbox import PluginFailed
@@ -109,6 +109,63 @@ def test_a_recording_is_played_in_its_own_time():
     assert result.now == 40.0
 
 
+def with_cards(count: int, *, cards: int) -> list[NodeSpec]:
+    room = (("cpu", 64_000), ("memory", 2**38), ("pods", 100))
+    return [NodeSpec(f"n{number}", allocatable=room, cards=cards) for number in range(count)]
+
+
+def wanting(count: int, milli: int):
+    return pod_template({"cpu": 4000, "memory": 2**30}, devices=DeviceRequest(count, milli))
+
+
+def test_cards_are_shared_by_thousandths_and_come_back_when_pods_leave():
+    cluster = Cluster(with_cards(2, cards=2))
+    halves = cluster.submit(wanting(1, 500), 5, lasts=60.0)
+    pair = cluster.submit(wanting(2, 1000), 2, at=10.0, lasts=60.0)
+    # Five halves take three cards at least, so that no node has both of its cards whole.
+    full = cluster.run(until=30.0)
+    assert (full.bound, full.waiting, full.used["cards"]) == (5, 2, 2.5 / 4)
+    after = cluster.run(until=65.0)
+    assert (after.bound, after.waiting, after.used["cards"]) == (7, 0, 1.0)
+    assert sorted(after.nodes[list(pair)]) == [0, 1]
+    end = cluster.run()
+    assert (end.used["cards"], end.used["cpu"], end.overcommitted) == (0.0, 0.0, 0)
+    assert set(end.nodes[list(halves)]) == {-1}
+
+
+def test_a_pod_that_wants_cards_waits_where_there_are_none():
+    cluster = Cluster(nodes(1, cpu_milli=4000))
+    cluster.submit(wanting(1, 500))
+    result = cluster.run()
+    assert (result.bound, result.waiting, "cards" in result.used) == (0, 1, False)
+
+
+def test_workers_that_decide_at_once_conflict_on_cards_and_oversell_none():
+    cluster = Cluster(with_cards(4, cards=4), workers=4, profile="fgd", decision_seconds=0.1, batch=8)
+    cluster.submit(wanting(1, 300), 40)
+    cluster.submit(wanting(2, 1000), 6)
+    result = cluster.run()
+    assert result.conflicts > 0
+    assert result.overcommitted == 0
+    assert result.bound + result.waiting == 46
+    assert result.used["cards"] == pytest.approx(
+        (300 * np.count_nonzero(result.nodes[:40] >= 0) + 2000 * np.count_nonzero(result.nodes[40:] >= 0))
+        / 16_000
+    )
+
+
+def test_a_profile_decides_on_cards_as_on_a_platform():
+    """Four shares of 400 thousandths leave three nodes whole where they are packed, and none where they are
+    spread."""
+    pairs = []
+    for profile in ("best-fit", "spread"):
+        cluster = Cluster(with_cards(4, cards=2), profile=profile)
+        cluster.submit(wanting(1, 400), 4)
+        cluster.submit(wanting(2, 1000), 4, at=1.0)
+        pairs.append(cluster.run().bound - 4)
+    assert pairs == [3, 0]
+
+
 def test_plugins_of_a_profile_are_chosen_by_name():
     spec = ProfileSpec((Weighted("NodeResourcesFit", 1),))
     cluster = Cluster(nodes(4, cpu_milli=4000), profile=spec)
@@ -133,7 +190,7 @@ def test_plugins_of_a_profile_are_chosen_by_name():
             "cpu: is '500m'; it is a whole number of millicores, 0 or more",
         ),
         (lambda: pod_template({"memory": -1}), "memory: is -1; it is a whole number of bytes, 0 or more"),
-        (lambda: Cluster(1).submit(PodSpec(devices=DeviceRequest(1, 500))), "pod: asks for cards"),
+        (lambda: Cluster(1).submit(PodSpec(host_ports=(HostPort("", "TCP", 80),))), "asks for host ports"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_with_the_argument(act, problem):
@@ -148,14 +205,47 @@ def test_amounts_may_be_numpy_s_integers_and_truth_is_none():
         pod_template({"cpu": True})
 
 
-def test_the_study_of_the_document_runs_as_it_stands_there():
-    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text("utf-8"), flags=re.DOTALL)
+def printed_by_document(block: int) -> list[str]:
+    code = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text("utf-8"), flags=re.DOTALL)[block]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(block, "docs/simulation.md", "exec"), {})
-    lines = out.getvalue().splitlines()
+        exec(compile(code, "docs/simulation.md", "exec"), {})
+    return out.getvalue().splitlines()
+
+
+def test_the_study_of_the_document_runs_as_it_stands_there():
+    lines = printed_by_document(0)
     assert [line.split(":")[0] for line in lines[::2]] == ["spread", "binpack"]
     assert all(line.endswith("nodes oversold: 0") for line in lines[1::2])
+
+
+def test_the_trace_of_the_document_is_played_as_it_stands_there_and_fgd_fills_more_cards(monkeypatch):
+    monkeypatch.chdir(DOCUMENT.parents[1])
+    lines = [re.findall(r"[a-z]+:|\d+", line) for line in printed_by_document(1)]
+    used = {line[0]: int(line[3]) for line in lines}
+    assert [int(line[1]) + int(line[2]) for line in lines] == [503, 503]
+    assert used["random:"] < used["fgd:"]
+
+
+def test_the_notebook_shows_what_slow_decisions_cost_and_which_profile_fills_cards(monkeypatch):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("Agg")
+    monkeypatch.setattr(plt, "show", lambda: None)
+    cells = json.loads((DOCUMENT.parent / "notebooks" / "study.ipynb").read_text("utf-8"))["cells"]
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+    names: dict[str, object] = {}
+    try:
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                exec(compile("".join(cell["source"]), "study.ipynb", "exec"), names)
+        refused, _ = plt.figure(plt.get_fignums()[0]).axes
+        alone, four = (line.get_ydata() for line in refused.lines)
+        assert not any(alone)
+        assert names["oversold"] == 0
+        assert max(four) > 0.02
+        assert names["used"]["fgd"] > names["used"]["random"]
+    finally:
+        plt.close("all")
 
 
 def test_the_algorithm_of_the_tutorial_runs_as_it_stands_there_and_binds_more_than_chance():

@@ -16,7 +16,7 @@ from hossctl.compare.document import Cell, Comparison, MachineInfo
 from hossctl.compare.report import tables
 from hossctl.compare.report.changes import Report, compare, read_earlier, refuse_other_machine
 from hossctl.compare.report.summary import summarise
-from hossctl.console import Format, complain, print_document, say
+from hossctl.console import Format, announced, complain, print_document, say
 from hossctl.options import only
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ def publish(comparison: Comparison, output: Format, options: ReportOptions) -> i
     cannot be written and for an earlier comparison that cannot be compared with."""
     _write_data(comparison, options)
     report = None if options.against is None else _changes_since(options.against, comparison)
-    _write_pictures(comparison, report, options)
+    with announced("drawing"):  # with twenty loads half a minute
+        _write_pictures(comparison, report, options)
     if output.for_people:
         sys.stdout.writelines(f"{line}\n" for line in _for_people(comparison, report))
     else:

@@ -46,7 +46,7 @@ export class List {
       event.preventDefault();
       this.filter();
     });
-    this.holder = make("div");
+    this.holder = make("div", {}, make("p", { class: "why" }, "Reading …"));
     this.pager = make("div", { class: "pager" });
     place.replaceChildren(heading([this.title, " "].join(""), this.count), this.form, this.holder, this.pager);
     this.drawn = "";

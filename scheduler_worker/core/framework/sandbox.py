@@ -7,13 +7,13 @@ that had to be interrupted the plugin is not asked again."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import ConfigError, HossError
-from scheduler_worker.core.cache.columns import NodeView, OneNode
+from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.framework.extension_points import (
     MAX_SCORE,
     Diagnosis,
@@ -35,6 +35,8 @@ from scheduler_worker.core.framework.extension_points import (
     overrides,
 )
 from scheduler_worker.core.nodes import NodeSpecs
+
+_Nodes: TypeAlias = int | tuple[int, ...]  # of one pod, or (k, m): m of each of k pods
 
 _MAX_RAW_SCORE = 2**53  # exact as doubles, and a hundred times that is below 2**63
 
@@ -135,16 +137,36 @@ def _sandboxed_plugin(plugin: Any, calls: _Calls) -> Any:
     for key, kind in _KINDS.items():
         if key in members and not isinstance(members[key], kind):
             raise ConfigError(f"{key} is {members[key]!r}, and must be {kind.__name__}")
-    # Scoring pods side by side is for plugins whose answers need no checks.
-    if isinstance(plugin, FilterPlugin) and (passes := plugin.fast_filter.one_node) is not None:
-        members["fast_filter"] = FilterFastPaths(
-            lambda pod, node: calls(lambda: bool(passes(pod, _read_only(node))))
-        )
-    if isinstance(plugin, ScorePlugin) and (points := plugin.fast_score.one_node) is not None:
-        members["fast_score"] = ScoreFastPaths(
-            lambda pod, node: calls(lambda: _score(points(pod, _read_only(node))))
-        )
+    if isinstance(plugin, FilterPlugin):
+        members["fast_filter"] = _sandboxed_filter_paths(plugin.fast_filter, calls)
+    if isinstance(plugin, ScorePlugin):
+        members["fast_score"] = _sandboxed_score_paths(plugin.fast_score, calls)
     return type(f"Sandboxed{type(plugin).__name__}", tuple(bases), members)()
+
+
+def _sandboxed_filter_paths(paths: FilterFastPaths, calls: _Calls) -> FilterFastPaths:
+    one, each = paths.one_node, paths.side_by_side
+    return FilterFastPaths(
+        None if one is None else lambda pod, node: calls(lambda: bool(one(pod, _read_only(node)))),
+        None if each is None else lambda asked, view: calls(_passed_by_each, each, asked, view),
+    )
+
+
+def _sandboxed_score_paths(paths: ScoreFastPaths, calls: _Calls) -> ScoreFastPaths:
+    one, each = paths.one_node, paths.side_by_side
+    return ScoreFastPaths(
+        None if one is None else lambda pod, node: calls(lambda: _score(one(pod, _read_only(node)))),
+        None if each is None else lambda asked, view: calls(_scores_of_each, each, asked, view),
+    )
+
+
+def _passed_by_each(each: Callable[..., Any], asked: RequestedResources, view: NodeView) -> Any:
+    answer = each(_read_only(asked), _read_only(view))
+    return None if answer is None else _mask(answer, view.at.shape)
+
+
+def _scores_of_each(each: Callable[..., Any], asked: RequestedResources, view: NodeView) -> Any:
+    return _scores(each(_read_only(asked), _read_only(view)), np.float64, view.at.shape)
 
 
 def _sandboxed_method(name: str, plugin: Any, calls: _Calls) -> Callable[..., Any]:
@@ -206,6 +228,9 @@ _READ_ONLY: dict[type, Callable[[Any], Any]] = {
     NodeView: _read_only_view,
     NodeSpecs: lambda specs: NodeSpecs(specs.catalogue, _read_only_column(specs.at)),
     OneNode: _copied_node,
+    RequestedResources: lambda asked: RequestedResources(
+        _read_only_column(asked.request), _read_only_column(asked.nonzero)
+    ),
     PlacedBatch: lambda pods: replace(
         pods, classes=_read_only_column(pods.classes), nodes=_read_only(pods.nodes)
     ),
@@ -270,24 +295,25 @@ def _a(kind: type[Any], answer: Any) -> Any:
     return answer
 
 
-def _mask(answer: Any, count: int) -> Any:
+def _mask(answer: Any, nodes: _Nodes) -> Any:
     """A copy, for the framework computes in place. ValueError unless it is one bool a node: indexes of nodes
     would make a mask as well, of the wrong nodes."""
-    return _column(answer, count, "b", "a mask is of bool").astype(np.bool_)
+    return _column(answer, nodes, "b", "a mask is of bool").astype(np.bool_)
 
 
-def _column(answer: Any, count: int, kinds: str, words: str) -> NDArray[Any]:
+def _column(answer: Any, nodes: _Nodes, kinds: str, words: str) -> NDArray[Any]:
     """ValueError unless it is one value a node, of these kinds of dtype."""
     column = np.asarray(answer)
-    if column.shape != (count,):
-        raise ValueError(f"answered with shape {column.shape} for {count} nodes")
+    if column.shape != ((nodes,) if isinstance(nodes, int) else nodes):
+        asked = f"{nodes} nodes" if isinstance(nodes, int) else f"{nodes[0]} pods on {nodes[1]} nodes each"
+        raise ValueError(f"answered with shape {column.shape} for {asked}")
     if column.dtype.kind not in kinds:
         raise ValueError(f"answered with {column.dtype}, and {words}")
     return column
 
 
-def _scores(answer: Any, dtype: type[np.generic], count: int, that_matter: Any = slice(None)) -> Any:
-    column = _numbers(answer, count)
+def _scores(answer: Any, dtype: type[np.generic], nodes: _Nodes, that_matter: Any = slice(None)) -> Any:
+    column = _numbers(answer, nodes)
     mattering = column[that_matter]
     # What is no number is not in range either.
     if not ((mattering >= 0) & (mattering <= MAX_SCORE)).all():
@@ -306,8 +332,8 @@ def _raw_scores(answer: Any, count: int) -> Any:
     return column.astype(np.int64)
 
 
-def _numbers(answer: Any, count: int) -> NDArray[Any]:
-    return _column(answer, count, "iuf", "scores are numbers")
+def _numbers(answer: Any, nodes: _Nodes) -> NDArray[Any]:
+    return _column(answer, nodes, "iuf", "scores are numbers")
 
 
 def _check_nan(column: NDArray[Any], words: str) -> None:

@@ -49,6 +49,8 @@ def test_show_lists_what_was_written_elsewhere_and_marks_what_is_revoked(issued)
         (("renew", "client/ana"), "was written elsewhere, and its key is there alone"),
         (("renew", "client/eve"), "no certificate was issued here for 'client/eve'; `hoss certs show` lists"),
         (("revoke", "ana"), "no certificate was issued here for 'ana'"),
+        (("issue", "resolver/r1"), "identity: resolver/r1: a resolver has no name; write resolver\n"),
+        (("issue", "worker"), "identity: a worker has a name of at most 253 printable characters\n"),
         (("issue", "dispatcher", "--host", "bücher.example"), "host: 'bücher.example' is neither"),
     ],
 )

@@ -146,6 +146,14 @@ class ScoresOneOtherwise(Scores):
     fast_score = ScoreFastPaths(lambda _pod, _node: 51)
 
 
+class ScoresSideBySideOtherwise(Scores):
+    fast_score = ScoreFastPaths(side_by_side=lambda _pods, nodes: np.full(nodes.at.shape, 51.0))
+
+
+class ScoresSideBySideInOneRow(Scores):
+    fast_score = ScoreFastPaths(side_by_side=lambda _pods, nodes: np.full(nodes.at.size, 50.0))
+
+
 class Indexes(FilterPlugin):
     filter_reads = Reads.SPECS
 
@@ -177,6 +185,10 @@ class WantsFuller(Filters):
 
 class PassesOneOtherwise(Filters):
     fast_filter = FilterFastPaths(lambda _pod, _node: True)
+
+
+class PassesSideBySideOtherwise(Filters):
+    fast_filter = FilterFastPaths(side_by_side=lambda _pods, _nodes: None)
 
 
 class LooksAtAmounts(FilterPlugin):
@@ -274,6 +286,18 @@ def test_plugins_without_fault_pass(problems_of):
         (DependsOnOthers, r"score answered with \d+.0 for node node-\d+ alone, and with \d+.0 for it among 30"),
         (Writes, "score raised ValueError: .*read-only"),
         (ScoresOneOtherwise, "fast_score.one_node answered with 51 for node node-00000, and score with 50"),
+        (
+            ScoresSideBySideOtherwise,
+            "fast_score.side_by_side answered with 51.0 for node node-00000, and score with 50",
+        ),
+        (
+            ScoresSideBySideInOneRow,
+            r"fast_score.side_by_side answered with shape \(\d+,\) for 2 pods on \d+ nodes each",
+        ),
+        (
+            PassesSideBySideOtherwise,
+            r"fast_filter.side_by_side answered with True for node node-\d+, and filter with False",
+        ),
         (Indexes, "filter answered with int64, and a mask is of bool"),
         (NeverCalled, "filter_state is never called: filter_reads is Reads.REQUESTED, and not Reads.PODS"),
         (LooksAtAmounts, "filter answered otherwise for a pod with other requests, and reads SPECS alone"),
@@ -492,7 +516,7 @@ def test_a_plugins_name_must_be_its_own(hoss):
 
 
 def test_the_plugin_of_the_document_passes_with_its_argument_and_nodes(hoss, tmp_path):
-    source, permits, pre_binds = re.findall(
+    source, spare, permits, pre_binds = re.findall(
         r"```python\n(.*?)```", (DOCS / "plugins.md").read_text("utf-8"), flags=re.DOTALL
     )
     (tmp_path / "nodes.yaml").write_text(
@@ -503,6 +527,8 @@ def test_the_plugin_of_the_document_passes_with_its_argument_and_nodes(hoss, tmp
     done = check(hoss, tmp_path, source, *options)
     assert done.exit_code == 0, done.stderr
     assert "plugin GreenEnergy" in done.stdout
+    done = check(hoss, tmp_path, spare, "--args", '{"percent": 20}')
+    assert (done.exit_code, "plugin SpareMemory" in done.stdout) == (0, True), done.stderr
     assert check(hoss, tmp_path, permits, "--args", '{"at_once": 3}').exit_code == 0
     (tmp_path / "licences").mkdir()
     licences = json.dumps({"directory": str(tmp_path / "licences"), "licences": 3})

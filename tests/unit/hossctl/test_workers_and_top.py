@@ -81,3 +81,12 @@ def test_top_as_a_document_has_queues_and_workers(hoss, busy_worker):
 
 def test_top_s_interval_is_at_least_a_tenth_of_a_second(hoss):
     assert hoss("top", "--interval", "0").exit_code == 2
+
+
+def test_status_names_a_worker_that_fails_at_everything_and_why(hoss, busy_worker):
+    busy_worker.failing = "plugin Green failed: KeyError: 'zone'"
+    result = hoss("status")
+    told = " ".join(result.stdout.split())
+    assert result.exit_code == 1
+    assert "worker w1 Ready, failing, 5,000 bound, tier=batch" in told
+    assert "PROBLEM worker w1 fails at everything: plugin Green failed: KeyError: 'zone'" in told

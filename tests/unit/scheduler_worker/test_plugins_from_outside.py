@@ -15,9 +15,12 @@ from hoss.errors import ConfigError
 from hoss.model.placing import FailureStreak
 from hoss.wire.columns import numbered_uids
 from scheduler_worker.config import factories
+from scheduler_worker.core.cache.columns import RequestedResources
 from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.framework.extension_points import (
+    FilterFastPaths,
     FilterPlugin,
     PermitPlugin,
     Reads,
@@ -188,6 +191,85 @@ def test_what_a_plugin_does_not_have_costs_the_others_no_fast_path():
     profile = ProfileSpec((*DEFAULT_PLUGINS, Weighted("Gate"))).profile(REGISTRY.extended({"Gate": Gate}))
     assert profile.one_at_a_time is not None
     assert profile.side_by_side is not None
+
+
+class Spare(FilterPlugin, ScorePlugin):
+    """By memory, for one pod on many nodes and, with the same code, for several pods on nodes of their
+    own."""
+
+    def __init__(self, answer=lambda score: score):
+        self._answer = answer
+        self.fast_filter = FilterFastPaths(side_by_side=self.filter)
+        self.fast_score = ScoreFastPaths(side_by_side=self.score)
+
+    def used(self, pod, nodes):
+        return 100 * (nodes.requested[1] + pod.request[1]) // np.maximum(nodes.allocatable[1], 1)
+
+    def filter(self, pod, nodes):
+        return self.used(pod, nodes) <= 90
+
+    def score(self, pod, nodes):
+        return self._answer(self.used(pod, nodes).clip(0, 100))
+
+
+def two_pods_on_two_nodes_each(make_ledger, make_pod, plugin=Spare, **arguments):
+    """A profile with the plugin, the pods' demands, the cache, and the answer about both pods."""
+    cache = NodeInfoCache()
+    cache.apply_feed(make_ledger(4).snapshot())
+    profile = REGISTRY.extended({"Spare": plugin}).profile(
+        (*DEFAULT_PLUGINS, Weighted("Spare", 2, arguments))
+    )
+    demands = [compile_demand(make_pod(memory=memory), cache.schema) for memory in (100, 1000)]
+    asked = RequestedResources(
+        np.stack([demand.request for demand in demands], axis=1)[:, :, None],
+        np.stack([demand.nonzero for demand in demands], axis=1),
+    )
+    return profile, demands, cache, lambda: profile.evaluate_each(asked, cache.side_by_side(slice(4), (2, 2)))
+
+
+@pytest.mark.parametrize("name", ["Spare", "SpareMemory"])
+def test_a_plugin_that_can_look_at_pods_side_by_side_lets_others_do_so(
+    make_ledger, make_pod, documented, name
+):
+    plugin = Spare if name == "Spare" else documented.SpareMemory
+    profile, demands, cache, ask = two_pods_on_two_nodes_each(make_ledger, make_pod, plugin)
+    passed, scores = ask()
+    for row, demand in enumerate(demands):
+        own = slice(2 * row, 2 * row + 2)
+        of_all, score = profile.evaluate(demand, cache.view(None, cards=False))
+        assert passed[row].tolist() == of_all[own].tolist()
+        assert scores[row].tolist() == score[own].tolist()
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (lambda score: score[0], r"answered with shape \(2,\) for 2 pods on 2 nodes each"),
+        (lambda score: score + 101, "gave a score outside 0 to 100"),
+        (lambda score: score.astype(str), "and scores are numbers"),
+    ],
+)
+def test_wrong_answers_about_pods_side_by_side_are_the_plugins_failure(
+    make_ledger, make_pod, answer, problem
+):
+    *_, ask = two_pods_on_two_nodes_each(make_ledger, make_pod, answer=answer)
+    with pytest.raises(PluginFailed, match=f"plugin Spare failed: ValueError: .*{problem}"):
+        ask()
+
+
+def test_a_plugin_is_given_no_columns_side_by_side_that_it_could_change(make_ledger, make_pod):
+    class Writes(Spare):
+        def score(self, pod, nodes):
+            nodes.requested[1] += 1
+            return super().score(pod, nodes)
+
+    profile = REGISTRY.extended({"Writes": Writes}).profile((Weighted("Writes", 1),))
+    cache = NodeInfoCache()
+    cache.apply_feed(make_ledger(4).snapshot())
+    demand = compile_demand(make_pod(), cache.schema)
+    asked = RequestedResources(demand.request[:, None, None], demand.nonzero[:, None])
+    with pytest.raises(PluginFailed, match="read-only"):
+        profile.evaluate_each(asked, cache.side_by_side(slice(4), (1, 4)))
 
 
 def test_two_packages_with_plugins_of_one_name_are_refused():

@@ -109,22 +109,33 @@ async def test_a_token_of_another_algorithm_is_refused_also_one_signed_with_the_
         key = (authority.directory / PUBLIC_KEYS_FILE).read_bytes()
         digest = hmac.new(key, f"{head}.{body}".encode(), hashlib.sha256).digest()
         signature = base64.urlsafe_b64encode(digest).decode().rstrip("=")
-    assert "no token of HOSS" in await refused(verifier, f"{head}.{body}.{signature}")
+    assert "no token of HOSS: it is not signed with EdDSA" in await refused(
+        verifier, f"{head}.{body}.{signature}"
+    )
 
 
 @pytest.mark.parametrize(
-    "change", [{"iss": "others"}, {"role": "root"}, {"sub": ""}, {"tenant": 7}, {"exp": None}]
+    ("change", "problem"),
+    [
+        ({"iss": "others"}, "it is from another issuer, 'others'"),
+        ({"role": "root"}, "its role, name or tenant is none of HOSS's"),
+        ({"sub": ""}, "its role, name or tenant is none of HOSS's"),
+        ({"tenant": 7}, "its role, name or tenant is none of HOSS's"),
+        ({"exp": None}, "it is no token of HOSS: it does not say its 'exp'"),
+    ],
 )
-async def test_a_signed_token_with_other_claims_is_refused(authority, verifier, change) -> None:
+async def test_a_signed_token_with_other_claims_is_refused(authority, verifier, change, problem) -> None:
     claims = {"iss": "hoss", "sub": "a", "role": "view", "tenant": "", "jti": "1", "nbf": 0, "exp": 2**40}
     given = {name: value for name, value in {**claims, **change}.items() if value is not None}
     key = (authority.directory / "token.key").read_text()
-    assert "refused" in await refused(verifier, jwt.encode(given, key, algorithm="EdDSA"))
+    assert problem in await refused(verifier, jwt.encode(given, key, algorithm="EdDSA"))
 
 
 @pytest.mark.parametrize("text", ["", "x", "a.b.c", "é" * 10, "x" * 100_000])
-async def test_what_is_no_token_is_refused(verifier, text) -> None:
-    await refused(verifier, text)
+async def test_what_is_no_token_is_refused_without_the_name_of_a_class(verifier, text) -> None:
+    told = await refused(verifier, text)
+    assert "Error" not in told
+    assert "no token of HOSS: it is damaged, or something else" in told or "longer than" in told
 
 
 async def test_without_keys_a_service_takes_no_tokens(tmp_path, clock, authority) -> None:
