@@ -39,7 +39,6 @@ class Routing:
 
     def __init__(self, policy: Policy, members: Membership) -> None:
         self.policy = policy
-        self._index = RuleIndex(policy)
         self._members = members
         self._sub_queues = Routes(policy)
         self._prepared: Routes | None = None  # for the policy that is next
