@@ -121,14 +121,14 @@ class HistoryQueries:
 
     def add_to_job(self, job: PodSet, info: pb.JobInfo) -> None:
         """The known transitions of the job's pods, counted; without pods that are forgotten."""
-        passages = self._history.transition_counts(job.index, job.submission.first_transition)
-        for (phase, event), passage in passages.items():
+        counted = self._history.transition_counts(job.index, job.submission.first_transition)
+        for (phase, event), count in counted.items():
             info.steps.add(
                 phase=pb.PodPhase.Name(phase),
                 event=event,
-                pods=passage.pods,
-                first_unix_ms=passage.first_ms,
-                last_unix_ms=passage.last_ms,
+                pods=count.pods,
+                first_unix_ms=count.first_ms,
+                last_unix_ms=count.last_ms,
             )
         info.steps_since_unix_ms = self._since_unix_ms
 

@@ -160,6 +160,7 @@ class RuleBook:
         return len(self._constraints)
 
     def register(self, rules: dict[int, PlacementRule], seq: int) -> None:
+        """Add rules that were registered by the change with this seq."""
         self.version = max(self.version, seq)
         for key, rule in rules.items():
             self.add(key, RegisteredRule(rule, seq))
@@ -175,6 +176,7 @@ class RuleBook:
             self._by_label.setdefault(label, set()).add(key)
 
     def forget(self, keys: Iterable[int], seq: int) -> None:
+        """Remove rules that were forgotten by the change with this seq."""
         self.version = max(self.version, seq)
         for key in keys:
             known = self.rules.pop(key, None)
@@ -273,6 +275,7 @@ def packed(rule: PlacementRule) -> list[Any]:
 
 
 def unpacked(values: list[Any]) -> PlacementRule:
+    """The reverse of `packed`."""
     topology_key, requirements, namespaces, every, apart, self_affinity = values
     selector = LabelSelector(
         tuple(Requirement(key, operator, tuple(listed)) for key, operator, listed in requirements)
