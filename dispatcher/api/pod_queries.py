@@ -1,4 +1,5 @@
-"""Answers to clients' queries about pods and their history, read from the machine's columns. Changes nothing."""
+"""Answers to clients' queries about pods and their history, read from the machine's columns. Changes
+nothing."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
