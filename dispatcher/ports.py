@@ -252,5 +252,6 @@ def latest(commits: Commits) -> dict[int, int]:
 
 
 def merge_commits(parts: list[Commits]) -> dict[int, NDArray[np.uint64]]:
+    """The commits of all parts: by shard, their seqs in ascending order, each once."""
     shards = {shard for part in parts for shard in part}
     return {s: np.unique(np.concatenate([part[s] for part in parts if s in part])) for s in shards}

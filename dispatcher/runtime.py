@@ -226,6 +226,7 @@ class Runtime:
     # --- instructions ---
 
     def perform(self, instructions: list[m.Instruction]) -> None:
+        """Carry out the machine's instructions, in their order; none after the end of the term."""
         if self._ended:
             return
         for instruction in instructions:
@@ -327,6 +328,7 @@ class Runtime:
             rows, uids = rows[~same], uids[~same]
 
     async def release(self, instruction: m.Release) -> None:
+        """Release the reservations, and tell the machine once every shard has answered."""
         positions = await self._release(instruction.uids, instruction.nodes)
         # An earlier release of a pod may have ended first. Then its row may be that of another pod by now.
         same = (self.machine.registry.pods.uid[instruction.rows] == instruction.uids).all(axis=1)

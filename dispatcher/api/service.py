@@ -13,6 +13,7 @@ import numpy as np
 
 from dispatcher.api.admission import Admission
 from dispatcher.api.cluster_objects import ClusterObjectStore
+from dispatcher.api.pod_queries import PodQueries
 from dispatcher.api.pod_summary import pod_summary
 from dispatcher.api.queries import Queries
 from dispatcher.api.tenancy import TenantView
@@ -98,7 +99,8 @@ class DispatcherService(DispatcherServicer):
             max_pod_terms=max_pod_terms,
         )
         self._mover = mover
-        self._queries = Queries(runtime, nodes, leadership, mover)
+        self._pods = PodQueries(runtime, nodes, mover)
+        self._queries = Queries(runtime, nodes, leadership)
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:
         if (
@@ -140,7 +142,7 @@ class DispatcherService(DispatcherServicer):
         return await _answer(self._get_pod(request), context)
 
     async def ListPods(self, request: pb.ListPodsRequest, context: Context) -> pb.ListPodsReply:
-        return await _answer(in_turns(self._queries.list_pods(request, self._view())), context)
+        return await _answer(in_turns(self._pods.list_pods(request, self._view())), context)
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsReply:
         return await _answer(in_turns(self._queries.jobs(request, self._view())), context)
@@ -278,8 +280,8 @@ class DispatcherService(DispatcherServicer):
         absent = row is None or row == NONE_U32 or self._registry.pods.phase[row] == Phase.ABSENT
         if row is None or absent or not view.has_row(row):
             raise NotFound(f"there is no {pod}; `hoss get pods -A` lists all")
-        info = self._queries.pod(row, detail=True, steps=request.steps)
-        if request.queue and (position := self._queries.queue_position(row)) is not None:
+        info = self._pods.pod(row, detail=True, steps=request.steps)
+        if request.queue and (position := self._pods.queue_position(row)) is not None:
             info.queue.CopyFrom(position)
         view.redact(info)
         if request.decisions:
@@ -319,7 +321,7 @@ class DispatcherService(DispatcherServicer):
         async def find(newest: int) -> Rows:
             if not request.every:
                 return await self._named(view, request, not_found, newest)
-            return view.of_rows(await in_turns(self._queries.matching(every)))
+            return view.of_rows(await in_turns(self._pods.matching(every)))
 
         return pb.RetryReply(retried_pods=await self._admission.retry(find), not_found=not_found)
 

@@ -59,10 +59,12 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(data: bytes) -> bytes:
+    """The reverse of `compress`."""
     return zlib.decompress(data[1:]) if data[:1] == b"\1" else data[1:]
 
 
 def pack_record(order: int, record: Record) -> bytes:
+    """A submission: `<u64 order, i64 Unix milliseconds>`, then the compressed SubmitRequest."""
     return _HEADER.pack(order, record.submitted_ms) + compress(record.message)
 
 
@@ -79,15 +81,19 @@ def order_of(value: bytes) -> int:
 
 
 def pack_deletions(bitmap: NDArray[np.bool_]) -> bytes:
+    """Which pods of a set are deleted: `<u32 pods>`, then a compressed bitmap."""
     return _BITMAP_HEADER.pack(len(bitmap)) + compress(np.packbits(bitmap).tobytes())
 
 
 def unpack_deletions(value: bytes) -> NDArray[np.bool_]:
+    """(pods,)."""
     (pods,) = _BITMAP_HEADER.unpack_from(value)
     return _bits(decompress(value[_BITMAP_HEADER.size :]), pods)
 
 
 def pack_removals(gates: GateRemovals) -> bytes:
+    """Which pods of a set have lost which gates. Of each gate: `<u16 bytes of the name, u32 pods, u32 bytes
+    of the bitmap>`, the name in UTF-8, and a compressed bitmap."""
     parts = []
     for gate, bitmap in gates.items():
         name, bits = gate.encode(), compress(np.packbits(bitmap).tobytes())
@@ -96,6 +102,7 @@ def pack_removals(gates: GateRemovals) -> bytes:
 
 
 def unpack_removals(value: bytes) -> dict[str, NDArray[np.bool_]]:
+    """(pods,), by the name of the gate."""
     gates, at = {}, 0
     while at < len(value):
         name_bytes, pods, bitmap_bytes = _GATE_HEADER.unpack_from(value, at)
@@ -113,10 +120,12 @@ def _bits(packed: bytes, pods: int) -> NDArray[np.bool_]:
 
 
 def pack_attempts(attempts: NDArray[np.uint16]) -> bytes:
+    """How often each pod of a set was tried: compressed `<u2`."""
     return compress(attempts.astype("<u2").tobytes())
 
 
 def unpack_attempts(value: bytes) -> NDArray[np.uint16]:
+    """(pods,)."""
     return np.frombuffer(decompress(value), "<u2").astype(np.uint16)
 
 
@@ -126,23 +135,27 @@ def fault_field(number: int) -> bytes:
 
 
 def pack_fault(record: FaultRecord) -> bytes:
+    """MessagePack: Unix milliseconds, worker, text, whether it is final, and the UIDs."""
     fields = [record.at_ms, record.worker, record.text, record.final, record.uids.tobytes()]
     packed: bytes = msgpack.packb(fields)
     return packed
 
 
 def unpack_fault(number: bytes, value: bytes) -> FaultRecord:
+    """The fault in a field with this name."""
     at_ms, worker, text, final, uids = msgpack.unpackb(value)
     _of_types((at_ms, int), (worker, str), (text, str), (final, bool), (uids, bytes))
     return FaultRecord(_NUMBER.unpack(number)[0], at_ms, worker, text, final, decode_uids(uids))
 
 
 def pack_run(run: BegunRun) -> bytes:
+    """A run of moves as it began: compressed MessagePack of its fields, in their order."""
     packed: bytes = msgpack.packb(astuple(run))
     return compress(packed)
 
 
 def unpack_run(value: bytes) -> BegunRun:
+    """The run. One of an earlier release has no field `undo`."""
     moves, seen, waiting, rate, purpose, controller, *undo = msgpack.unpackb(decompress(value))
     (undo,) = undo or (False,)  # a journal of before has none
     for uid, *names in moves:
@@ -158,6 +171,7 @@ def unpack_run(value: bytes) -> BegunRun:
 
 
 def pack_progress(progress: RunProgress) -> bytes:
+    """How far a run of moves is: compressed MessagePack of its fields, evictions last."""
     evictions = {number: astuple(eviction) for number, eviction in progress.evictions.items()}
     packed: bytes = msgpack.packb(
         [progress.state, progress.reason, progress.undone, progress.states, dict(progress.texts), evictions]
@@ -191,20 +205,24 @@ def _eviction(pod: bytes, seq: int, successor: list[Any] | None) -> BegunEvictio
 
 
 def pack_flag(flag: bool) -> bytes:
+    """b"1" or b"0"."""
     return b"1" if flag else b"0"
 
 
 def unpack_flag(value: bytes) -> bool:
+    """The reverse of `pack_flag`."""
     if value not in (b"0", b"1"):
         raise ValueError(f"{value!r} where b'0' or b'1' belongs")
     return value == b"1"
 
 
 def pack_policy(policy: SavedPolicy) -> str:
+    """The policy in force, as JSON."""
     return json.dumps(asdict(policy))
 
 
 def unpack_policy(value: bytes) -> SavedPolicy:
+    """The reverse of `pack_policy`."""
     found = SavedPolicy(**json.loads(value))
     numbers, texts = (found.version, found.since_ms), (found.yaml, found.source)
     _of_types(*((number, int) for number in numbers), *((text, str) for text in texts))

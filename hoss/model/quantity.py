@@ -85,6 +85,8 @@ class Quantity(NamedTuple):
         return self.text if self.text and _is_kept_as_written(self.text) else self.normalized
 
     def plus(self, other: "Quantity") -> "Quantity":
+        """The sum, in the notation of this one; if this one is zero, in that of the other, as in
+        apimachinery."""
         return Quantity(self.nano + other.nano, self.notation if self.nano else other.notation)
 
 

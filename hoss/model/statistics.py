@@ -21,10 +21,12 @@ class Histogram:
     total_seconds: float = 0.0
 
     def add(self, seconds: NDArray[np.float64]) -> None:
+        """Count durations, (n,)."""
         self.counts += np.bincount(np.searchsorted(BOUNDS_SECONDS, seconds), minlength=len(self.counts))
         self.total_seconds += float(seconds.sum())
 
     def add_equal(self, seconds: float, count: int = 1) -> None:
+        """Count `count` durations of so many seconds."""
         self.counts[np.searchsorted(BOUNDS_SECONDS, seconds)] += count
         self.total_seconds += seconds * count
 
@@ -41,6 +43,7 @@ class SizeHistogram:
     total: int = 0
 
     def add(self, size: int) -> None:
+        """Count one size."""
         self.counts[bisect_left(BOUNDS_SIZES, size)] += 1
         self.total += size
 
@@ -57,8 +60,10 @@ class Rate:
     _at: float = 0.0
 
     def count(self, amount: float, now: float) -> None:
+        """An amount came at `now`."""
         self._level = self.per_second(now) + amount / _MEMORY_SECONDS
         self._at = now
 
     def per_second(self, now: float) -> float:
+        """The mean at `now`."""
         return self._level * math.exp(-max(0.0, now - self._at) / _MEMORY_SECONDS)

@@ -61,6 +61,8 @@ PAPER: Mapping[str, Mapping[GpuPolicy, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class GpuSetting:
+    """What is measured: each policy with each number of workers, on the load of each seed."""
+
     nodes: Sequence[NodeSpec]
     pods: Sequence[Workload]  # the load is drawn from these
     policies: Sequence[GpuPolicy]

@@ -55,6 +55,9 @@ BARE_CLIENT = "bare client"
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSetting:
+    """What is measured: `pods` are bound on `nodes` that hold `initial_pods`, `repeat` times by each
+    scheduler."""
+
     nodes: int
     initial_pods: int
     pods: int

@@ -38,6 +38,8 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class StartupSetting:
+    """What is measured: `repeat` starts beside so many placed pods."""
+
     nodes: int
     pods: int
     repeat: int = 1

@@ -50,6 +50,9 @@ _PATIENCE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ThroughputSetting:
+    """What is measured: `pods` of a mix, `repeat` times, each time on a fresh platform of so many nodes and
+    workers."""
+
     nodes: int
     pods: int
     workers: int
@@ -84,6 +87,8 @@ class ThroughputRun:
 
 @dataclass(slots=True)
 class Throughput:
+    """What was measured. Ceilings are in pods a second of the script alone, peaks in MiB by process."""
+
     setting: ThroughputSetting
     ceilings: list[float] = field(default_factory=list)
     runs: list[ThroughputRun] = field(default_factory=list)

@@ -89,6 +89,8 @@ class SimulationSetting:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
+    """What became of the pods of a simulated platform."""
+
     setting: SimulationSetting
     seconds: float  # virtual, until the last pod was reported bound
     bound: int

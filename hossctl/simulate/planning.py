@@ -29,6 +29,8 @@ _FILL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
+    """The load for which a platform is looked for."""
+
     pods_per_second: float
     nodes: int
     times: ServiceTimes

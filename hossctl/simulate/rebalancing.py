@@ -81,6 +81,8 @@ _URGENT = 1000  # the priority of urgent pods; others have none
 
 @dataclass(frozen=True, slots=True)
 class RebalancingSetting:
+    """Days of a cluster under a policy."""
+
     policy: RebalancePolicy
     nodes: int = 40
     days: float = 7.0

@@ -148,7 +148,6 @@ class SimulatedCluster:
         self._time = Timeline()
         self._decision = (decision_seconds, decision_seconds_per_pod)
         self._batch = batch
-        self._deciding = [False] * workers
         self._idle = deque(range(workers))
         self._queue: list[tuple[int, int, PodNumbers]] = []  # heap: minus priority, order, pods of one class
         self._order = 0

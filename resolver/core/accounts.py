@@ -29,6 +29,7 @@ class Account:
     ports: list[PortHold] = field(default_factory=list)
 
     def widen(self, resources: int) -> None:
+        """Give it columns for so many resources at least; those that it lacked are zero."""
         missing = resources - len(self.allocatable)
         if missing > 0:
             self.allocatable = np.pad(self.allocatable, (0, missing))
@@ -42,9 +43,11 @@ class Account:
         )
 
     def has(self, flag: int) -> bool:
+        """Whether a flag is set."""
         return bool(self.flags & flag)
 
     def set_flag(self, flag: int, value: bool) -> None:
+        """Set or clear a flag."""
         self.flags = self.flags | flag if value else self.flags & ~flag
 
     def overcommitted(self) -> bool:

@@ -43,16 +43,8 @@ class MoveResult(IntEnum):
     FENCED = 4  # who asks may not write any more: nothing was changed
 
 
-def target_uid(uid: bytes) -> bytes:
-    """The UID of the pod's target, and the pod of a target."""
-    return (int.from_bytes(uid, "big") ^ _ALL).to_bytes(len(uid), "big")
-
-
-_ALL = (1 << 128) - 1
-
-
 def target_uids(uids: Uids) -> Uids:
-    """The same for columns, (n, 16)."""
+    """(n, 16): the UIDs of the pods' targets, and the pods of targets."""
     return ~uids
 
 

@@ -47,6 +47,8 @@ class QuarantineRecord:
 
 
 class QuarantineStep(Enum):
+    """What follows from refusals by a node. It is published again first: views may be stale."""
+
     REPUBLISH = 1
     QUARANTINE = 2
 

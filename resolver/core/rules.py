@@ -184,6 +184,7 @@ class RuleBook:
         return len(self._constraints)
 
     def register(self, rules: dict[int, PlacementRule], seq: int) -> None:
+        """Add rules that were registered by the change with this seq."""
         self.version = max(self.version, seq)
         for key, rule in rules.items():
             self.add(key, RegisteredRule(rule, seq))
@@ -199,6 +200,7 @@ class RuleBook:
             self._by_label.setdefault(label, set()).add(key)
 
     def forget(self, keys: Iterable[int], seq: int) -> None:
+        """Remove rules that were forgotten by the change with this seq."""
         self.version = max(self.version, seq)
         for key in keys:
             known = self.rules.pop(key, None)

@@ -43,6 +43,7 @@ def clash(one: Claim, other: Claim) -> bool:
 
 
 def port_number(claim: Claim) -> int:
+    """The number of the port that is claimed."""
     return int.from_bytes(claim[:2], "little")
 
 

@@ -228,11 +228,6 @@ def read_share(record: bytes) -> tuple[bytes, tuple[int, ...]]:
     return record[:UID_BYTES], tuple(amounts.tolist())
 
 
-def source_record(node: int, seq: int) -> bytes:
-    """The reverse."""
-    return node_field(node) + seq.to_bytes(8, "little")
-
-
 def read_runs(packed_runs: bytes) -> tuple[GroupRun, ...]:
     """Runs of a feed entry: `<i32 sign, u32 length of the definition, u32 pods>`, the definition, and a u32
     for each pod."""

@@ -8,7 +8,7 @@ import pytest
 
 from hoss.model.pod import HostPort
 from hoss.wire.columns import NONE_U32, account_dtype, numbered_uids
-from resolver.core.moves import MoveResult, Moves, target_proposal, target_uid, target_uids
+from resolver.core.moves import MoveResult, Moves, target_proposal, target_uids
 from resolver.core.values import ANYBODY, Group, Leases, ReservationState, Verdict, Writer, claim_of
 
 HOUR_MS = 3_600_000
@@ -219,7 +219,7 @@ async def test_a_target_is_no_reservation_of_the_pod_and_says_what_it_is(nodes, 
     await reserve(nodes, 1, 2)
     found = (await nodes.state(0)).reservations
     [uid] = found.uids[found.targets]
-    assert target_uid(uid.tobytes()) == pods(1).tobytes()
+    assert target_uids(uid).tobytes() == pods(1).tobytes()
 
 
 async def test_whoever_was_fenced_neither_reserves_nor_confirms(nodes, place):

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from dispatcher.api.admission import Admission, Finds
 from dispatcher.api.cluster_objects import ClusterObjectStore
+from dispatcher.api.pod_queries import PodQueries
 from dispatcher.api.queries import Queries
 from dispatcher.api.tenancy import TenantView
 from dispatcher.api.watch import Watch
@@ -145,7 +146,8 @@ class _Dispatcher:
         self.admission = Admission(self.runtime, objects, checkpointer, rng=random.Random(1))
         self.nodes = ClusterNodes()
         mover = Mover(self.runtime, self.nodes, Rebinding(self.runtime, self.nodes))
-        self.queries = Queries(self.runtime, self.nodes, cast("Any", None), mover)
+        self.queries = Queries(self.runtime, self.nodes, cast("Any", None))
+        self.pods = PodQueries(self.runtime, self.nodes, mover)
 
     async def submit(self, request: pb.SubmitRequest) -> Rows:
         """Accept pods; returns the rows of all that are there then."""
@@ -185,7 +187,7 @@ async def _large_job(setting: Setting, measured: "_Measured") -> None:
     await measured("admit a job", dispatcher.admission.submit(_job(setting.pods)))
     rows = np.arange(setting.pods, dtype=np.uint32)
     queries = dispatcher.queries
-    await measured("list pods of a phase", _pages(queries, pb.ListPodsRequest(phases=[pb.BOUND])))
+    await measured("list pods of a phase", _pages(dispatcher.pods, pb.ListPodsRequest(phases=[pb.BOUND])))
     await measured("list jobs", in_turns(queries.jobs(pb.ListJobsRequest())))
     tenants = pb.ListTenantsRequest()
     await measured("list tenants of a job", in_turns(queries.tenants(tenants, dispatcher.view())))
@@ -402,7 +404,7 @@ async def _node_gone(dispatcher: _Dispatcher) -> None:
     dispatcher.runtime.handle(m.NodesGone(np.arange(1, dtype=np.uint32), 1))
 
 
-async def _pages(queries: Queries, request: pb.ListPodsRequest) -> None:
+async def _pages(queries: PodQueries, request: pb.ListPodsRequest) -> None:
     request.limit = 1000
     await in_turns(queries.list_pods(request))
 

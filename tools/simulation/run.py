@@ -112,7 +112,6 @@ class _Simulation:
         self._world = world
         self._result = result
         self._struck_until = 0.0  # when the last fault of the plan had ended
-        self._over_at = 0.0  # when every act was over, and every process was started again
         self._loses = any(act.what in p.LOSSES for act in plan.acts)
         self._history = History(world.loop.time, source="simulation", sees=["clients", "reservations"])
         self.clients, self._cluster = _clients(plan, world, self._history)
@@ -137,7 +136,6 @@ class _Simulation:
         self.clients.end_control()
         if self._cluster is not None:
             self._cluster.calm_down()
-        self._over_at = self._world.loop.time()
         settled = await self._settle()
         for task in (watching, *others):
             if task.done() and not task.cancelled():

@@ -22,7 +22,6 @@ DEVICES_PATH = "/apis/resource.k8s.io/v1"
 DEVICE_CLAIMS_PATH = f"{DEVICES_PATH}/namespaces/{_NAMESPACE}/resourceclaims"
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _BOUND = {"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}}
-_FINALIZER = "resource.kubernetes.io/delete-protection"
 _GIVES_UP = 0.15  # of provisionings: the claim names no node any more
 _IDLE = 0.5  # of looks at something to do: it is done later
 

@@ -117,6 +117,7 @@ class TaintEviction:
             self._leaving.pop(uid, None)
 
     def leaving(self) -> Rows:
+        """Rows of the bound pods whose eviction is under way."""
         if not self._leaving:
             return NO_ROWS
         uids = np.frombuffer(b"".join(self._leaving), np.uint8).reshape(-1, UID_BYTES)
@@ -137,6 +138,7 @@ class TaintEviction:
         return found
 
     def not_leaving(self, rows: Rows) -> Rows:
+        """Those of these rows whose eviction is not under way."""
         if not self._leaving:
             return rows
         uids = map(bytes, self.registry.pods.uid[rows])

@@ -117,6 +117,7 @@ BALANCERS: Mapping[Algorithm, Callable[[Balance], Balancer]] = {
 
 
 def make_balancer(balance: Balance) -> Balancer:
+    """The algorithm of a rule, with no state yet."""
     return BALANCERS[balance.algorithm](balance)
 
 

@@ -48,6 +48,8 @@ DEFAULT_BATCH_RULES = BatchRules()
 
 
 def load_of(worker: Worker, weight_label: str) -> WorkerLoad:
+    """The worker as balancing sees it. Its weight is the number in the label `weight_label`, see
+    Worker.weight."""
     weight = worker.weight(weight_label)
     return WorkerLoad(worker.name, worker.outstanding, worker.window, weight, worker.work_micros)
 

@@ -351,6 +351,7 @@ class ConflictCounters:
             self._names.popitem(last=False)
 
     def report(self, loser: str, refusals: ConflictReport) -> None:
+        """Add the refusals that the worker `loser` reported."""
         for (epoch, verdict), pods in refusals.winners.items():
             winner = self._names.get(epoch, f"epoch {epoch}") if epoch else ""
             self.pairs[Pair(loser, winner, verdict)] += pods

@@ -39,7 +39,6 @@ class Routing:
 
     def __init__(self, policy: Policy, members: Membership) -> None:
         self.policy = policy
-        self._index = RuleIndex(policy)
         self._members = members
         self._sub_queues = Routes(policy)
         self._prepared: Routes | None = None  # for the policy that is next
@@ -107,6 +106,7 @@ class Routing:
         return workers_taking_work(destination.workers, self.worker_limit)
 
     def bucket(self, sub_queue: int) -> int:
+        """Its bucket for consistent hashing."""
         return self._sub_queues[sub_queue].bucket
 
     def _resolve(self, sub_queue: SubQueue) -> Destination:
@@ -139,6 +139,7 @@ class Routes:
         return self._all[number]
 
     def of_template(self, templates: TemplateTable, template_id: int) -> int:
+        """The number of the template's sub-queue; a sub-queue that is new gets the next one."""
         spec = templates.spec(template_id)
         if self._policy.sees_templates:
             sub_queue = self._index.sub_queue(templates.facts(template_id), spec)

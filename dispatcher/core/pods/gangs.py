@@ -138,9 +138,11 @@ class Gangs:
         return [self._open[number] for number in numbers if number in self._open]
 
     def every_incomplete(self) -> list[Gang]:
+        """All gangs that are not complete."""
         return list(self._open.values())
 
     def bound(self, gang: Gang) -> int:
+        """How many of its pods are bound."""
         return int((self._pods.phase[gang.rows] == Phase.BOUND).sum())
 
     def required(self, gang: Gang) -> int:
@@ -167,6 +169,7 @@ class Gangs:
         return bool(gang.key) and (bool(gang.missing) or len(rows) < self.required(gang))
 
     def in_phase(self, gang: Gang, phase: Phase) -> Rows:
+        """Its pods in this phase."""
         rows: Rows = gang.rows[self._pods.phase[gang.rows] == phase]
         return rows
 

@@ -41,6 +41,7 @@ class PhaseTimes:
             self.committing.add_equal(committing_seconds, pods)
 
     def by_phase(self) -> Iterator[tuple[str, Histogram]]:
+        """The histograms, by the phase that metrics and the status name."""
         yield "queued", self.queued
         yield "deciding", self.deciding
         yield "committing", self.committing

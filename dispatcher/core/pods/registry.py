@@ -316,6 +316,7 @@ class PodRegistry:
         return mask
 
     def gated(self, rows: Rows) -> NDArray[np.bool_]:
+        """(n,): which of these pods have scheduling gates."""
         mask: NDArray[np.bool_] = self.templates.gated[self.pods.template[rows]]
         return mask
 
@@ -356,9 +357,11 @@ class PodRegistry:
         self.templates.drop(before)
 
     def set_of(self, row: int) -> PodSet:
+        """The pod set of the pod in a row."""
         return self.directory.sets[int(self.pods.pod_set[row])]
 
     def namespace_of(self, row: int) -> str:
+        """The namespace of the pod in a row."""
         return self.templates.kind(int(self.pods.template[row])).namespace
 
     def pod_specs(self, rows: Rows) -> frozenset[PodSpec]:

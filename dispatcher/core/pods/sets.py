@@ -154,6 +154,7 @@ class PodSet:
         return tuple(names.values()) if isinstance(names, Mapping) else names
 
     def pod_name(self, row: int) -> str:
+        """The name of the pod in a row of this set."""
         ordinal = row - self.first
         return self.names[ordinal] if self.names is not None else f"{self.name}-{ordinal}"
 
@@ -308,9 +309,11 @@ class Directory:
                 del self._ordinals[key[0], stem]
 
     def jobs(self) -> Iterator[PodSet]:
+        """All jobs, in order of submission."""
         return iter(self._jobs.values())
 
     def job(self, namespace: str, name: str) -> PodSet | None:
+        """The job of this name; None: there is none."""
         return self._jobs.get((namespace, name))
 
     def row_of_name(self, namespace: str, name: str) -> int | None:

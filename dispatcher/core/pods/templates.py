@@ -93,6 +93,7 @@ class TemplateTable(GrowingColumns):
         return self._add(class_id, kind_id, priority), True
 
     def template(self, template_id: int) -> PodTemplate:
+        """The whole template, decoded anew."""
         kind = self.kind(template_id)
         return PodTemplate(
             spec=replace(self._decode(self.spec(template_id)), scheduling_gates=kind.gates),
@@ -115,6 +116,7 @@ class TemplateTable(GrowingColumns):
         )
 
     def spec(self, template_id: int) -> bytes:
+        """The serialized PodSpec of its class."""
         return self.specs[self.class_id.item(template_id)]
 
     def pod_spec(self, class_id: int) -> PodSpec:
@@ -168,6 +170,7 @@ class TemplateTable(GrowingColumns):
         return class_id < self._next_class_id and class_id not in self.specs
 
     def live_ids(self) -> list[int]:
+        """The ids of all templates that pods have."""
         return list(self._ids.values())
 
     def is_live(self, template_id: int) -> bool:

@@ -41,6 +41,7 @@ class RuleIndex:
         self._chains: dict[RuleSet, tuple[int, ...]] = {}
 
     def matching(self, facts: Facts) -> RuleSet:
+        """The rules that match a pod with these facts."""
         found = (
             self._namespaces.of(facts.namespace)
             & self._scheduler_names.of(facts.scheduler_name)

@@ -68,12 +68,15 @@ class SubQueues:
         return iter(self._sub_queues)
 
     def levels(self, sub_queue: int) -> dict[int, Level]:
+        """Its levels, by priority; empty: it has no rows."""
         return self._sub_queues.get(sub_queue, {})
 
     def count(self, sub_queue: int) -> int:
+        """Its rows, those of deleted pods included."""
         return self._counts.get(sub_queue, 0)
 
     def count_of(self, sub_queue: int, tenant: int) -> int:
+        """The same of one tenant."""
         return self._counts_of[sub_queue, tenant]
 
     def head(self, sub_queue: int, place: Place) -> Segment:

@@ -37,6 +37,7 @@ class BackoffQueue:
         return len(self._heap)
 
     def add(self, rows: Rows, due: float) -> None:
+        """Put in pods that are due at `due`, monotonic seconds."""
         heapq.heappush(self._heap, (due, next(self._order), rows))
 
     def take_due(self, now: float, phase: NDArray[np.uint8], *, most_pods: int) -> list[Rows]:
@@ -73,6 +74,7 @@ class BackoffQueue:
         return entries
 
     def all_rows(self) -> list[Rows]:
+        """Rows of all entries, also of pods that no longer wait here."""
         return [rows for _, _, rows in self._heap]
 
 
@@ -214,6 +216,7 @@ class UnschedulablePods:
         return count
 
     def all_rows(self) -> list[Rows]:
+        """Rows of all entries, also of pods that no longer wait here."""
         return [entry.rows for entries in self._groups.values() for entry in entries]
 
     def times(self, row: int) -> tuple[float, float] | None:

@@ -212,6 +212,7 @@ class Worker:
         return self.work_micros * min(1.0, self.heartbeat.backlog / self.outstanding)
 
     def add_batch(self, batch: Batch) -> None:
+        """It was sent a batch."""
         self.batches[batch.serial] = batch
         self.outstanding += batch.unanswered
         self.work_micros += batch.micros
@@ -228,6 +229,7 @@ class Worker:
             self.work_micros = 0.0  # so that rounding errors do not add up
 
     def drop_batches(self) -> None:
+        """It has nothing in hand any more."""
         self.batches, self.outstanding, self.work_micros = {}, 0, 0.0
         self.recalled = self.served_last = False
 
@@ -270,6 +272,7 @@ class Membership:
         }
 
     def get(self, name: str) -> Worker | None:
+        """The worker of this name; None: nobody knows it."""
         return self._workers.get(name)
 
     def name_of(self, number: int) -> str:
@@ -309,6 +312,7 @@ class Membership:
         return self._by_link.get(link)
 
     def living(self) -> list[Worker]:
+        """The workers that are registered and have their epoch."""
         return [worker for worker in self._workers.values() if worker.living]
 
     def join(
@@ -360,6 +364,7 @@ class Membership:
         self.generation += 1
 
     def heartbeat(self, worker: Worker, heartbeat: Heartbeat, now: float) -> None:
+        """Take over the worker's figures, and record what changed for people to see."""
         before = worker.heartbeat
         # By the worker's own clock: delayed heartbeats may arrive several at once.
         elapsed = heartbeat.clock_seconds - before.clock_seconds

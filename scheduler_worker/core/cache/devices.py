@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hoss.model.cluster import DeviceUpdate, device_key_of
 from hoss.model.device_usage import DeviceUsage
@@ -203,7 +202,6 @@ class DeviceFits:
         self.failing: dict[int, Found] = {}  # nodes where the claims cannot be judged
         self._devices = devices
         self._found: list[Found | None] = []  # by node; None without one
-        self._reasons: NDArray[np.int32] = np.zeros(0, np.int32)
         self._as_of = (-1, -1)  # version of the devices, size
         self._specs = self._pools = 0  # positions in the logs of changes
 

@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from dispatcher.api.pod_queries import PodQueries
 from dispatcher.api.queries import Queries
 from dispatcher.core import messages as m
 from dispatcher.core.pods.sets import NewGang, NewJob, Order
@@ -22,10 +23,19 @@ JOBS = 2500
 
 
 @pytest.fixture
-def queries(bench):
-    runtime = Runtime(bench.machine, None, None, clock=lambda: bench.now)
+def runtime(bench):
+    return Runtime(bench.machine, None, None, clock=lambda: bench.now)
+
+
+@pytest.fixture
+def queries(runtime):
+    return Queries(runtime, ClusterNodes(), None)
+
+
+@pytest.fixture
+def pod_queries(runtime):
     nodes = ClusterNodes()
-    return Queries(runtime, nodes, None, Mover(runtime, nodes, Rebinding(runtime, nodes)))
+    return PodQueries(runtime, nodes, Mover(runtime, nodes, Rebinding(runtime, nodes)))
 
 
 def pages(queries, **request):
@@ -89,9 +99,11 @@ async def test_while_all_jobs_are_listed_others_get_their_turn_and_jobs_may_end(
     assert len((await listing).jobs) == JOBS - 5
 
 
-async def test_while_a_page_of_pods_is_made_others_get_their_turn_and_rows_may_change_hands(bench, queries):
+async def test_while_a_page_of_pods_is_made_others_get_their_turn_and_rows_may_change_hands(
+    bench, pod_queries
+):
     rows = bench.job("large", 3000)
-    listing = asyncio.ensure_future(in_turns(queries.list_pods(pb.ListPodsRequest(limit=3000))))
+    listing = asyncio.ensure_future(in_turns(pod_queries.list_pods(pb.ListPodsRequest(limit=3000))))
     await asyncio.sleep(0)
     assert not listing.done()
     bench.handle(m.Deleted(rows))
@@ -140,45 +152,45 @@ async def test_while_workers_are_listed_others_get_their_turn(bench, queries):
     assert len((await listing).workers) == 1000
 
 
-def pod_pages(queries, **request):
+def pod_pages(pod_queries, **request):
     found = []
     while True:
-        reply = finished(queries.list_pods(pb.ListPodsRequest(**request)))
+        reply = finished(pod_queries.list_pods(pb.ListPodsRequest(**request)))
         found.append([pod.name for pod in reply.pods])
         if not reply.next_page_token:
             return found
         request["page_token"] = reply.next_page_token
 
 
-def test_pages_of_pods_hold_each_once_also_over_the_ends_of_slices(bench, queries):
+def test_pages_of_pods_hold_each_once_also_over_the_ends_of_slices(bench, pod_queries):
     bench.job("large", 250_000)
     rows = bench.job("few", 5)
     bench.handle(m.Deleted(rows[1:2]))
-    assert pod_pages(queries, job="few", limit=3) == [["few-0", "few-2", "few-3"], ["few-4"]]
-    names = pod_pages(queries, job="large", limit=10_000)
+    assert pod_pages(pod_queries, job="few", limit=3) == [["few-0", "few-2", "few-3"], ["few-4"]]
+    names = pod_pages(pod_queries, job="large", limit=10_000)
     assert [len(page) for page in names] == [10_000] * 25
     assert [name for page in names for name in page] == [f"large-{n}" for n in range(250_000)]
 
 
-def test_pods_of_phases_that_there_are_not_are_none(bench, queries):
+def test_pods_of_phases_that_there_are_not_are_none(bench, pod_queries):
     bench.job("job", 2)
-    assert pod_pages(queries, phases=[77]) == [[]]
-    assert pod_pages(queries, phases=[77, pb.QUEUED]) == [["job-0", "job-1"]]
+    assert pod_pages(pod_queries, phases=[77]) == [[]]
+    assert pod_pages(pod_queries, phases=[77, pb.QUEUED]) == [["job-0", "job-1"]]
 
 
-def test_pods_are_found_by_namespace_and_label(bench, queries):
+def test_pods_are_found_by_namespace_and_label(bench, pod_queries):
     for name, labels in (("web", (("app", "web"),)), ("db", (("app", "db"),))):
         for namespace in ("a", "b"):
             bench.pods(f"{name}-{namespace}", spec=PodSpec(namespace=namespace, labels=labels))
-    assert pod_pages(queries, namespace="a") == [["web-a", "db-a"]]
-    assert pod_pages(queries, label_selector="app=web") == [["web-a", "web-b"]]
-    assert pod_pages(queries, namespace="b", label_selector="app!=web") == [["db-b"]]
+    assert pod_pages(pod_queries, namespace="a") == [["web-a", "db-a"]]
+    assert pod_pages(pod_queries, label_selector="app=web") == [["web-a", "web-b"]]
+    assert pod_pages(pod_queries, namespace="b", label_selector="app!=web") == [["db-b"]]
 
 
-async def test_while_pods_are_looked_for_others_get_their_turn(bench, queries):
+async def test_while_pods_are_looked_for_others_get_their_turn(bench, pod_queries):
     bench.job("large", 1_500_000)
     bench.pods("last")
-    looking = asyncio.ensure_future(in_turns(queries.list_pods(pb.ListPodsRequest(phases=[pb.BOUND]))))
+    looking = asyncio.ensure_future(in_turns(pod_queries.list_pods(pb.ListPodsRequest(phases=[pb.BOUND]))))
     turns = 0
     while not looking.done():
         await asyncio.sleep(0)
@@ -246,17 +258,17 @@ async def test_while_an_audit_is_made_others_get_their_turn(bench, queries):
     assert not (await auditing).bound_uids
 
 
-def test_a_gang_s_pods_say_how_many_it_lacks_for_a_plan(bound, queries):
+def test_a_gang_s_pods_say_how_many_it_lacks_for_a_plan(bound, pod_queries):
     """Of each gang of three, two are bound."""
-    reply = finished(queries.list_pods(pb.ListPodsRequest(job="job-1", templates=True)))
+    reply = finished(pod_queries.list_pods(pb.ListPodsRequest(job="job-1", templates=True)))
     assert {(pod.gang, pod.gang_lacks) for pod in reply.pods} == {("gang-1", 1)}
-    assert finished(queries.list_pods(pb.ListPodsRequest(job="job-1"))).pods[0].gang == ""
+    assert finished(pod_queries.list_pods(pb.ListPodsRequest(job="job-1"))).pods[0].gang == ""
 
 
-def test_the_template_of_equal_pods_is_written_once_for_a_page(bench, queries):
+def test_the_template_of_equal_pods_is_written_once_for_a_page(bench, pod_queries):
     def for_templates():
         with_them, without = (
-            sum(queries.list_pods(pb.ListPodsRequest(templates=wanted))) for wanted in (True, False)
+            sum(pod_queries.list_pods(pb.ListPodsRequest(templates=wanted))) for wanted in (True, False)
         )
         return with_them - without
 
@@ -268,12 +280,12 @@ def test_the_template_of_equal_pods_is_written_once_for_a_page(bench, queries):
     assert for_templates() == 2 * one
 
 
-def test_a_template_whose_id_another_one_got_while_a_page_is_made_is_not_told_of_its_pods(bench, queries):
+def test_a_template_whose_id_another_one_got_while_a_page_is_made_is_not_told_of_its_pods(bench, pod_queries):
     [first] = bench.job("first", 1, spec=PodSpec(labels=(("app", "first"),)), gates=("a",))
     [second] = bench.job("second", 1, spec=PodSpec(labels=(("app", "second"),)), gates=("b",))
     templates = bench.machine.registry.pods.template
     before = int(templates[first])
-    steps = queries.list_pods(pb.ListPodsRequest(templates=True))
+    steps = pod_queries.list_pods(pb.ListPodsRequest(templates=True))
     next(steps)  # the rows are found
     next(steps)  # the first pod is listed
     for row, gate in ((first, "a"), (second, "b")):
