@@ -29,7 +29,7 @@ from scheduler_worker.core.rebalance.quiet_goal import NodeLoads, PodUsage
 MAX_AGE_SECONDS = 600.0
 # 100,000 pods of two containers have some 50 MB.
 _MOST_BYTES = 128 * 1024 * 1024
-# Far more than any node has, and sums of a node's pods are exact.
+# Far more than any pod uses, and the sum of a thousand such pods is exact in int64.
 _MOST_USED = 2**53
 
 

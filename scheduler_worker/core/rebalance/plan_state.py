@@ -190,7 +190,7 @@ class PlanState:
         why = Counter(dict(zip(pods.reasons, counts, strict=True)))
         left = np.where(pods.covered, np.maximum(self._left, 0), _MANY).min(axis=1, initial=_MANY)
         important = np.array([spec.priority > priority for spec in pods.specs], np.bool_)[pods.classes]
-        others = pods.fixed == MOVABLE
+        others = (pods.fixed == MOVABLE) & ~self._moved
         why["its priority is higher"] = int((others & important).sum())
         for few in np.unique(left[left < _MANY]).tolist():
             reason = f"its disruption budget allows {few} more" if few else _BUDGET_USED_UP

@@ -202,6 +202,15 @@ def test_a_plan_that_makes_no_room_says_how_many_pods_stay_and_why():
     assert left.why == "0/2 nodes are available: 2 Insufficient cpu."
 
 
+def test_a_pod_that_the_plan_moves_is_not_among_those_that_stay():
+    label = ("app", "web")
+    pods = [("a", "n0", spec(500, labels=(label,))), ("b", "n1", spec(499, labels=(label,)))]
+    found = Situation([node("n0"), node("n1")], pods, budgets=[(label, 1)])
+    plan = fit_pending(found.state, [*waiting(spec(700)), *waiting(spec(701))])
+    assert len(plan.moves) == 1
+    assert plan.impossible[0].why.endswith("Pods that stay: 1 because its disruption budget allows no more")
+
+
 def test_a_disruption_budget_bounds_the_moves_of_a_plan():
     label = ("app", "web")
     web = spec(200, labels=(label,))
