@@ -65,7 +65,7 @@ async def test_a_clock_that_jumps_ends_no_lease_and_prolongs_none(
         assert await ledger.reap(0) == 0
     [(since, ends)] = (await ledger.leases(0, np.array([decision.seq], np.uint64))).tolist()
     now_ms = clock_ms(redis)
-    # To whom the clock went back, a lease that began after now begins now.
+    # A clock that goes back also costs what passed from the reaping to the commit: it looks older by that.
     assert 10_000 <= ends - since <= 10_000 + (now_ms - began_ms)
     assert began_ms + 10_000 - 2 * MOST_AHEAD_MS <= ends <= now_ms + 10_000 + (now_ms - began_ms)
     ends_by_lease_time = float(redis.zscore("{hoss:0}:leases", str(decision.seq)))
