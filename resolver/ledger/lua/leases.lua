@@ -7,9 +7,6 @@
 local leases = {}
 
 local MOST_AHEAD_MS = 2000
--- Between two steps of lease time while there is no lease. A lease that begins meanwhile lasts up to one
--- reaping longer. An audit tells of leases that nobody ends after a longer time.
-local IDLE_MS = 5000
 
 -- Lease time now, and the server's clock, both in milliseconds.
 function leases.now()

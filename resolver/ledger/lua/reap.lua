@@ -7,6 +7,10 @@
 -- seq of the last change that was made here; then the commits of which a record was damaged, and the number
 -- of moves that left something on other shards.
 
+-- Between two steps of lease time while there is no lease. A lease that begins meanwhile lasts up to one
+-- reaping longer. An audit tells of leases that nobody ends after a longer time.
+local IDLE_MS = 5000
+
 local now, clock = leases.now()
 local since = clock - tonumber(meta[7] or 0)
 if since < 0 or since >= IDLE_MS or call('ZCARD', LEASES) > 0 then
