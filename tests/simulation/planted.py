@@ -270,7 +270,7 @@ FAULTS = {
             ),
         ),
         seeds=(180,),
-        short_seeds=(749,),
+        short_seeds=(907,),
     ),
     "victim evicted twice": PlantedFault(
         "the room of a victim is returned to its node twice",
