@@ -9,7 +9,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import orjson
@@ -90,6 +90,8 @@ _CLAIM_PATHS = (
     "/api/v1/persistentvolumeclaims",
     "/apis/resource.k8s.io/v1/resourceclaims",
 )
+
+ReplyT = TypeVar("ReplyT")
 
 
 class StorageInformers:
@@ -572,23 +574,22 @@ class Informers:
         self._nodes.done(plan)
 
     async def _upsert(self, nodes: Sequence[NodeSpec]) -> UpsertNodesReply:
-        epoch = self._ledger_epoch()
-        reply = await self._resolver.upsert_nodes(nodes, epoch)
-        self._require_ledger(epoch)
+        reply = await self._written(partial(self._resolver.upsert_nodes, nodes))
         self._ledger_nodes.upserted(nodes, reply.indexes)
         return reply
 
     async def _remove(self, names: Sequence[str]) -> None:
-        epoch = self._ledger_epoch()
-        await self._resolver.remove_nodes(names, epoch)
-        self._require_ledger(epoch)
+        await self._written(partial(self._resolver.remove_nodes, names))
         self._ledger_nodes.removed(names)
 
-    def _require_ledger(self, epoch: str) -> None:
-        """Raises LedgerUnavailable where this is not our ledger any more: the one that took its place was made
-        without what the former one has just acknowledged."""
+    async def _written(self, call: Callable[[str], Awaitable[ReplyT]]) -> ReplyT:
+        """The answer to a change of nodes in our ledger, whose epoch `call` gets. Raises LedgerUnavailable if
+        another ledger has taken its place meanwhile, made without what this one has just acknowledged."""
+        epoch = self._ledger_epoch()
+        reply = await call(epoch)
         if self._ledger_epoch() != epoch:
             raise LedgerUnavailable("the ledger was rebuilt meanwhile")
+        return reply
 
     def _ledger_epoch(self) -> str:
         """Of our ledger. Another one is rebuilt from what we know, which would undo what is written there

@@ -7,7 +7,7 @@ What this dispatcher has written to the ledger itself is also kept until the fee
 lost in between is rebuilt with it."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -54,8 +54,8 @@ class ClusterNodes:
         self._quarantined: set[int] = set()
         self._shards_read: set[int] = set()  # of which a snapshot has come
         self._shards = 0  # 0: not known yet
-        # By name: index and node as the ledger has acknowledged them and the feed has not shown them yet. None:
-        # the node was removed.
+        # By name: index and node as the ledger has acknowledged them and the feed has not shown them yet.
+        # None: the node was removed.
         self._written: dict[str, tuple[int, _Node] | None] = {}
 
     @property
@@ -112,7 +112,12 @@ class ClusterNodes:
         events: list[m.Event] = []
         if message.snapshot or message.nodes:
             totals_before = Counter(self._totals)
-            names = {name for entry in message.nodes for name in (self.name(entry.index), entry.spec.name)}
+            if message.snapshot:
+                shown = list(self._written)
+            else:
+                shown = [
+                    name for entry in message.nodes for name in (self.name(entry.index), entry.spec.name)
+                ]
             removed = self._remove_unlisted(message)
             for entry in message.nodes:
                 known = self._nodes.get(entry.index)
@@ -122,7 +127,7 @@ class ClusterNodes:
                     changes.append(change)
             self._totals = +self._totals  # without zeros
             self.__dict__.pop("traits", None)
-            self._forget_shown({*self._written} if message.snapshot else names)
+            self._forget_shown(shown)
             if removed:
                 events.append(m.NodesGone(np.array(sorted(removed), np.uint32), message.seq))
             if self._totals != totals_before:
@@ -148,13 +153,19 @@ class ClusterNodes:
             self._pop(index)
         return unlisted
 
-    def _forget_shown(self, names: Collection[str]) -> None:
+    def _forget_shown(self, names: Iterable[str]) -> None:
         """What the feed has shown of these nodes need not be kept any longer."""
-        for name in self._written.keys() & set(names):
-            written, index = self._written[name], self._indexes.get(name)
-            shown = None if index is None else (index, self._nodes[index])
-            if shown == written or (shown and written and _are_equal(shown, written)):
+        for name in names:
+            if name in self._written and self._is_shown(name, self._written[name]):
                 del self._written[name]
+
+    def _is_shown(self, name: str, written: tuple[int, _Node] | None) -> bool:
+        """Whether the feed has shown this. The resolver may have dated the node's taints."""
+        index = self._indexes.get(name)
+        if index is None or written is None:
+            return index is None and written is None
+        node = self._nodes[index]
+        return index == written[0] and (node == written[1] or node.model() == written[1].model())
 
     def _pop(self, index: int) -> _Node | None:
         node = self._nodes.pop(index, None)
@@ -197,11 +208,6 @@ class ClusterNodes:
             return Changes(nodes=nodes)
         room = _room(message.accounts, self.schema)
         return Changes(nodes=nodes, rooms=(room,) if room.allocatable.shape[1] else ())
-
-
-def _are_equal(one: tuple[int, _Node], other: tuple[int, _Node]) -> bool:
-    """Whether index and spec are equal. The resolver may have dated taints."""
-    return one[0] == other[0] and one[1].model() == other[1].model()
 
 
 def _allocatable(spec: common_pb2.NodeSpec) -> dict[str, int]:

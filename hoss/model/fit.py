@@ -73,6 +73,11 @@ def pick_cards(used_milli: Sequence[int], count: int, milli: int) -> tuple[int, 
     return tuple(sorted(open_slots[:count]))
 
 
+def card_mask(slots: Iterable[int]) -> int:
+    """Cards as bits, by slot."""
+    return sum(1 << slot for slot in slots)
+
+
 def take_cards(used_milli: NDArray[Any], nodes: Iterable[int], count: int, milli: int) -> NDArray[np.bool_]:
     """Whether the cards of its node hold each of these pods, in turn: (pods,) of bool. Those that fit are
     added to `used_milli`, (nodes, slots) of u16, on the cards that the ledger picks."""

@@ -61,7 +61,8 @@ class Identity:
         needs_name = self.kind in (CallerKind.WORKER, CallerKind.CLIENT)
         if self.name and not needs_name:
             raise InvalidInput(
-                f"{self.kind.value}/{self.name[:100]}: a {self.kind.value} has no name; write {self.kind.value}",
+                f"{self.kind.value}/{self.name[:100]}: a {self.kind.value} has no name;"
+                f" write {self.kind.value}",
                 where="identity",
             )
         if (needs_name and not self.name) or len(self.name) > _LONGEST_NAME or not self.name.isprintable():

@@ -65,9 +65,8 @@ class StudyResult:
     nodes: NDArray[np.int32]  # (pods,): position of the node; -1: not bound, or left again
     proposed: int  # placements, counting each try
     conflicts: int  # of those, refused by the ledger
-    used: Mapping[
-        str, float
-    ]  # share of all nodes' allocatable by resource, now; "cards": of their thousandths
+    # Share of all nodes' allocatable by resource, now; "cards": of their thousandths.
+    used: Mapping[str, float]
     overcommitted: int  # nodes; 0 unless something is wrong
 
     @property

@@ -84,8 +84,8 @@ async def _together(ledger: Ledger, states: list[ShardState]) -> list[LedgerFind
             await asyncio.sleep(0)  # others get their turn
         for pair in pairs:
             rows = [pair.bearer, pair.other]
-            # The shards are read one after the other: one pod may have left before the other came, unless both
-            # are there now.
+            # The shards are read one after the other: one pod may have left before the other came, unless
+            # both are there now.
             now = [await ledger.lookup(int(nodes[row]) % ledger.shards, uids[row : row + 1]) for row in rows]
             if all(int(found["seq"][0]) == int(seqs[row]) for row, found in zip(rows, now, strict=True)):
                 bearer, other = (uid_text(uids[row].tobytes()) for row in rows)

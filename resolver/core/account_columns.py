@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.fit import fits, pick_cards
+from hoss.model.fit import card_mask, fits, pick_cards
 
 NodeIndexes = NDArray[np.intp]  # (pods,): repetitions allowed
 
@@ -82,7 +82,7 @@ class AccountColumns:
             for node in ranked:
                 slots = self._claim_with_cards(node, request, count, milli)
                 if slots is not None:
-                    taken[pod], nodes[pod], masks[pod] = True, node, sum(1 << slot for slot in slots)
+                    taken[pod], nodes[pod], masks[pod] = True, node, card_mask(slots)
                     break
         self._note(nodes[taken])
         return taken, nodes, masks

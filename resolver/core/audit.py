@@ -48,8 +48,8 @@ def too_near(
     groups: Mapping[int, Group],
     labels: Mapping[int, Labels],
 ) -> Iterator[list[TooNear]]:
-    """The findings in steps: one step for each group, which finds nothing yet, and then one for each rule, with
-    a finding for each domain where it is broken. `nodes`, `group_keys`: each pod's node and group (0: none);
+    """The findings in steps: one step for each group, which finds nothing yet, and then one for each rule,
+    with a finding for each domain where it is broken. `nodes`, `group_keys`: each pod's node and group (0: none);
     `labels`: of each node."""
     order = np.argsort(group_keys, kind="stable")
     keys, starts = np.unique(group_keys[order], return_index=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.fit import pick_cards
+from hoss.model.fit import card_mask, pick_cards
 from hoss.wire.columns import CARD_SLOTS, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CARD, U32, Uids, account_dtype
 from resolver.core.accounts import ReservationSums, sum_reservations
 from resolver.core.repair import with_use
@@ -117,6 +117,6 @@ def _lay_cards(
         use = np.where(used == NO_CARD, 0, used & 0x7FFF).astype(np.int64)
         use[list(slots)] += milli
         cards[node] = with_use(used, use)
-        records["card_mask"][row] = sum(1 << slot for slot in slots)
+        records["card_mask"][row] = card_mask(slots)
         done[row] = True
     return done

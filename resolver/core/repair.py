@@ -92,8 +92,8 @@ def plan_repair(
     quarantined: Collection[int] = (),
 ) -> Repair:
     """The changes that make the shard agree with its reservations. `sums`: of these, by node as in the
-    snapshot; `described`: nodes whose accounts or cards are damaged, as their specs say; `quarantined`: nodes in
-    quarantine."""
+    snapshot; `described`: nodes whose accounts or cards are damaged, as their specs say; `quarantined`: nodes
+    in quarantine."""
     described = described or {}
     rows = state.snapshot.accounts
     indexes = np.frombuffer(rows.indexes, U32)
@@ -285,12 +285,9 @@ def _repair_cards(
 ) -> None:
     """`right`: what pods hold of the cards of these nodes, (n, 16)."""
     used = np.full(right.shape, NO_CARD, np.uint16)
-    carded = np.frombuffer(rows.card_indexes, U32)
-    row_of = {node: row for row, node in enumerate(nodes.tolist())}
-    known = [(row_of[node], at) for at, node in enumerate(carded.tolist()) if node in row_of]
-    if known:
-        at_nodes, at_cards = zip(*known, strict=True)
-        used[list(at_nodes)] = np.frombuffer(rows.cards, CARDS.base).reshape(-1, *CARDS.shape)[list(at_cards)]
+    carded, cards = np.frombuffer(rows.card_indexes, U32), np.frombuffer(rows.cards, CARDS.base)
+    _, at_nodes, at_cards = np.intersect1d(nodes, carded, assume_unique=True, return_indices=True)
+    used[at_nodes] = cards.reshape(-1, *CARDS.shape)[at_cards]
     repaired = with_use(used, right)
     for row in np.flatnonzero((repaired != used).any(axis=1)).tolist():
         node = int(nodes[row])
@@ -303,8 +300,8 @@ def _repair_cards(
 
 
 def with_use(cards: NDArray[np.uint16], use: NDArray[np.int64]) -> NDArray[np.uint16]:
-    """Cards of a node, (16,), or of n, (n, 16), with so many thousandths of each in use. A card that does not exist (any more)
-    is closed while it is in use."""
+    """Cards of a node, (16,), or of n, (n, 16), with so many thousandths of each in use. A card that does not
+    exist (any more) is closed while it is in use."""
     there = cards < CARD_CLOSED
     return np.where(there, use, np.where(use > 0, CARD_CLOSED + use, NO_CARD)).astype(np.uint16)
 

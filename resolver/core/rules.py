@@ -55,6 +55,7 @@ def packed(rule: PlacementRule) -> list[Any]:
 
 
 def unpacked(values: list[Any]) -> PlacementRule:
+    """The reverse of `packed`."""
     topology_key, requirements, namespaces, every, apart, self_affinity = values
     selector = LabelSelector(
         tuple(Requirement(key, operator, tuple(listed)) for key, operator, listed in requirements)

@@ -31,8 +31,8 @@ from resolver.kubernetes.object_writer import ObjectWriter
 
 _GROUP = "/apis/resource.k8s.io/v1"
 _CLASSES_AGE = timedelta(seconds=1)
-# Claims whose devices are being made ready, as this resolver left them; the one that was asked for longest ago
-# is forgotten first. Of what is forgotten everything is asked anew.
+# Claims whose devices are being made ready, as this resolver left them; the one that was asked for longest
+# ago is forgotten first. Of what is forgotten everything is asked anew.
 _MOST_WAITING = 10_000
 
 
@@ -93,7 +93,8 @@ class DeviceBinder:
         return None
 
     async def _unchanged(self, request: ClaimsRequest, name: str) -> Object | None:
-        """The claim, if nothing of it has changed since the pod had to wait: then there is nothing to write."""
+        """The claim, if nothing of it has changed since the pod had to wait: then nothing is to be
+        written."""
         version = self._waiting.pop((request.user.uid, name), "")
         if not version or not request.is_current():
             return None

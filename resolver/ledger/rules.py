@@ -4,9 +4,9 @@ Invariant: a rule that shard 0 knows is known on all shards. So a rule is regist
 forgotten there first.
 
 Many rules are registered or forgotten in parts, and each part that changes something is a new version of the
-rules. Other scripts run between the parts, and they know by the version alone whether a proposal was made with
-the rules of this moment. With one version for the whole change, taken with its last part, a proposal made before
-would record nothing for the rules of the earlier parts."""
+rules. Other scripts run between the parts, and they know by the version alone whether a proposal was made
+with the rules of this moment. With one version for the whole change, taken with its last part, a proposal
+made before would record nothing for the rules of the earlier parts."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -87,8 +87,8 @@ class SharedRules:
             async for at, part, (version,) in self._scan(
                 shard, _RULES, ("hget", keys[0], "rules"), step=RULES_STEP
             ):
-                # The version of the first slice. If the rules change before the last one, the book is that of no
-                # moment, but nothing is decided by it: the scripts ask for the version of their moment.
+                # The version of the first slice. If the rules change before the last one, the book is that of
+                # no moment, but nothing is decided by it: the scripts ask for the version of their moment.
                 book = RuleBook(int(version or 0)) if book is None else book
                 known, unreadable = packing.read_rules(part, at.seq, self._decoded)
                 for key, rule in known.items():

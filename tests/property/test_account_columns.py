@@ -41,17 +41,31 @@ def proposal(nodes, request, all_or_nothing, first):
     )
 
 
-@examples(200)
-@given(st.lists(steps, max_size=12))
-def test_columns_and_arbiter_commit_the_same_and_hold_the_same(history):
+def proposal_of_choices(choices, request, number):
+    """The nodes that each pod may have, (pods, 3), -1: none; and the history's proposal `number` of them."""
+    candidates = np.full((len(choices), 3), -1, np.intp)
+    for row, choice in enumerate(choices):
+        candidates[row, : len(choice)] = choice
+    nodes = np.where(candidates < 0, NONE_U32, candidates).astype(np.uint32)
+    return candidates, replace(proposal([0] * len(choices), request, False, 100 * number), nodes=nodes)
+
+
+def new_arbiter(cards=(0,) * NODES):
     arbiter = Arbiter(0, 1)
     arbiter.grant("w", 1)
     arbiter.upsert(
         [
-            LedgerNodeChange(f"n{i}", b"%d" % i, ALLOCATABLE, unschedulable=False, cards=0)
-            for i in range(NODES)
+            LedgerNodeChange(f"n{i}", b"%d" % i, ALLOCATABLE, unschedulable=False, cards=count)
+            for i, count in enumerate(cards)
         ]
     )
+    return arbiter
+
+
+@examples(200)
+@given(st.lists(steps, max_size=12))
+def test_columns_and_arbiter_commit_the_same_and_hold_the_same(history):
+    arbiter = new_arbiter()
     columns = AccountColumns(np.repeat(np.array(ALLOCATABLE, np.int64)[:, None], NODES, axis=1))
     standing = []
     for number, step in enumerate(history):
@@ -96,23 +110,10 @@ ranked = st.lists(
 @examples(200)
 @given(st.lists(st.tuples(ranked, st.tuples(st.integers(0, 3), st.integers(0, 3))), max_size=5))
 def test_columns_and_arbiter_take_the_same_alternates(history):
-    arbiter = Arbiter(0, 1)
-    arbiter.grant("w", 1)
-    arbiter.upsert(
-        [
-            LedgerNodeChange(f"n{i}", b"%d" % i, ALLOCATABLE, unschedulable=False, cards=0)
-            for i in range(NODES)
-        ]
-    )
+    arbiter = new_arbiter()
     columns = AccountColumns(np.repeat(np.array(ALLOCATABLE, np.int64)[:, None], NODES, axis=1))
     for number, (choices, request) in enumerate(history):
-        candidates = np.full((len(choices), 3), -1, np.intp)
-        for row, choice in enumerate(choices):
-            candidates[row, : len(choice)] = choice
-        proposed = replace(
-            proposal([0] * len(choices), request, False, 100 * number),
-            nodes=np.where(candidates < 0, NONE_U32, candidates).astype(np.uint32),
-        )
+        candidates, proposed = proposal_of_choices(choices, request, number)
         rulings, _ = arbiter.commit(proposed, deadline_ms=0)
         taken, nodes = columns.commit_ranked(candidates, proposed.requests[0])
         expected = [ruling.node if ruling.verdict is Verdict.COMMITTED else None for ruling in rulings]
@@ -132,14 +133,7 @@ carded = st.tuples(
 @given(st.lists(st.one_of(carded, st.integers(0, 20)), max_size=8))
 def test_columns_and_arbiter_give_the_same_cards_and_take_them_back(history):
     counts = (0, 1, 2, 3)
-    arbiter = Arbiter(0, 1)
-    arbiter.grant("w", 1)
-    arbiter.upsert(
-        [
-            LedgerNodeChange(f"n{i}", b"%d" % i, ALLOCATABLE, unschedulable=False, cards=counts[i])
-            for i in range(NODES)
-        ]
-    )
+    arbiter = new_arbiter(counts)
     cards = np.full((NODES, CARD_SLOTS), NO_CARD, np.uint16)
     for node, count in enumerate(counts):
         cards[node, :count] = 0
@@ -154,14 +148,8 @@ def test_columns_and_arbiter_give_the_same_cards_and_take_them_back(history):
             columns.release(nodes, request, masks, milli)
         else:
             choices, request, (count, milli) = step
-            candidates = np.full((len(choices), 3), -1, np.intp)
-            for row, choice in enumerate(choices):
-                candidates[row, : len(choice)] = choice
-            proposed = replace(
-                proposal([0] * len(choices), request, False, 100 * number),
-                nodes=np.where(candidates < 0, NONE_U32, candidates).astype(np.uint32),
-                devices=np.array([[count, milli]], np.uint16),
-            )
+            candidates, proposed = proposal_of_choices(choices, request, number)
+            proposed = replace(proposed, devices=np.array([[count, milli]], np.uint16))
             rulings, _ = arbiter.commit(proposed, deadline_ms=0)
             taken, nodes, masks = columns.commit_ranked_with_cards(
                 candidates, proposed.requests[0], count, milli
@@ -182,22 +170,10 @@ batches = st.tuples(ranked, st.tuples(st.integers(0, 3), st.integers(0, 3)), st.
 @given(st.lists(batches, max_size=5))
 def test_a_batch_served_with_columns_is_answered_and_left_as_pod_by_pod(history):
     """Devices of nobody make a proposal one that is served pod by pod."""
-    at_once, one_by_one = Arbiter(0, 1), Arbiter(0, 1)
-    for arbiter in (at_once, one_by_one):
-        arbiter.grant("w", 1)
-        arbiter.upsert(
-            [
-                LedgerNodeChange(f"n{i}", b"%d" % i, ALLOCATABLE, unschedulable=False, cards=0)
-                for i in range(NODES)
-            ]
-        )
+    at_once, one_by_one = new_arbiter(), new_arbiter()
     for number, (choices, request, prepared) in enumerate(history):
-        nodes = np.full((len(choices), 3), NONE_U32, np.uint32)
-        for row, choice in enumerate(choices):
-            nodes[row, : len(choice)] = choice
-        slow = replace(
-            proposal([0] * len(choices), request, False, 100 * number), nodes=nodes, prepared=prepared
-        )
+        _, slow = proposal_of_choices(choices, request, number)
+        slow = replace(slow, prepared=prepared)
         rulings, refusing = one_by_one.commit(slow, deadline_ms=number)
         assert at_once.commit(replace(slow, devices=None), deadline_ms=number) == (rulings, refusing)
         assert of_model(at_once) == of_model(one_by_one)

@@ -12,7 +12,7 @@ The JSON document:
     nodes, pods
     startSeconds         from the first process until every pod is in the ledger
     takeoverSeconds      from the kill until a dispatcher answers that knows every pod, lease (1.5 s) included
-    terms                of dispatchers, from that which was killed to the end: 2 unless a lease was lost besides
+    terms                of dispatchers, from that which was killed to the end: 2 unless a lease was lost
     peakMib              peak resident memory of each dispatcher and the resolver, MiB
     cpuSeconds           CPU time of the same
 """

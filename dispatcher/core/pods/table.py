@@ -233,8 +233,8 @@ class PodTable(GrowingColumns):
 
 class Reasons:
     """Numbered texts that say why pods are not bound, with the plugins behind each, and whether something
-    failed instead of lacking room. Texts contain counts and
-    so rarely repeat: unused texts are dropped when there are many."""
+    failed instead of lacking room. Texts contain counts and so rarely repeat: unused texts are dropped when
+    there are many."""
 
     LEAST = 1000  # as many are kept without a look at which are in use
     ROWS_PER_TEXT = 16  # dropping looks at all rows, so it is rarer in a large table

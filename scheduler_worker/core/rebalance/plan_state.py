@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.fit import pick_cards
+from hoss.model.fit import card_mask, pick_cards
 from hoss.model.pod import PodGroup, PodSpec, group_of
 from hoss.model.resources import CPU, MEMORY, PODS, WHOLE_CARD_MILLI
 from hoss.wire.columns import CARD_SLOTS
@@ -302,7 +302,7 @@ class PlanState:
         slots: Sequence[int] = ()
         if devices is not None:
             slots = pick_cards(self.cache.cards.used[node].tolist(), devices.count, devices.milli) or ()
-        self._put(row, node, sum(1 << slot for slot in slots))
+        self._put(row, node, card_mask(slots))
 
     def put_back(self, row: int, node: int, card_mask: int) -> None:
         """The pod is on its former node again, on the cards that it had."""

@@ -9,6 +9,7 @@ import pytest
 from e2e.kubernetes import renderers
 from e2e.kubernetes.api import Api
 from e2e.kubernetes.guarded import Guarded, apply, kubeconfig_of
+from e2e.kubernetes.storage import Storage
 from fork_server import FORK_SERVER
 from waiting import DEADLINE_SECONDS
 
@@ -49,6 +50,15 @@ def api(control_plane: ControlPlane) -> Api:
     api = Api(control_plane)
     api.clear()
     return api
+
+
+@pytest.fixture
+def storage(api: Api) -> Iterator[Storage]:
+    """Volumes, claims and classes of the API server of the whole run; none at first, and none afterwards."""
+    made = Storage(api)
+    made.clear()
+    yield made
+    made.clear()
 
 
 @pytest.fixture

@@ -100,6 +100,12 @@ class Storage:
     def volume(self, name: str) -> Any:
         return self._api("GET", f"/api/v1/persistentvolumes/{name}")
 
+    def create_bound_claim(self, name: str, *, node: str = "", **claim: Any) -> None:
+        """A claim with its own volume, which `node` alone reaches; "": every node."""
+        self.create_volume(f"pv-{name}", node=node)
+        self.create_claim(name, **claim)
+        self.bind(name, f"pv-{name}")
+
     def bind(self, claim: str, volume: str) -> None:
         """Bind for good, as the controller manager does."""
         found = self.claim(claim)

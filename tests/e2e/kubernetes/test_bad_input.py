@@ -41,19 +41,15 @@ class Bad:
 
     def lost_claim(self, pod: str) -> Any:
         """Its volume is gone, and the controller manager has seen that."""
-        self.storage.create_volume(pod)
-        self.storage.create_claim(pod)
-        self.storage.bind(pod, pod)
+        self.storage.create_bound_claim(pod)
         path = f"/api/v1/namespaces/default/persistentvolumeclaims/{pod}/status"
         self.api("PATCH", path, {"status": {"phase": "Lost"}}, **MERGE)
         return {"volumes": mounting(pod)}
 
     def claim_of_a_volume_that_is_gone(self, pod: str) -> Any:
         """And the controller manager has not seen that."""
-        self.storage.create_volume(pod)
-        self.storage.create_claim(pod)
-        self.storage.bind(pod, pod)
-        path = f"/api/v1/persistentvolumes/{pod}"
+        self.storage.create_bound_claim(pod)
+        path = f"/api/v1/persistentvolumes/pv-{pod}"
         self.api("PATCH", path, {"metadata": {"finalizers": None}}, **MERGE)
         self.api("DELETE", path)
         return {"volumes": mounting(pod)}

@@ -23,14 +23,6 @@ def devices(api: Api) -> Devices:
 
 
 @pytest.fixture
-def storage(api: Api) -> Iterator[Storage]:
-    made = Storage(api)
-    made.clear()
-    yield made
-    made.clear()
-
-
-@pytest.fixture
 def cluster(tmp_path: Path, control_plane: ControlPlane, devices: Devices) -> Iterator[Cluster]:
     """A platform with a worker that schedules the API server of the whole run."""
     made = Cluster(tmp_path, kubeconfig=control_plane.kubeconfig)

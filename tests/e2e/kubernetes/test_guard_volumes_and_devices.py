@@ -25,14 +25,6 @@ CLAIM_IN_USE = "ReadWriteOncePod access mode already in-use by another pod"
 
 
 @pytest.fixture
-def storage(api: Api) -> Iterator[Storage]:
-    made = Storage(api)
-    made.clear()
-    yield made
-    made.clear()
-
-
-@pytest.fixture
 def devices(api: Api) -> Iterator[Devices]:
     made = Devices(api)
     made.clear()
@@ -40,17 +32,11 @@ def devices(api: Api) -> Iterator[Devices]:
     made.clear()
 
 
-def _bound_claim(storage: Storage, name: str, node: str = "", **claim: Any) -> None:
-    storage.create_volume(f"pv-{name}", node=node)
-    storage.create_claim(name, **claim)
-    storage.bind(name, f"pv-{name}")
-
-
 def test_a_claim_for_one_pod_is_denied_to_another_in_kube_schedulers_words(
     guarded: Guarded, api: Api, storage: Storage
 ) -> None:
     guarded.add_node("n2")
-    _bound_claim(storage, "data", modes=("ReadWriteOncePod",))
+    storage.create_bound_claim("data", modes=("ReadWriteOncePod",))
     first, second = (api.create_pod(name, volumes=mounting("data")) for name in ("first", "second"))
     assert api.bind(first, "n1")[0] == 201
     status, answer = api.bind(second, "n2")
@@ -67,7 +53,7 @@ def test_a_volume_that_was_bound_a_moment_ago_is_judged_by_its_node(
 ) -> None:
     guarded.add_node("n2")
     for number in range(5):
-        _bound_claim(storage, f"data-{number}", node="n2")
+        storage.create_bound_claim(f"data-{number}", node="n2")
         pod = api.create_pod(f"p{number}", cpu="10m", volumes=mounting(f"data-{number}"))
         status, answer = api.bind(pod, "n1")
         assert status == 403
@@ -81,7 +67,7 @@ def test_no_scheduler_attaches_more_volumes_than_the_driver_of_a_node_does(
     storage.limit("n1", 2)
     pods = []
     for name in ("a", "b", "c"):
-        _bound_claim(storage, name)
+        storage.create_bound_claim(name)
         pods.append(api.create_pod(name, volumes=mounting(name)))
     answers = [api.bind(pod, "n1") for pod in pods]
     assert [status for status, _ in answers] == [201, 201, 403]
@@ -150,7 +136,7 @@ def test_kube_scheduler_does_not_get_a_claim_for_one_pod_that_a_pod_of_hoss_has_
     beside: Beside,
 ) -> None:
     api = beside.api
-    _bound_claim(beside.storage, "data", modes=("ReadWriteOncePod",))
+    beside.storage.create_bound_claim("data", modes=("ReadWriteOncePod",))
     beside.hold_up("ours", "data")
     api.create_pod("theirs", scheduler="default-scheduler", volumes=mounting("data"))
     await_reason(api, "theirs", CLAIM_IN_USE)
@@ -242,7 +228,7 @@ def test_of_pods_of_both_schedulers_that_want_one_volume_and_one_device_one_of_e
     devices.publish("n1", *(f"gpu-{number}" for number in range(pairs)))
     wanted: list[tuple[str, str, dict[str, Any]]] = []
     for number in range(pairs):
-        _bound_claim(beside.storage, f"data-{number}", modes=("ReadWriteOncePod",))
+        beside.storage.create_bound_claim(f"data-{number}", modes=("ReadWriteOncePod",))
         for scheduler in ("hoss", "default-scheduler"):
             name = f"{scheduler}-{number}"
             devices.create_claim(name)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hoss.model.cluster import BoundPod, Cluster
-from hoss.model.fit import pick_cards
+from hoss.model.fit import card_mask, pick_cards
 from hoss.model.node import NodeSpec, Taint
 from hoss.model.pod import DeviceRequest, PodAffinity, PodAffinityTerm, PodSpec
 from hoss.model.resources import DEVICE_RESOURCE
@@ -73,7 +73,7 @@ class Situation:
             slots = pick_cards(used[on], of.devices.count, of.devices.milli) if of.devices else ()
             for slot in slots:
                 used[on][slot] += of.devices.milli
-            masks.append(sum(1 << slot for slot in slots))
+            masks.append(card_mask(slots))
         self.pods = PlacedPods(
             names=[name for name, _, _ in pods],
             specs=specs,
