@@ -17,9 +17,9 @@ from scheduler_worker.core.devices.cel_time import parse_duration
 from scheduler_worker.core.devices.cel_values import CelError
 from scheduler_worker.core.framework.registry import Registry, Weighted
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS
-from scheduler_worker.core.plugins.policy_nodes import PolicyNodes
+from scheduler_worker.core.plugins.nodes.policy_nodes import PolicyNodes
 from scheduler_worker.core.plugins.profiles import ProfileSpec
-from scheduler_worker.core.plugins.scoring_strategies import REQUESTED_TO_CAPACITY_RATIO, STRATEGIES
+from scheduler_worker.core.plugins.resources.scoring_strategies import REQUESTED_TO_CAPACITY_RATIO, STRATEGIES
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
