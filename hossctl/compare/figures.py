@@ -183,8 +183,8 @@ def quality(
 
 def gpu_fragmentation(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int64]) -> float | None:
     """FGD's measure F over all nodes, by all cards; None without cards. By what is free it would punish who
-    packs well: the little that is left is useless to most pods. `scheduler_worker.core.plugins.devices.fragmentation`
-    has the measure and its source."""
+    packs well: the little that is left is useless to most pods. The measure and its source are in
+    `scheduler_worker.core.plugins.devices.fragmentation`."""
     cards = int((pool.cards_used_milli != NO_CARD).sum())
     if not cards:
         return None

@@ -1,7 +1,7 @@
 """The plugins that come with HOSS, and the profile that uses them.
 
-A plugin is a module with its name in snake case, in the room of what it looks at: nodes, pods, resources, devices
-or volumes. `NodeResourcesFit` and `NodeResourcesBalancedAllocation` are in resources/.
+A plugin is a module of its name, in the room of what it looks at: nodes, pods, resources, devices or volumes.
+`NodeResourcesFit` is in resources/resources_fit.py, and `NodeResourcesBalancedAllocation` beside it.
 
 Rules, texts and weights are kube-scheduler's of release 1.36.
 """

@@ -1,9 +1,9 @@
 """How much of the free room of a pool of nodes pods can use.
 
 Room is free in the sum and lost in pieces: on nodes where another resource is full, and on cards of which a
-part is taken. The measure of Weng et al. ("Beware of Fragmentation", USENIX ATC 2023), which
-scheduler_worker.core.plugins.devices.fragmentation has for cards, is generalised here to every resource. For a mix of
-pod classes k with weights p_k, a node n and a resource r,
+part is taken. scheduler_worker.core.plugins.devices.fragmentation has the measure of Weng et al. ("Beware of
+Fragmentation", USENIX ATC 2023) for cards. Here it is generalised to every resource. For a mix of pod classes
+k with weights p_k, a node n and a resource r,
 
     usable_nr = free_nr x sum of p_k over the classes that request r and fit on n
                           / sum of p_k over the classes that request r
