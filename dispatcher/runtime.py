@@ -297,7 +297,7 @@ class Runtime:
         while True:
             try:
                 answer = await ask()
-            except (LedgerUnavailable, Overloaded, TransportError) as exc:  # noqa: PERF203 - the loop is the retry
+            except (LedgerUnavailable, Overloaded, TransportError) as exc:  # noqa: PERF203 - a retry
                 if peer not in self.problems:
                     logger().warning("peer_away", peer=peer, error=str(exc))
                 self.problems[peer] = f"{peer} does not answer; what it must know waits: {exc}"

@@ -42,16 +42,19 @@ class RedisUrl:
 
 
 def without_password(url: str) -> tuple[str, str]:
-    """The URL without its password, fit for process lists, files and messages; and the password."""
-    head, at, rest = url.rpartition("@")
-    scheme, slashes, account = head.partition("://")
+    """A URL that can be parsed without its password, fit for process lists and files; and the password."""
+    authority = urlsplit(url).netloc
+    account, at, address = authority.rpartition("@")
     user, _, password = account.partition(":")
-    return f"{scheme}{slashes}{user}{at}{rest}", unquote(password)
+    return url.replace(f"//{authority}", f"//{user}{at}{address}", 1), unquote(password)
 
 
 def parse_redis_url(url: str, environment: Mapping[str, str] = os.environ) -> RedisUrl:
     """Parse a URL. Raises ConfigError that names the wrong part and never shows a password."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # it says a part of the URL
+        raise _wrong(url, f"the host cannot be read: write {_EXAMPLES}") from None
     scheme, _, form = parts.scheme.partition("+")
     if scheme not in ("redis", "rediss", "unix") or form not in _FORMS or (form and scheme == "unix"):
         raise _wrong(url, f"{parts.scheme or 'no scheme'}: write {_EXAMPLES}")
@@ -84,12 +87,20 @@ def parse_redis_url(url: str, environment: Mapping[str, str] = os.environ) -> Re
 
 
 def _wrong(url: str, text: str) -> ConfigError:
-    return ConfigError(f"{text} (given: {without_password(url)[0]!r})", where="redis_url")
+    """The error, with so much of the URL as no password can be in, wherever somebody wrote one."""
+    head, at, rest = url.rpartition("@")
+    scheme, slashes, account = head.partition("://")
+    shown = f"{scheme}{slashes}{account.partition(':')[0]}{at}{rest}".partition("?")[0]
+    return ConfigError(f"{text} (given: {shown!r})", where="redis_url")
 
 
 def _query(url: str, parts: SplitResult) -> dict[str, str]:
     given = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
     unknown = sorted(set(given) - set(_OPTIONS))
+    beyond = f"{parts.path}{parts.fragment}{parts.query if unknown else ''}"
+    if "@" in beyond and "@" not in parts.netloc and parts.scheme != "unix":
+        # The part before it was taken for the host, and its error would show it.
+        raise _wrong(url, "the password ends the host's part: write %2F for / in it, %3F for ?, %23 for #")
     if unknown:
         raise _wrong(url, f"unknown option {unknown[0]}; there are {', '.join(_OPTIONS)}")
     return given

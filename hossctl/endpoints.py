@@ -41,7 +41,7 @@ class Endpoints:
 
     def open_channel(self) -> "OpenChannel":
         """What the clients of this platform open their channels with."""
-        from hoss.client.access import ClientAccess, found_channel  # noqa: PLC0415 - only where there is a platform
+        from hoss.client.access import ClientAccess, found_channel  # noqa: PLC0415 - only for a platform
 
         return ClientAccess(Path(self.tls_dir)).channel if self.tls_dir else found_channel
 
@@ -49,7 +49,7 @@ class Endpoints:
         """Of the certificate that this platform is called with; None: it is called without TLS."""
         if self.tls_dir:
             return Path(self.tls_dir)
-        from hoss.client.access import found_access  # noqa: PLC0415 - only where there is a platform
+        from hoss.client.access import found_access  # noqa: PLC0415 - only for a platform
 
         return found_access(self.dispatcher_addresses()).tls_dir
 
@@ -73,7 +73,7 @@ class Clients:
 async def dispatcher_of(endpoints: Endpoints) -> "AsyncIterator[DispatcherClient]":
     """A dispatcher client for the length of the block."""
     addresses = endpoints.dispatcher_addresses()
-    from hoss.client.dispatcher import DispatcherClient  # noqa: PLC0415 - only where there is a platform
+    from hoss.client.dispatcher import DispatcherClient  # noqa: PLC0415 - only for a platform
 
     async with contextlib.AsyncExitStack() as stack:
         client = DispatcherClient(addresses, open_channel=endpoints.open_channel())

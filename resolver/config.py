@@ -128,8 +128,8 @@ class ResolverConfig(TelemetryConfig, SecurityConfig):
     feed_window_entries: int = Field(default=1000, ge=10, le=100_000)
 
     # Advice, not a limit: with more reservations on one shard, `hoss status`, `hoss audit` and the log say
-    # so, and none is refused. While a shard changes, its reservations are read in one step of Redis, and so many
-    # take it less than 50 ms.
+    # so, and none is refused. While a shard changes, its reservations are read in one step of Redis, and so
+    # many take it less than 50 ms.
     advised_reservations_per_shard: int = Field(default=125_000, ge=1000, le=10_000_000)
 
     # Rows (UIDs, commits, nodes) in one request, at most; a larger one is refused, and is to be sent in

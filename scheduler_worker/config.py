@@ -27,7 +27,7 @@ from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.registry import Registry, Weighted
 from scheduler_worker.core.placement.algorithms import RANKING, made_algorithm
 from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE, PRESETS, ProfileSpec
-from scheduler_worker.kube_scheduler_config import read_scheduler_profiles
+from scheduler_worker.kube_scheduler.configuration import read_scheduler_profiles
 
 PLUGIN_GROUP = "hoss.plugins"
 ALGORITHM_GROUP = "hoss.algorithms"

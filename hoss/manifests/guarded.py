@@ -190,7 +190,7 @@ def yaml_documents(text: str, where: str, *, most_nodes: int = MAX_NODES) -> Ite
             loader.dispose()
 
 
-def _checked(events: Iterable[Any], most_nodes: int) -> Iterator[int]:  # noqa: C901 - one branch for each kind of event
+def _checked(events: Iterable[Any], most_nodes: int) -> Iterator[int]:  # noqa: C901 - a branch for each kind
     """The number of each document that begins. Raises ConstructorError where a limit is exceeded.
 
     An alias counts as many nodes as its anchor has with its own aliases expanded."""

@@ -14,7 +14,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Make the class that the first argument names and run it; the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or ":" not in arguments[0]:
-        print("usage: python -m hoss.sdk FILE.py:Class [FLAGS]; --help after it lists them", file=sys.stderr)  # noqa: T201
+        usage = "usage: python -m hoss.sdk FILE.py:Class [FLAGS]; --help after it lists them"
+        print(usage, file=sys.stderr)  # noqa: T201
         return 2
     target = arguments[0]
     try:

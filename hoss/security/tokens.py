@@ -193,7 +193,7 @@ class TokenVerifier:
 
     def _take_keys(self, content: bytes) -> None:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
-        from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415 - see jwt
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415
 
         self._known.clear()
         pems = [part + _KEY_END for part in content.split(_KEY_END) if part.strip()]

@@ -59,7 +59,9 @@ def storage_changes_from_proto(message: pb.StorageChanges) -> StorageUpdate:
     )
 
 
-def storage_to_proto(item: StorageObject | DeviceManifest) -> pb.StorageObject:  # noqa: PLR0911 - one for each kind
+def storage_to_proto(  # noqa: PLR0911 - one for each kind
+    item: StorageObject | DeviceManifest,
+) -> pb.StorageObject:
     match item:
         case PersistentVolume():
             return pb.StorageObject(volume=_volume_to_proto(item))
@@ -101,7 +103,9 @@ def storage_to_proto(item: StorageObject | DeviceManifest) -> pb.StorageObject: 
             return pb.StorageObject(device=device)
 
 
-def storage_from_proto(message: pb.StorageObject) -> StorageObject | DeviceManifest:  # noqa: PLR0911 - one for each kind
+def storage_from_proto(  # noqa: PLR0911 - one for each kind
+    message: pb.StorageObject,
+) -> StorageObject | DeviceManifest:
     """Raises InvalidInput for a missing object and for an unknown kind."""
     match message.WhichOneof("kind"):
         case "volume":

@@ -6,8 +6,6 @@ import uuid
 from hoss.errors import ColumnError, quoted
 
 UID_BYTES = 16
-
-
 UID_PREFIX_BYTES = 12
 
 

@@ -18,12 +18,12 @@ from hoss.wire.convert import node_from_proto
 from hossctl.compare.document import Latency, Overcommit, PlacementQuality
 from hossctl.load.report import CARDS
 from scheduler_worker.core.cache.assumptions import pods_that_fit
-from scheduler_worker.core.plugins.fragmentation import (
+from scheduler_worker.core.plugins.devices.fragmentation import (
     Popularity,
     TaskClass,
     free_on_cards,
 )
-from scheduler_worker.core.plugins.fragmentation import (
+from scheduler_worker.core.plugins.devices.fragmentation import (
     fragmentation as free_gpu_lost,
 )
 from scheduler_worker.core.rebalance.usable_room import NodeRoom, RequestMix, usable_share
@@ -183,8 +183,8 @@ def quality(
 
 def gpu_fragmentation(pool: Pool, specs: Sequence[PodSpec], pods: NDArray[np.int64]) -> float | None:
     """FGD's measure F over all nodes, by all cards; None without cards. By what is free it would punish who
-    packs well: the little that is left is useless to most pods. `scheduler_worker.core.plugins.fragmentation`
-    has the measure and its source."""
+    packs well: the little that is left is useless to most pods. The measure and its source are in
+    `scheduler_worker.core.plugins.devices.fragmentation`."""
     cards = int((pool.cards_used_milli != NO_CARD).sum())
     if not cards:
         return None

@@ -46,9 +46,9 @@ from scheduler_worker.core.offline.scheduler import (
 )
 from scheduler_worker.core.placement.diagnosis import ExaminedPod
 from scheduler_worker.core.plugins import REGISTRY, default_profile
-from scheduler_worker.core.plugins.dynamic_resources import ClaimedDevices, DynamicResources
+from scheduler_worker.core.plugins.devices.dynamic_resources import ClaimedDevices, DynamicResources
+from scheduler_worker.core.plugins.pods.scheduling_gates import SchedulingGates
 from scheduler_worker.core.plugins.profiles import PRESETS
-from scheduler_worker.core.plugins.scheduling_gates import SchedulingGates
 
 # The messages of kube-scheduler's first PostFilter plugin, DynamicResources, where the second, preemption,
 # finds nothing.

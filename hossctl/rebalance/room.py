@@ -30,7 +30,7 @@ from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.nodes import Mask
 from scheduler_worker.core.offline.scheduler import examine
 from scheduler_worker.core.placement.diagnosis import rejection_of
-from scheduler_worker.core.plugins.fragmentation import Popularity
+from scheduler_worker.core.plugins.devices.fragmentation import Popularity
 from scheduler_worker.core.rebalance.usable_room import (
     NodeRoom,
     RequestMix,

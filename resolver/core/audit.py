@@ -49,8 +49,8 @@ def too_near(
     labels: Mapping[int, Labels],
 ) -> Iterator[list[TooNear]]:
     """The findings in steps: one step for each group, which finds nothing yet, and then one for each rule,
-    with a finding for each domain where it is broken. `nodes`, `group_keys`: each pod's node and group (0: none);
-    `labels`: of each node."""
+    with a finding for each domain where it is broken. `nodes`, `group_keys`: each pod's node and group (0:
+    none); `labels`: of each node."""
     order = np.argsort(group_keys, kind="stable")
     keys, starts = np.unique(group_keys[order], return_index=True)
     rows_of = dict(zip(keys.tolist(), np.split(order, starts[1:]), strict=False))

@@ -15,7 +15,7 @@ from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.plugins import REGISTRY, default_profile
-from scheduler_worker.core.plugins.resources_fit import ResourcesFit
+from scheduler_worker.core.plugins.resources.resources_fit import ResourcesFit
 
 amounts = st.sampled_from([0, 1, 100, 333, 4000, 2**40 + 7, 2**50 + 3])
 

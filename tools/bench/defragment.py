@@ -34,7 +34,7 @@ from scheduler_worker.core.classes import Demand, DemandTable
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.nodes import NodeIndexes
 from scheduler_worker.core.plugins import REGISTRY, default_profile
-from scheduler_worker.core.plugins.fragmentation import (
+from scheduler_worker.core.plugins.devices.fragmentation import (
     Popularity,
     TaskClass,
     fragmentation,

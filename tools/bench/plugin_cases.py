@@ -22,13 +22,13 @@ from hossctl.bench.gpu import empty_pool
 from hossctl.load.nodes import DEDICATED, GIB, ZONE_LABEL, simulated_nodes
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import compile_demand
-from scheduler_worker.core.plugins.balanced_allocation import BalancedAllocation
-from scheduler_worker.core.plugins.inter_pod_affinity import InterPodAffinity
-from scheduler_worker.core.plugins.node_affinity import NodeAffinity
-from scheduler_worker.core.plugins.node_ports import NodePorts
-from scheduler_worker.core.plugins.resources_fit import ResourcesFit
-from scheduler_worker.core.plugins.taint_toleration import TaintToleration
-from scheduler_worker.core.plugins.topology_spread import HOSTNAME, PodTopologySpread
+from scheduler_worker.core.plugins.nodes.node_affinity import NodeAffinity
+from scheduler_worker.core.plugins.nodes.taint_toleration import TaintToleration
+from scheduler_worker.core.plugins.pods.inter_pod_affinity import InterPodAffinity
+from scheduler_worker.core.plugins.pods.node_ports import NodePorts
+from scheduler_worker.core.plugins.pods.topology_spread import HOSTNAME, PodTopologySpread
+from scheduler_worker.core.plugins.resources.balanced_allocation import BalancedAllocation
+from scheduler_worker.core.plugins.resources.resources_fit import ResourcesFit
 
 APPS = 500  # bound pods belong to so many deployments
 _ANTI_AFFINE_APPS = 5  # of them have required anti-affinity by host

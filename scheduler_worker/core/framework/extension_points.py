@@ -259,7 +259,11 @@ class ScoreState(ABC):
         used."""
         return False
 
-    def default_spreading(self, feasible: NodeIndexes, weight: int) -> DefaultSpreading | None:  # noqa: ARG002
+    def default_spreading(
+        self,
+        feasible: NodeIndexes,  # noqa: ARG002
+        weight: int,  # noqa: ARG002
+    ) -> DefaultSpreading | None:
         """The same for a whole run on these feasible nodes, after `scores` of them; None: it is not default
         spreading."""
         return None

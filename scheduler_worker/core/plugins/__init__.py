@@ -1,4 +1,7 @@
-"""The plugins that come with HOSS, one a module, and the profile that uses them.
+"""The plugins that come with HOSS, and the profile that uses them.
+
+A plugin is a module of its name, in the room of what it looks at: nodes, pods, resources, devices or volumes.
+`NodeResourcesFit` is in resources/resources_fit.py, and `NodeResourcesBalancedAllocation` beside it.
 
 Rules, texts and weights are kube-scheduler's of release 1.36.
 """
@@ -7,29 +10,29 @@ from dataclasses import replace
 
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.registry import Registry, Weighted
-from scheduler_worker.core.plugins.balanced_allocation import BalancedAllocation
-from scheduler_worker.core.plugins.device_cards import DeviceCards
-from scheduler_worker.core.plugins.dynamic_resources import DynamicResources
-from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
-from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
-from scheduler_worker.core.plugins.image_locality import ImageLocality
-from scheduler_worker.core.plugins.inter_pod_affinity import InterPodAffinity
-from scheduler_worker.core.plugins.node_affinity import NodeAffinity
-from scheduler_worker.core.plugins.node_declared_features import NodeDeclaredFeatures
-from scheduler_worker.core.plugins.node_name import NodeName
-from scheduler_worker.core.plugins.node_ports import NodePorts
-from scheduler_worker.core.plugins.node_unschedulable import NodeUnschedulable
-from scheduler_worker.core.plugins.node_volume_limits import NodeVolumeLimits
-from scheduler_worker.core.plugins.policy_nodes import PolicyNodes
-from scheduler_worker.core.plugins.quiet_nodes import QuietNodes
-from scheduler_worker.core.plugins.resources_fit import ResourcesFit
-from scheduler_worker.core.plugins.scheduling_gates import SchedulingGates
-from scheduler_worker.core.plugins.scoring_strategies import LEAST_ALLOCATED
-from scheduler_worker.core.plugins.taint_toleration import TaintToleration
-from scheduler_worker.core.plugins.topology_spread import PodTopologySpread
-from scheduler_worker.core.plugins.volume_binding import VolumeBinding
-from scheduler_worker.core.plugins.volume_restrictions import VolumeRestrictions
-from scheduler_worker.core.plugins.volume_zone import VolumeZone
+from scheduler_worker.core.plugins.devices.device_cards import DeviceCards
+from scheduler_worker.core.plugins.devices.dynamic_resources import DynamicResources
+from scheduler_worker.core.plugins.devices.gpu_best_fit import GpuBestFit
+from scheduler_worker.core.plugins.devices.gpu_fragmentation import GpuFragmentation
+from scheduler_worker.core.plugins.nodes.image_locality import ImageLocality
+from scheduler_worker.core.plugins.nodes.node_affinity import NodeAffinity
+from scheduler_worker.core.plugins.nodes.node_declared_features import NodeDeclaredFeatures
+from scheduler_worker.core.plugins.nodes.node_name import NodeName
+from scheduler_worker.core.plugins.nodes.node_unschedulable import NodeUnschedulable
+from scheduler_worker.core.plugins.nodes.policy_nodes import PolicyNodes
+from scheduler_worker.core.plugins.nodes.quiet_nodes import QuietNodes
+from scheduler_worker.core.plugins.nodes.taint_toleration import TaintToleration
+from scheduler_worker.core.plugins.pods.inter_pod_affinity import InterPodAffinity
+from scheduler_worker.core.plugins.pods.node_ports import NodePorts
+from scheduler_worker.core.plugins.pods.scheduling_gates import SchedulingGates
+from scheduler_worker.core.plugins.pods.topology_spread import PodTopologySpread
+from scheduler_worker.core.plugins.resources.balanced_allocation import BalancedAllocation
+from scheduler_worker.core.plugins.resources.resources_fit import ResourcesFit
+from scheduler_worker.core.plugins.resources.scoring_strategies import LEAST_ALLOCATED
+from scheduler_worker.core.plugins.volumes.node_volume_limits import NodeVolumeLimits
+from scheduler_worker.core.plugins.volumes.volume_binding import VolumeBinding
+from scheduler_worker.core.plugins.volumes.volume_restrictions import VolumeRestrictions
+from scheduler_worker.core.plugins.volumes.volume_zone import VolumeZone
 
 REGISTRY = Registry(
     {

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.framework.registry import Registry, Weighted
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS
-from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
-from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
-from scheduler_worker.core.plugins.inter_pod_affinity import InterPodAffinity
-from scheduler_worker.core.plugins.node_affinity import NodeAffinity
-from scheduler_worker.core.plugins.policy_nodes import PolicyNodes
-from scheduler_worker.core.plugins.resources_fit import ResourcesFit
-from scheduler_worker.core.plugins.scoring_strategies import MOST_ALLOCATED
-from scheduler_worker.core.plugins.taint_toleration import TaintToleration
+from scheduler_worker.core.plugins.devices.gpu_best_fit import GpuBestFit
+from scheduler_worker.core.plugins.devices.gpu_fragmentation import GpuFragmentation
+from scheduler_worker.core.plugins.nodes.node_affinity import NodeAffinity
+from scheduler_worker.core.plugins.nodes.policy_nodes import PolicyNodes
+from scheduler_worker.core.plugins.nodes.taint_toleration import TaintToleration
+from scheduler_worker.core.plugins.pods.inter_pod_affinity import InterPodAffinity
+from scheduler_worker.core.plugins.resources.resources_fit import ResourcesFit
+from scheduler_worker.core.plugins.resources.scoring_strategies import MOST_ALLOCATED
 
 DEFAULT_PROFILE = "spread"
 

@@ -11,7 +11,7 @@ from hoss.model.fit import cards_fit, each_fits
 from hoss.model.resources import CPU, MEMORY, WHOLE_CARD_MILLI
 from hoss.wire.columns import CARD_SLOTS
 from scheduler_worker.core.nodes import NodeIndexes
-from scheduler_worker.core.plugins.fragmentation import (
+from scheduler_worker.core.plugins.devices.fragmentation import (
     Popularity,
     fragmentation,
     free_after,

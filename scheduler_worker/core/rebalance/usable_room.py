@@ -1,9 +1,9 @@
 """How much of the free room of a pool of nodes pods can use.
 
 Room is free in the sum and lost in pieces: on nodes where another resource is full, and on cards of which a
-part is taken. The measure of Weng et al. ("Beware of Fragmentation", USENIX ATC 2023), which
-scheduler_worker.core.plugins.fragmentation has for cards, is generalised here to every resource. For a mix of
-pod classes k with weights p_k, a node n and a resource r,
+part is taken. scheduler_worker.core.plugins.devices.fragmentation has the measure of Weng et al. ("Beware of
+Fragmentation", USENIX ATC 2023) for cards. Here it is generalised to every resource. For a mix of pod classes
+k with weights p_k, a node n and a resource r,
 
     usable_nr = free_nr x sum of p_k over the classes that request r and fit on n
                           / sum of p_k over the classes that request r
@@ -24,7 +24,12 @@ from hoss.model.pod import DeviceRequest
 from hoss.model.resources import CPU, MEMORY, PODS, WHOLE_CARD_MILLI
 from scheduler_worker.core.cache.assumptions import pods_that_fit
 from scheduler_worker.core.nodes import Mask
-from scheduler_worker.core.plugins.fragmentation import Popularity, TaskClass, fragmentation, free_on_cards
+from scheduler_worker.core.plugins.devices.fragmentation import (
+    Popularity,
+    TaskClass,
+    fragmentation,
+    free_on_cards,
+)
 
 # A mix keeps the most frequent classes. The others hardly change a mean.
 MOST_CLASSES = 256

@@ -80,7 +80,26 @@ def test_a_wrong_url_is_refused_with_the_part_that_is_wrong(text, message):
     assert refused.value.where == "redis_url"
 
 
-@pytest.mark.parametrize("text", ["redis://u:secret@h/x", "http://:secret@h", "redis://u:secret@h?what=1"])
+@pytest.mark.parametrize(
+    "written", ["secret/of@h", "secret?of@h", "secret#of@h", "of/secret@h", "of?secret@h"]
+)
+def test_a_password_that_ends_the_host_is_refused_with_how_to_write_it(written):
+    with pytest.raises(ConfigError, match="write %2F for / in it") as refused:
+        parse_redis_url(f"redis://u:{written}", {})
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "redis://u:secret@h/x",
+        "http://:secret@h",
+        "redis://u:secret@h?what=1",
+        "redis://h?password=secret",
+        "redis+sentinel://h/main?sentinel_password=secret",
+        "redis://u:[secret@h",
+    ],
+)
 def test_no_message_shows_the_password(text):
     with pytest.raises(ConfigError) as refused:
         parse_redis_url(text, {})
@@ -91,6 +110,9 @@ def test_no_message_shows_the_password(text):
 def test_the_password_is_taken_out_of_a_url():
     assert without_password("redis://u:p%40ss@h:1/2") == ("redis://u@h:1/2", "p@ss")
     assert without_password("redis://h:1/2") == ("redis://h:1/2", "")
+    assert without_password("unix://:p@/run/redis.sock") == ("unix://@/run/redis.sock", "p")
+    filed = "redis://h:1/2?password_file=/home/me@work/redis"
+    assert without_password(filed) == (filed, "")
 
 
 @pytest.mark.parametrize("connections", [None, 4])

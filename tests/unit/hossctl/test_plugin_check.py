@@ -31,10 +31,10 @@ from scheduler_worker.core.framework.extension_points import (
 )
 from scheduler_worker.core.placement.algorithms import ALGORITHMS, places_by_node
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
-from scheduler_worker.core.plugins.balanced_allocation import BalancedAllocation
-from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
-from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
-from scheduler_worker.core.plugins.quiet_nodes import QuietNodes
+from scheduler_worker.core.plugins.devices.gpu_best_fit import GpuBestFit
+from scheduler_worker.core.plugins.devices.gpu_fragmentation import GpuFragmentation
+from scheduler_worker.core.plugins.nodes.quiet_nodes import QuietNodes
+from scheduler_worker.core.plugins.resources.balanced_allocation import BalancedAllocation
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -510,7 +510,9 @@ def test_targets_are_files_modules_and_names(hoss):
 
 
 def test_a_plugins_name_must_be_its_own(hoss):
-    done = hoss("plugin", "check", "scheduler_worker.core.plugins.gpu_best_fit:GpuBestFit", "--count", "20")
+    done = hoss(
+        "plugin", "check", "scheduler_worker.core.plugins.devices.gpu_best_fit:GpuBestFit", "--count", "20"
+    )
     assert done.exit_code == 1
     assert done.stderr == "error: the name 'GpuBestFit' is a plugin already; choose another name\n"
 

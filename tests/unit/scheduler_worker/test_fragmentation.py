@@ -10,15 +10,15 @@ from hoss.wire.columns import NO_CARD
 from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.plugins import REGISTRY
-from scheduler_worker.core.plugins.fragmentation import (
+from scheduler_worker.core.plugins.devices.fragmentation import (
     Popularity,
     TaskClass,
     fragmentation,
     free_after,
     free_on_cards,
 )
-from scheduler_worker.core.plugins.gpu_best_fit import GpuBestFit
-from scheduler_worker.core.plugins.gpu_fragmentation import GpuFragmentation
+from scheduler_worker.core.plugins.devices.gpu_best_fit import GpuBestFit
+from scheduler_worker.core.plugins.devices.gpu_fragmentation import GpuFragmentation
 from scheduler_worker.core.plugins.profiles import PRESETS, ProfileSpec
 
 GIB = 2**30

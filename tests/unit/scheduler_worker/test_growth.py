@@ -12,7 +12,7 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.nodes import NodeCatalogue, NodeSpecs
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.plugins.taint_toleration import tolerated_nodes
+from scheduler_worker.core.plugins.nodes.taint_toleration import tolerated_nodes
 
 
 def node(number: int, **labels: str) -> NodeSpec:

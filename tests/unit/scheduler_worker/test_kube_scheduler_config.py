@@ -25,7 +25,7 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable, compile_demand
 from scheduler_worker.core.nodes import NodeCatalogue, NodeSpecs
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
-from scheduler_worker.core.plugins.topology_spread import HOSTNAME
+from scheduler_worker.core.plugins.pods.topology_spread import HOSTNAME
 
 HEAD = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 DEFAULT_WEIGHTS = {

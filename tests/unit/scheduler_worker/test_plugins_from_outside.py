@@ -157,7 +157,9 @@ def test_entry_points_are_loaded_when_a_profile_asks_for_them():
 
 
 def test_a_real_entry_point_is_loaded():
-    point = EntryPoint("Fit", "scheduler_worker.core.plugins.resources_fit:ResourcesFit", "hoss.plugins")
+    point = EntryPoint(
+        "Fit", "scheduler_worker.core.plugins.resources.resources_fit:ResourcesFit", "hoss.plugins"
+    )
     assert factories([point])["Fit"](strategy="MostAllocated").name == "NodeResourcesFit"
 
 

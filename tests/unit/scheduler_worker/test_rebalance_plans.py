@@ -23,7 +23,7 @@ from hoss.model.volumes import (
 )
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.plugins.fragmentation import Popularity, TaskClass
+from scheduler_worker.core.plugins.devices.fragmentation import Popularity, TaskClass
 from scheduler_worker.core.rebalance.goals import drain, empty_nodes, fit_pending, spread
 from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
 from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, PlanState, WaitingPods

@@ -23,7 +23,7 @@ from hoss.model.node import Taint
 from hoss.model.pod import PodAffinity, PodAffinityTerm
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.volumes import ClaimMount, PersistentVolume, PersistentVolumeClaim, PodVolumes
-from scheduler_worker.core.plugins.dynamic_resources import DynamicResources
+from scheduler_worker.core.plugins.devices.dynamic_resources import DynamicResources
 from scheduler_worker.messages import outcomes
 
 HOSTNAME = "kubernetes.io/hostname"

@@ -5,8 +5,8 @@ import pytest
 
 from hoss.errors import ConfigError
 from scheduler_worker.core.classes import compile_demand
-from scheduler_worker.core.plugins.resources_fit import ResourcesFit
-from scheduler_worker.core.plugins.scoring_strategies import read_shape
+from scheduler_worker.core.plugins.resources.resources_fit import ResourcesFit
+from scheduler_worker.core.plugins.resources.scoring_strategies import read_shape
 
 GIB = 2**30
 PACK = [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]

@@ -10,7 +10,7 @@ from hoss.model.resources import CPU, MEMORY, WHOLE_CARD_MILLI
 from scheduler_worker.core.cache.columns import NodeView
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework.extension_points import MAX_SCORE, ScorePlugin
-from scheduler_worker.core.plugins.fragmentation import free_on_cards
+from scheduler_worker.core.plugins.devices.fragmentation import free_on_cards
 
 # Amounts are fractions of the largest machine of the openb trace, so that a card counts alike on every node.
 _CORES_MILLI, _MEMORY_BYTES, _GPU_MILLI = 128_000, 2**40, 8 * WHOLE_CARD_MILLI

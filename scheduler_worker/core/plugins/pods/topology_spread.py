@@ -20,7 +20,7 @@ from scheduler_worker.core.framework.extension_points import (
     Skew,
 )
 from scheduler_worker.core.nodes import Mask, NodeIndexes
-from scheduler_worker.core.plugins.spread_domains import SpreadDomains
+from scheduler_worker.core.plugins.pods.spread_domains import SpreadDomains
 
 HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"

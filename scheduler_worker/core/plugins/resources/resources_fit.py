@@ -19,7 +19,7 @@ from scheduler_worker.core.framework.extension_points import (
     ScorePlugin,
 )
 from scheduler_worker.core.nodes import Mask
-from scheduler_worker.core.plugins.scoring_strategies import (
+from scheduler_worker.core.plugins.resources.scoring_strategies import (
     DEFAULT_RESOURCES,
     LEAST_ALLOCATED,
     MOST_ALLOCATED,

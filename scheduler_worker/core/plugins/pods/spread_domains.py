@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from hoss.model.pod import PodSpec, SpreadConstraint
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.nodes import LabelColumn, Mask
-from scheduler_worker.core.plugins.node_affinity import matching_nodes
-from scheduler_worker.core.plugins.taint_toleration import tolerated_nodes
+from scheduler_worker.core.plugins.nodes.node_affinity import matching_nodes
+from scheduler_worker.core.plugins.nodes.taint_toleration import tolerated_nodes
 from scheduler_worker.core.pod_index.counter import DomainSums, PodCounter
 from scheduler_worker.core.pod_index.selector_query import Peers
 

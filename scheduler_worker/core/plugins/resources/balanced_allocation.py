@@ -13,7 +13,11 @@ from hoss.model.resources import CPU, MEMORY
 from scheduler_worker.core.cache.columns import NodeView, OneNode, RequestedResources
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework.extension_points import ScoreFastPaths, ScorePlugin
-from scheduler_worker.core.plugins.scoring_strategies import DEFAULT_RESOURCES, read_resources, scored_row
+from scheduler_worker.core.plugins.resources.scoring_strategies import (
+    DEFAULT_RESOURCES,
+    read_resources,
+    scored_row,
+)
 
 
 class BalancedAllocation(ScorePlugin):

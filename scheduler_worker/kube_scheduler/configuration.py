@@ -5,21 +5,17 @@ kube-scheduler's process (leader election, connections, probes, profiling, paral
 Defaults, merging of plugin sets and, where there are some, the words of errors are kube-scheduler 1.36's
 (pkg/scheduler/apis/config)."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hoss.errors import ConfigError, InvalidInput, quoted
+from hoss.errors import ConfigError, quoted
 from hoss.manifests.fields import Object, integer, mapping, mappings, text, wrong_type
-from hoss.manifests.placement import read_node_affinity
-from hoss.manifests.pod_rules import read_spread_constraints
-from scheduler_worker.core.devices.cel_time import parse_duration
-from scheduler_worker.core.devices.cel_values import CelError
 from scheduler_worker.core.framework.registry import Registry, Weighted
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS
-from scheduler_worker.core.plugins.policy_nodes import PolicyNodes
+from scheduler_worker.core.plugins.nodes.policy_nodes import PolicyNodes
 from scheduler_worker.core.plugins.profiles import ProfileSpec
-from scheduler_worker.core.plugins.scoring_strategies import REQUESTED_TO_CAPACITY_RATIO, STRATEGIES
+from scheduler_worker.kube_scheduler.plugin_arguments import ARGUMENTS, only_fields, unsupported
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 KIND = "KubeSchedulerConfiguration"
@@ -29,7 +25,6 @@ _ALL = "*"
 _MULTI_POINT = "multiPoint"
 # kube-scheduler's own limit is that scores do not overflow; sums of this do not overflow a ranking's keys.
 _MOST_WEIGHT = 100_000
-_MOST_SECONDS = 2**63 - 1  # of bindTimeoutSeconds, by its type
 
 # Plugins of kube-scheduler for what HOSS does without a plugin. Each is always there, and has no score.
 _BUILT_IN = ("PrioritySort", "DefaultPreemption", "DefaultBinder")
@@ -101,14 +96,14 @@ def read_scheduler_profiles(document: Object, registry: Registry) -> dict[str, P
 
     Raises InvalidInput with the path of a field that is wrong or that HOSS cannot honour."""
     _check_type(document)
-    _only(document, ("apiVersion", "kind", "percentageOfNodesToScore", "profiles", "extenders",
+    only_fields(document, ("apiVersion", "kind", "percentageOfNodesToScore", "profiles", "extenders",
                      *_ELSEWHERE, *_OF_THE_PROCESS), "")  # fmt: skip
     if document.get("extenders"):
-        raise _unsupported("extenders", "HOSS calls no extenders; write a plugin (docs/plugins.md)")
+        raise unsupported("extenders", "HOSS calls no extenders; write a plugin (docs/plugins.md)")
     _check_process(document)
     for name, (default, what) in _ELSEWHERE.items():
         if document.get(name) not in (None, default):
-            raise _unsupported(name, f"{what}, and has no other setting")
+            raise unsupported(name, f"{what}, and has no other setting")
     percentage = _percentage(document, "")
     parallelism = document.get("parallelism")
     if parallelism is not None and parallelism < 1:
@@ -118,7 +113,7 @@ def read_scheduler_profiles(document: Object, registry: Registry) -> dict[str, P
     found: dict[str, ProfileSpec] = {}
     for i, section in enumerate(sections):
         place = f"profiles[{i}]"
-        _only(section, _PROFILE_FIELDS, place)
+        only_fields(section, _PROFILE_FIELDS, place)
         name = text(section, "schedulerName", place, _DEFAULT_NAME if len(sections) == 1 else "")
         if not name:
             raise ConfigError("Required value", where=f"{place}.schedulerName")
@@ -141,7 +136,7 @@ def _check_process(document: Object) -> None:
             _check_value(document, name, expected, "")
             continue
         section = mapping(document, name, "")
-        _only(section, tuple(expected), name)
+        only_fields(section, tuple(expected), name)
         for field_name, its_type in expected.items():
             _check_value(section, field_name, its_type, f"{name}.")
 
@@ -195,17 +190,17 @@ def _plugin_set(parent: Object, point: str, place: str) -> _PluginSet:
     found = _PluginSet()
     where = f"{place}.{point}"
     section = mapping(parent, point, place)
-    _only(section, ("enabled", "disabled"), where)
+    only_fields(section, ("enabled", "disabled"), where)
     for i, entry in enumerate(mappings(section, "enabled", where)):
         at = f"{where}.enabled[{i}]"
-        _only(entry, ("name", "weight"), at)
+        only_fields(entry, ("name", "weight"), at)
         name = text(entry, "name", at)
         if name in found.enabled:
             raise ConfigError(f"plugin {quoted(name)} already registered", where=at)
         found.enabled[name] = integer(entry, "weight", at, least=0, most=_MOST_WEIGHT, default=0), at
     for i, entry in enumerate(mappings(section, "disabled", where)):
         at = f"{where}.disabled[{i}]"
-        _only(entry, ("name", "weight"), at)
+        only_fields(entry, ("name", "weight"), at)
         found.disabled[text(entry, "name", at)] = at
     return found
 
@@ -214,7 +209,7 @@ def _plugins(section: Object, place: str, registry: Registry) -> tuple[Weighted,
     """The scores of a profile, merged as kube-scheduler does: the default plugins less those that multiPoint
     disables, with those that it enables; then what single extension points say."""
     plugins, where = mapping(section, "plugins", place), f"{place}.plugins"
-    _only(plugins, _POINTS, where)
+    only_fields(plugins, _POINTS, where)
     points = {point: _plugin_set(plugins, point, where) for point in _POINTS}
     known = {*registry.names, *_BUILT_IN} - {PolicyNodes.name}  # no file weakens the policy
     for point, listed in points.items():
@@ -268,23 +263,23 @@ def _keep_filters(points: Mapping[str, _PluginSet]) -> None:
 
 
 def _cannot_go(place: str, what: str) -> ConfigError:
-    return _unsupported(place, f"{what} cannot be disabled, for HOSS relies on it; scores can be")
+    return unsupported(place, f"{what} cannot be disabled, for HOSS relies on it; scores can be")
 
 
 def _plugin_arguments(section: Object, place: str, plugins: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for i, entry in enumerate(mappings(section, "pluginConfig", place)):
         at = f"{place}.pluginConfig[{i}]"
-        _only(entry, ("name", "args"), at)
+        only_fields(entry, ("name", "args"), at)
         name = text(entry, "name", at)
         if name in found:
             raise ConfigError(f"Duplicate value: {quoted(name)}", where=at)
         args = dict(mapping(entry, "args", at))
-        if name in _READERS:
+        if name in ARGUMENTS:
             _check_arguments_type(args, name, f"{at}.args")
-            found[name] = _READERS[name](args, f"{at}.args")
+            found[name] = ARGUMENTS[name](args, f"{at}.args")
         elif name in _KUBE_DEFAULTS:
-            raise _unsupported(f"{at}.args", f"{name} has no arguments")
+            raise unsupported(f"{at}.args", f"{name} has no arguments")
         elif name not in plugins:
             raise ConfigError(f"{quoted(name)} is no plugin of this profile", where=f"{at}.name")
         else:
@@ -296,215 +291,3 @@ def _check_arguments_type(args: dict[str, Any], plugin: str, place: str) -> None
     for name, expected in (("apiVersion", API_VERSION), ("kind", f"{plugin}Args")):
         if args.pop(name, expected) != expected:
             raise ConfigError(f"is not {expected}", where=f"{place}.{name}")
-
-
-def _resources_fit(args: Object, place: str) -> dict[str, Any]:
-    _only(args, ("scoringStrategy", "ignoredResources", "ignoredResourceGroups"), place)
-    for name in ("ignoredResources", "ignoredResourceGroups"):
-        if args.get(name):
-            raise _unsupported(f"{place}.{name}", "the ledger counts every resource")
-    where = f"{place}.scoringStrategy"
-    if "scoringStrategy" in args:
-        _check_strategy(args, place)
-    strategy = mapping(args, "scoringStrategy", place)
-    _only(strategy, ("type", "resources", "requestedToCapacityRatio"), where)
-    read: dict[str, Any] = {}
-    if strategy.get("type"):
-        read["strategy"] = text(strategy, "type", where)
-    if resources := mappings(strategy, "resources", where):
-        read["resources"] = _weighted(resources)
-    ratio = mapping(strategy, "requestedToCapacityRatio", where)
-    if ratio:
-        _only(ratio, ("shape",), f"{where}.requestedToCapacityRatio")
-        read["shape"] = [
-            {"utilization": point.get("utilization", 0), "score": point.get("score", 0)}
-            for point in mappings(ratio, "shape", f"{where}.requestedToCapacityRatio")
-        ]
-    return read
-
-
-def _check_strategy(args: Object, place: str) -> None:
-    """Refuse what kube-scheduler refuses, in its words; amounts and shapes are checked by the plugin."""
-    strategy, where = mapping(args, "scoringStrategy", place), f"{place}.scoringStrategy"
-    kind = strategy.get("type")
-    if kind not in STRATEGIES:
-        listed = ", ".join(f'"{name}"' for name in STRATEGIES)
-        problem = f"Unsupported value: {quoted(kind or '')}: supported values: {listed}"
-        raise ConfigError(problem, where=f"{where}.type")
-    for i, entry in enumerate(mappings(strategy, "resources", where)):
-        weight = entry.get("weight") or 1
-        if not isinstance(weight, int) or not 0 < weight <= 100:
-            name = entry.get("name")
-            problem = (
-                f"Invalid value: {quoted(weight)}: resource weight of {name} not in valid range (0, 100]"
-            )
-            raise ConfigError(problem, where=f"{where}.resources[{i}].weight")
-    given = strategy.get("requestedToCapacityRatio") is not None
-    ratio = f"{where}.requestedToCapacityRatio"
-    if given and kind != REQUESTED_TO_CAPACITY_RATIO:
-        problem = "must be nil when type is not RequestedToCapacityRatio"
-        raise ConfigError(f"Forbidden: {problem}", where=ratio)
-    if not given and kind == REQUESTED_TO_CAPACITY_RATIO:
-        problem = "must be specified when type is RequestedToCapacityRatio"
-        raise ConfigError(f"Required value: {problem}", where=ratio)
-    if given and not mapping(strategy, "requestedToCapacityRatio", where).get("shape"):
-        raise ConfigError("Required value: at least one point must be specified", where=f"{ratio}.shape")
-
-
-def _weighted(resources: Iterable[Object]) -> list[dict[str, Any]]:
-    """With kube-scheduler's default for a weight that is left out, or 0."""
-    return [{**entry, "weight": entry.get("weight") or 1} for entry in resources]
-
-
-def _balanced_allocation(args: Object, place: str) -> dict[str, Any]:
-    _only(args, ("resources",), place)
-    names: list[object] = []  # a broken one may be anything
-    resources = _weighted(mappings(args, "resources", place))
-    for i, entry in enumerate(resources):
-        where, name, weight = f"{place}.resources[{i}]", entry.get("name"), entry["weight"]
-        if name in names:
-            raise ConfigError(f"Duplicate value: {quoted(name)}", where=f"{where}.name")
-        if weight != 1:
-            raise ConfigError(f"Invalid value: {quoted(weight)}: must be 1", where=f"{where}.weight")
-        names.append(name)
-    return {"resources": resources} if resources else {}
-
-
-def _inter_pod_affinity(args: Object, place: str) -> dict[str, Any]:
-    _only(args, ("hardPodAffinityWeight", "ignorePreferredTermsOfExistingPods"), place)
-    weight, ignore = args.get("hardPodAffinityWeight"), args.get("ignorePreferredTermsOfExistingPods")
-    weight = 1 if weight is None else weight
-    if not isinstance(weight, int) or isinstance(weight, bool) or not 0 <= weight <= 100:
-        problem = f"Invalid value: {quoted(weight)}: not in valid range [0, 100]"
-        raise ConfigError(problem, where=f"{place}.hardPodAffinityWeight")
-    if ignore is not None and not isinstance(ignore, bool):
-        raise ConfigError(
-            f"is {quoted(ignore)}; it is true or false", where=f"{place}.ignorePreferredTermsOfExistingPods"
-        )
-    return {
-        "hard_pod_affinity_weight": weight,
-        "ignore_preferred_terms_of_existing_pods": bool(ignore),
-    }
-
-
-def _topology_spread(args: Object, place: str) -> dict[str, Any]:
-    _only(args, ("defaultConstraints", "defaultingType"), place)
-    defaulting = args.get("defaultingType") or "System"
-    where = f"{place}.defaultConstraints"
-    given = mappings(args, "defaultConstraints", place)
-    if defaulting not in ("System", "List"):
-        problem = f'Unsupported value: {quoted(defaulting)}: supported values: "System", "List"'
-        raise ConfigError(problem, where=f"{place}.defaultingType")
-    if defaulting == "System":
-        if given:
-            problem = "Invalid value: 'System': when .defaultConstraints are not empty"
-            raise ConfigError(problem, where=f"{place}.defaultingType")
-        return {}
-    for i, entry in enumerate(given):
-        if entry.get("labelSelector") is not None:
-            problem = "constraint must not define a selector, as they deduced for each pod"
-            raise ConfigError(f"Forbidden: {problem}", where=f"{where}[{i}].labelSelector")
-    try:
-        constraints = read_spread_constraints({"topologySpreadConstraints": given}, place, labels={})
-    except InvalidInput as exc:
-        at = exc.where.replace(".topologySpreadConstraints", ".defaultConstraints")
-        raise ConfigError(exc.text, where=at) from exc
-    return {"default_constraints": constraints}
-
-
-def _node_affinity(args: Object, place: str) -> dict[str, Any]:
-    _only(args, ("addedAffinity",), place)
-    spec = {"affinity": {"nodeAffinity": mapping(args, "addedAffinity", place)}}
-    try:
-        required, preferred = read_node_affinity(spec, place)
-    except InvalidInput as exc:
-        at = exc.where.replace(".affinity.nodeAffinity", ".addedAffinity")
-        raise ConfigError(exc.text, where=at) from exc
-    return {"added_required": required, "added_preferred": preferred}
-
-
-def _volume_binding(args: Object, place: str) -> dict[str, Any]:
-    _only(args, ("bindTimeoutSeconds", "shape"), place)
-    if args.get("shape") is not None:
-        problem = "unexpected field `shape`, remove it: HOSS does not score by the capacity of storage"
-        raise ConfigError(f"Invalid value: {problem}", where=f"{place}.shape")
-    seconds = args.get("bindTimeoutSeconds")
-    if seconds is None:
-        return {}
-    if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 0:
-        problem = "invalid BindTimeoutSeconds, should not be a negative value"
-        raise ConfigError(f"Invalid value: {quoted(seconds)}: {problem}", where=f"{place}.bindTimeoutSeconds")
-    if seconds > _MOST_SECONDS:
-        problem = f"Invalid value: {quoted(seconds)}: must be at most {_MOST_SECONDS}"
-        raise ConfigError(problem, where=f"{place}.bindTimeoutSeconds")
-    return {"bind_seconds": float(seconds)}
-
-
-def _dynamic_resources(args: Object, place: str) -> dict[str, Any]:
-    _only(args, ("filterTimeout", "bindingTimeout"), place)
-    # A search that is given up after some time would end differently from machine to machine.
-    if _seconds(args, "filterTimeout", place, 10.0) != 10.0:
-        raise _unsupported(
-            f"{place}.filterTimeout", "HOSS counts the devices that it looks at; leave it out, or write 10s"
-        )
-    if args.get("bindingTimeout") is None:
-        return {}
-    seconds = _seconds(args, "bindingTimeout", place, 0.0)
-    if seconds < 1:
-        problem = f"Invalid value: {quoted(args['bindingTimeout'])}: must be at least 1 second"
-        raise ConfigError(problem, where=f"{place}.bindingTimeout")
-    return {"bind_seconds": seconds}
-
-
-def _seconds(args: Object, name: str, place: str, default: float) -> float:
-    """A duration as Go writes it: 90s, 1m30s."""
-    given = args.get(name)
-    if given is None:
-        return default
-    try:
-        return int(parse_duration(given if isinstance(given, str) else "")) / 1e9
-    except (CelError, ValueError) as exc:  # ValueError: thousands of digits
-        problem = f"time: invalid duration {quoted(given)}; write it as 90s or 1m30s"
-        raise ConfigError(problem, where=f"{place}.{name}") from exc
-
-
-def _preemption(args: Object, place: str) -> dict[str, Any]:
-    """The least numbers of nodes that are tried. All are, which is never fewer."""
-    limits = {"minCandidateNodesPercentage": (10, 100), "minCandidateNodesAbsolute": (100, None)}
-    _only(args, tuple(limits), place)
-    numbers = []
-    for name, (default, most) in limits.items():
-        number = default if args.get(name) is None else args[name]
-        whole = isinstance(number, int) and not isinstance(number, bool)
-        if not whole or number < 0 or (most is not None and number > most):
-            interval = "[0, inf)" if most is None else f"[0, {most}]"
-            raise ConfigError(
-                f"Invalid value: {quoted(number)}: not in valid range {interval}", where=f"{place}.{name}"
-            )
-        numbers.append(number)
-    if not any(numbers):
-        problem = "Invalid value: 0: cannot be zero at the same time as minCandidateNodesAbsolute"
-        raise ConfigError(problem, where=f"{place}.minCandidateNodesPercentage")
-    return {}
-
-
-_READERS: Mapping[str, Callable[[Object, str], dict[str, Any]]] = {
-    "NodeResourcesFit": _resources_fit,
-    "PodTopologySpread": _topology_spread,
-    "NodeAffinity": _node_affinity,
-    "InterPodAffinity": _inter_pod_affinity,
-    "NodeResourcesBalancedAllocation": _balanced_allocation,
-    "VolumeBinding": _volume_binding,
-    "DynamicResources": _dynamic_resources,
-    "DefaultPreemption": _preemption,
-}
-
-
-def _only(parent: Object, names: tuple[str, ...], place: str) -> None:
-    if unknown := sorted(set(parent) - set(names)):
-        path = f"{place}.{unknown[0]}" if place else unknown[0]
-        raise ConfigError(f"strict decoding error: unknown field {quoted(path)}")
-
-
-def _unsupported(place: str, why: str) -> ConfigError:
-    return ConfigError(f"is not supported: {why}", where=place)

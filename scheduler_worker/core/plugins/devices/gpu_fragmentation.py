@@ -10,7 +10,7 @@ from hoss.model.resources import CPU, MEMORY
 from scheduler_worker.core.cache.columns import NodeView
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework.extension_points import MAX_SCORE, ScorePlugin
-from scheduler_worker.core.plugins.fragmentation import (
+from scheduler_worker.core.plugins.devices.fragmentation import (
     Popularity,
     TaskClass,
     fragmentation,
@@ -25,7 +25,7 @@ _MEMORY_PODS = 200_000
 
 
 class GpuFragmentation(ScorePlugin):
-    """Fragmentation gradient descent: see scheduler_worker.core.plugins.fragmentation.
+    """Fragmentation gradient descent: see scheduler_worker.core.plugins.devices.fragmentation.
 
     If the pod, on the cards that the ledger would pick, changes fragmentation by D thousandths of a card, the
     score is 100 / (1 + e^(D / steepness)), rounded down. With whole numbers nodes that differ by a few

@@ -1,0 +1,1 @@
+"""Plugins that look at accelerator cards and claimed devices, and what sharing cards leaves of them."""

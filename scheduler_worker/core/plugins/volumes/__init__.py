@@ -1,0 +1,1 @@
+"""Plugins that look at volumes: what can be bound, attached or reached where."""

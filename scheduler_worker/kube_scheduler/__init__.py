@@ -1,0 +1,1 @@
+"""kube-scheduler's own file, KubeSchedulerConfiguration: its profiles as profiles of HOSS."""
