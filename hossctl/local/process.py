@@ -91,13 +91,26 @@ class Launched(Protocol):
 def launch_python(module: str, arguments: Sequence[str], log: IO[bytes]) -> Launched:
     """Start `python -m module`; `log` gets its output."""
     # A session of its own: Ctrl-C in the terminal reaches only us, and we stop our services in order.
-    return subprocess.Popen(  # noqa: S603 - our own modules
-        [sys.executable, "-m", module, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
+    return let_go_on(
+        subprocess.Popen(  # noqa: S603 - our own modules
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     )
+
+
+# Children of ours that may outlive us. One that has ended is forgotten with the next that is started.
+_going_on: list[subprocess.Popen[bytes]] = []
+
+
+def let_go_on(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    """Keep the handle of a child that nobody waits for: without one, a child that has ended stays a zombie."""
+    _going_on[:] = [child for child in _going_on if child.poll() is None]
+    _going_on.append(process)
+    return process
 
 
 def private_directory(path: Path) -> None:

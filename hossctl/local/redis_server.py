@@ -16,7 +16,7 @@ from urllib.parse import quote
 from hoss.errors import ConfigError, LedgerUnavailable
 from hoss.redis_accounts import account_lines
 from hossctl.local.ports import free_ports
-from hossctl.local.process import private_directory
+from hossctl.local.process import let_go_on, private_directory
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
@@ -152,7 +152,7 @@ class RedisServer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        server = cls(process, port, password_file)
+        server = cls(process if ends_with_us else let_go_on(process), port, password_file)
         deadline = time.monotonic() + _START_SECONDS
         try:
             while process.poll() is None and time.monotonic() < deadline:

@@ -33,8 +33,8 @@ async def opened(redis_server, redis):
 
     async def open_one(**options):
         ledger = RedisLedger(redis_server.url, **options)
-        await ledger.open(1)
         made.append(ledger)
+        await ledger.open(1)
         return ledger
 
     yield open_one

@@ -42,12 +42,11 @@ class CountingProxy:
         await asyncio.gather(self._pass_on(reader, back), self._pass_on(there, writer))
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = await reader.readexactly(_FRAME_HEAD_BYTES)
                 self.pings += head[3] == _PING and head[4] == _ACK
                 writer.write(head + await reader.readexactly(int.from_bytes(head[:3], "big")))
-        writer.close()
 
 
 async def test_an_idle_stream_outlives_keepalive_pings():

@@ -21,7 +21,7 @@ import redis
 from hoss.errors import HossError
 from hossctl.endpoints import Endpoints
 from hossctl.local.ports import free_ports
-from hossctl.local.process import READY_SECONDS, Launched, ServiceProcess, has_ended, stop_all
+from hossctl.local.process import READY_SECONDS, Launched, ServiceProcess, has_ended, let_go_on, stop_all
 from hossctl.local.redis_server import RedisServer, find_redis_server
 from tools.faults.machines import Network
 
@@ -67,13 +67,15 @@ class PlacedProcess(ServiceProcess):
         environment: Mapping[str, str],
     ) -> None:
         def launch(module: str, arguments: Sequence[str], log: IO[bytes]) -> Launched:
-            return subprocess.Popen(  # noqa: S603 - our own modules
-                [*prefix, sys.executable, "-m", module, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, **environment},
+            return let_go_on(
+                subprocess.Popen(  # noqa: S603 - our own modules
+                    [*prefix, sys.executable, "-m", module, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    env={**os.environ, **environment},
+                )
             )
 
         if prefix or environment:

@@ -8,12 +8,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from fork_server import FORK_SERVER, ForkedProcess
 from waiting import DEADLINE_SECONDS, wait_until
 
 from hoss.errors import HossError
-from hossctl.local.process import Launched, ServiceProcess, launch_python, stop_all
+from hossctl.local.process import Launched, ServiceProcess, has_ended, launch_python, stop_all
 
 # A package with the shape of our services: `main` returns what `sys.exit` is to be told.
 TOLD = """\
@@ -106,6 +107,15 @@ def test_by_which_signal_a_service_ended_is_seen(tmp_path):
     os.kill(service.record.pid, signal.SIGKILL)
     wait_until(lambda: exit_code(service) is not None)
     assert exit_code(service) == -signal.SIGKILL
+
+
+def test_whoever_starts_a_service_may_forget_it_and_none_that_has_ended_stays_a_zombie(tmp_path):
+    with (tmp_path / "log").open("ab") as log:
+        forgotten = launch_python("told", ["refuse"], log).pid
+        wait_until(lambda: has_ended(psutil.Process(forgotten)))
+        running = launch_python("told", ["wait"], log)
+    assert not psutil.pid_exists(forgotten)
+    os.kill(running.pid, signal.SIGKILL)
 
 
 def exit_code(service: ServiceProcess) -> int | None:
