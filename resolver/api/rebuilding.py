@@ -93,7 +93,7 @@ class RebuildService:
         for shard, content in enumerate(contents):
             await self._store.load(shard, tombstone, content)
             yield f"shard {shard} is loaded"
-        await self._store.raise_epochs(self._now_us())
+        await self._ledger.next_epoch(above=self._now_us())
         yield "worker epochs are raised"
         low_watermarks = [content.seq for content in contents]
         for shard, content in reversed(list(enumerate(contents))):

@@ -153,13 +153,6 @@ class RedisRebuild:
         who = writer_members(tombstone, Position(0), self._ledger.new_nonce())
         await self._ledger.scripts.run(script, keys, [packing.argument({**who, **members})])
 
-    async def raise_epochs(self, above: int) -> None:
-        """Make every epoch granted from now on higher than `above`."""
-        key, scripts = self._ledger.epochs_key, self._ledger.scripts
-        async with scripts.unavailable_when_failing():
-            server = await scripts.access.at(key)
-            await server.set(key, max(int(await server.get(key) or 0), above))
-
     async def repair(
         self, shard: int, seq: int, repair: Repair, *, based_on: Iterable[StoredField] = ()
     ) -> bool:

@@ -65,6 +65,7 @@ _PARTS = {
     "forget_rules": ("prelude", "forget_rules"),
     "bootstrap": ("bootstrap",),
     "schema": ("schema",),
+    "next_epoch": ("next_epoch",),
 }
 
 # Parts that are made of the same numbers as messages have. The verdicts are one table, because Lua allows 200

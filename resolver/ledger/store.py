@@ -356,12 +356,9 @@ class RedisLedger(LedgerReading):
         return packing.read_lookup(b"".join(parts))
 
     async def grant(self, worker: str, writer: Writer = ANYBODY) -> int:
+        epoch = 0
         while True:
-            async with self.scripts.unavailable_when_failing():
-                server = await self.scripts.access.at(self.epochs_key)
-                epoch = int(await server.incr(self.epochs_key))
-                await server.hset(self.grants_key, str(epoch), worker)
-                await server.hdel(self.grants_key, str(epoch - _GRANTS_KEPT))
+            epoch = await self.next_epoch(worker, above=epoch)
             holding = [
                 int(
                     await self.run(
@@ -372,7 +369,15 @@ class RedisLedger(LedgerReading):
             ]
             if holding == [epoch] * self.shards:
                 return epoch
-            # Another resolver granted this worker a later epoch meanwhile: ours is fenced already.
+            # Another resolver granted this worker a later epoch meanwhile: ours is fenced already. Or the server
+            # of the count has lost some of it.
+            epoch = max(holding)
+
+    async def next_epoch(self, worker: str = "", *, above: int) -> int:
+        """An epoch for the worker, or one that nobody gets, that is higher than `above` and than every one
+        before."""
+        keys = [self.epochs_key, self.grants_key]
+        return int(await self.scripts.run("next_epoch", keys, [worker, above, _GRANTS_KEPT]))
 
     # -- nodes
 

@@ -35,6 +35,11 @@ def ledger_url(request: pytest.FixtureRequest, empty_redis: Callable[..., str]) 
     return "" if request.param == "memory" else empty_redis(request.param, "hoss-resolver")
 
 
+async def epochs_from_one(ledger: RedisLedger) -> None:
+    """The new ledger in Redis counts worker epochs as the one in memory does, and not from the server's time."""
+    await (await ledger.scripts.access.at(ledger.epochs_key)).set(ledger.epochs_key, 0, nx=True)
+
+
 @pytest.fixture
 def make_ledger(ledger_url: str) -> Callable[[int], AbstractAsyncContextManager[Ledger]]:
     """Makes an empty ledger of so many shards; its commits' leases are over at once, which shows only where
@@ -47,6 +52,7 @@ def make_ledger(ledger_url: str) -> Callable[[int], AbstractAsyncContextManager[
             return
         ledger = RedisLedger(ledger_url, lease_ms=LEASE_OVER_AT_ONCE)
         await ledger.open(shards)
+        await epochs_from_one(ledger)
         yield ledger
         await ledger.close()
 

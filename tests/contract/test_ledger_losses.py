@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 
 import numpy as np
 import pytest
+from contract.conftest import epochs_from_one
 from redis import Redis
 
 from resolver.ledger.memory import MemoryLedger
@@ -43,6 +44,7 @@ class InRedis:
     async def opened(self):
         ledger = RedisLedger(self._url)
         await ledger.open(1)
+        await epochs_from_one(ledger)
         self._stack.push_async_callback(ledger.close)
         return ledger
 

@@ -33,6 +33,8 @@ async def platform(tmp_path: Path) -> AsyncIterator[tuple[Cluster, ClusterSetup,
     client = ResolverClient([cluster.address("resolver")])
     try:
         indexes = list((await client.upsert_nodes(NODES)).indexes)
+        with redis.RedisCluster.from_url(f"redis://127.0.0.1:{setup.servers[0].port}") as direct:
+            direct.set("{hoss}:epochs", 0)  # the proposals are of epoch 1
         await client.grant_epoch("w1")
         yield (
             cluster,

@@ -127,7 +127,8 @@ async def tls(tmp_path: Path, own_redis: RedisServer) -> AsyncIterator[str]:
 async def test_the_ledger_is_reached_through_tls_with_a_client_certificate(tls: str) -> None:
     ledger = RedisLedger(tls)
     await ledger.open(1)
-    assert await ledger.grant("w1") == 1
+    granted = await ledger.grant("w1")
+    assert await ledger.workers_of([granted]) == {granted: "w1"}
     await ledger.close()
 
 

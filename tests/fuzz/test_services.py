@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 import orjson
 import pytest
+import redis
 from fuzz.inputs import LONGEST_ERROR, QUICK, MessageMaker, damaged, damaged_bytes
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
@@ -177,6 +178,9 @@ async def _call(
 @pytest.fixture
 async def a_resolver(redis_server, tmp_path):
     """A resolver with nodes, a worker and a pod."""
+
+    with redis.Redis.from_url(redis_server.url) as direct:
+        direct.set("{hoss}:epochs", 0)  # the batches are of epoch 1
 
     def serve(ready, host):
         config = ResolverConfig(

@@ -2,8 +2,17 @@
 
 import pytest
 from integration.proposing import NODES
+from redis import Redis
 
 from hoss.client.resolver import ResolverClient
+
+
+@pytest.fixture(autouse=True)
+def _epochs_from_one(request):
+    """A new ledger in a test's Redis counts worker epochs from 1, and not from the server's time."""
+    for name in {"redis_server", "own_redis"}.intersection(request.fixturenames):
+        with Redis.from_url(request.getfixturevalue(name).url) as client:
+            client.set("{hoss}:epochs", 0)
 
 
 @pytest.fixture

@@ -19,10 +19,14 @@ from resolver.ledger.stored import MOST_AHEAD_MS
 GOLDEN = Path(__file__).parents[1] / "golden" / "ledger-0.2.json"
 
 
+EPOCHS = "{hoss}:epochs"
+
+
 @pytest.fixture
 def redis(redis_server):
     with Redis.from_url(redis_server.url) as client:
         client.flushall()
+        client.set(EPOCHS, 0)
         yield client
 
 
@@ -40,6 +44,45 @@ async def opened(redis_server, redis):
     yield open_one
     for ledger in made:
         await ledger.close()
+
+
+async def test_a_new_ledger_in_an_emptied_redis_grants_epochs_above_all_of_the_one_before(
+    opened, redis, make_node, make_proposal
+):
+    """A worker of the lost ledger still proposes under its epoch: the new ledger knows it as fenced."""
+    redis.delete(EPOCHS)
+    before = await opened()
+    granted = [await before.grant("w1") for _ in range(2)]
+    redis.flushall()
+    new = await opened()
+    again = await new.grant("w1")
+    assert again > granted[1] == granted[0] + 1
+    await new.upsert_nodes(0, [make_node("a")])
+    for epoch, verdict in ((granted[0], Verdict.STALE_EPOCH), (again, Verdict.COMMITTED)):
+        (decision,) = await new.commit(0, [make_proposal([1], [[0]], worker="w1", epoch=epoch)])
+        assert decision.verdicts.tolist() == [verdict]
+    assert await new.workers_of([*granted, again]) == {again: "w1"}
+
+
+@pytest.mark.parametrize("count", [None, 7], ids=["lost", "older"])
+async def test_a_count_of_epochs_that_went_back_alone_goes_on_above_what_the_shards_know(
+    opened, redis, count, monkeypatch
+):
+    """As where it lies on another server of a Redis Cluster than the shards."""
+    ledger = await opened()
+    redis.delete(EPOCHS)
+    granted, asked, next_epoch = await ledger.grant("w1"), [], ledger.next_epoch
+
+    async def counted(worker, *, above):
+        asked.append(above)
+        return await next_epoch(worker, above=above)
+
+    monkeypatch.setattr(ledger, "next_epoch", counted)
+    redis.delete(EPOCHS)
+    if count is not None:
+        redis.set(EPOCHS, count)
+    assert await ledger.grant("w1") > granted
+    assert asked == ([0] if count is None else [0, granted])
 
 
 def clock_ms(redis):

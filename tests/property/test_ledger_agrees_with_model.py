@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contract.conftest import epochs_from_one
 from hypothesis import given
 from hypothesis import strategies as st
 from property.profiles import examples
@@ -436,6 +437,7 @@ async def evictions(ledger):
 async def compare(url, make_node, history, shards):
     real = RedisLedger(url, prefix=f"case-{next(_prefixes)}")
     await real.open(shards)
+    await epochs_from_one(real)
     model = History(MemoryLedger(shards, lambda: 0), make_node)
     scripts = History(real, make_node)
     for side in (model, scripts):

@@ -375,6 +375,10 @@ UNDONE = {
             ),
         ),
     ),
+    "epochs-of-a-ledger-made-anew": PlantedFault(
+        "a new ledger in an emptied Redis counts worker epochs from 1",
+        (ScriptEdit("next_epoch", "  last = time[1] * 1000000 + time[2]\n", "  last = 0\n"),),
+    ),
     "port-freed-before-a-view-showed-it": PlantedFault(
         "a pod that was refused by a view without a release is not woken when the release is told",
         (

@@ -101,6 +101,12 @@ def test_a_watcher_that_resumes_after_redis_was_emptied_without_a_dispatcher_is_
     assert result.reached[p.REDIS_EMPTIED] == result.reached[p.KILL] == 1
 
 
+def test_a_ledger_that_is_made_anew_grants_epochs_above_those_of_the_lost_one(server):
+    result = run_plan("epochs-of-a-ledger-made-anew", server)
+    assert result.problems() == []
+    assert result.reached[p.REDIS_EMPTIED] == result.reached[p.STOP] == 1
+
+
 def test_the_webhook_counts_pods_that_the_servers_cache_does_not_show_yet_after_a_loss(server):
     result = run_plan("pods-that-the-servers-cache-does-not-show", server)
     assert result.problems() == []
