@@ -195,20 +195,28 @@ def room_in_flight(
         tracked.append(drafted)
     if not tracked or demand.unknown:
         return 0, []
-    nodes = np.unique(np.concatenate([assumption.nodes[assumption.live] for assumption in tracked]))
-    nodes = nodes[among[nodes]]
+    held = np.zeros(cache.size, np.bool_)
+    for assumption in tracked:
+        held[assumption.nodes[assumption.live]] = True
+    nodes = np.flatnonzero(held & among)
+    # On a node that has room now nothing is in the way.
+    full = _pods_that_fit(cache, demand, nodes, cache.requested[:, nodes], cache.cards.used) == 0
+    nodes = nodes[full]
+    if not len(nodes):
+        return 0, []
     in_flight = np.zeros((len(cache.schema), cache.size), np.int64)
     for assumption in tracked:
-        rows = np.flatnonzero(assumption.live)
-        for resource in np.flatnonzero(assumption.requests.any(axis=0)):
-            amounts = assumption.requests[assumption.slots[rows], resource]
-            np.add.at(in_flight[resource], assumption.nodes[rows], amounts)
-    requested = cache.requested[:, nodes]
-    now = _pods_that_fit(cache, demand, nodes, requested, cache.cards.used)
-    without = _pods_that_fit(cache, demand, nodes, requested - in_flight[:, nodes], cache.cards.committed)
-    gain = np.where(now == 0, without, 0)
-    gaining = nodes[gain > 0]
-    in_the_way = [a for a in tracked if np.isin(a.nodes[a.live], gaining).any()]
+        live, slots = assumption.nodes[assumption.live], assumption.slots[assumption.live]
+        # The schema may have grown since the pods were placed.
+        for resource in demand.rows[demand.rows < assumption.requests.shape[1]].tolist():
+            of_slots = assumption.requests[:, resource]
+            if of_slots.any():
+                np.add.at(in_flight[resource], live, of_slots[slots])
+    without = cache.requested[:, nodes] - in_flight[:, nodes]
+    gain = _pods_that_fit(cache, demand, nodes, without, cache.cards.committed)
+    gaining = np.zeros(cache.size, np.bool_)
+    gaining[nodes[gain > 0]] = True
+    in_the_way = [a for a in tracked if gaining[a.nodes[a.live]].any()] if gaining.any() else []
     return int(gain.sum()), in_the_way
 
 

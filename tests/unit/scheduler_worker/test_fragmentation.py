@@ -62,16 +62,19 @@ def test_without_a_workload_everything_free_is_lost():
     assert fragmentation(nothing, np.array([9000]), np.array([GIB]), np.array([[500, 200]])).tolist() == [700]
 
 
-def test_the_measure_is_what_its_definition_says():
+@pytest.mark.parametrize(("amounts", "tabled"), [(20, True), (20_000, False)])
+def test_the_measure_is_what_its_definition_says(amounts, tabled):
     rng = np.random.default_rng(7)
+    classes = 30 if tabled else 150  # so many different ones have no table of weights
     counts = {
         TaskClass(int(cpu), int(memory), int(cards), int(milli)): int(pods)
         for cpu, memory, cards, milli, pods in zip(
-            rng.integers(0, 20, 30), rng.integers(0, 20, 30), rng.integers(0, 5, 30),
-            rng.choice([100, 250, 500, 1000], 30), rng.integers(1, 9, 30), strict=True,
+            rng.integers(0, amounts, classes), rng.integers(0, amounts, classes), rng.integers(0, 5, classes),
+            rng.choice([100, 250, 500, 1000], classes), rng.integers(1, 9, classes), strict=True,
         )
     }  # fmt: skip
-    cpu, memory = rng.integers(-5, 25, (2, 40))
+    assert (Popularity.of(counts).weights_table is not None) == tabled
+    cpu, memory = rng.integers(-5, amounts * 5 // 4, (2, 40))
     cards = rng.choice([0, 99, 100, 300, 500, 999, 1000], (40, 6))
     for node, lost_there in enumerate(fragmentation(Popularity.of(counts), cpu, memory, cards)):
         expected, free = 0.0, cards[node]

@@ -1,6 +1,7 @@
 """A pod that only this worker's own pods under way keep out is not unschedulable: it waits until they have
 been seen."""
 
+import numpy as np
 import pytest
 
 from hoss.model.pod import DeviceRequest, HostPort
@@ -76,6 +77,23 @@ def test_cards_under_way_are_waited_for_as_well(make_ledger, harness_of, make_po
     harness.submit((sharing, 1))
     harness.place()
     harness.submit((sharing, 1))
+    assert (harness.place(), harness.scheduler.backlog, codes(harness)) == ([], 1, [])
+
+
+def test_pods_under_way_are_older_than_a_resource_that_the_cluster_offers_now(
+    make_ledger, harness_of, make_pod
+):
+    ledger = make_ledger(1)
+    harness = harness_of(ledger)
+    harness.submit((make_pod(NODE_CPU), 1))
+    harness.place()
+    ledger.schema = (*ledger.schema, "example.com/fpga")
+    ledger.seq += 1
+    ledger.allocatable[0]["example.com/fpga"] = 1
+    ledger.requested[0] = np.append(ledger.requested[0], 0)
+    ledger.changed_at[0] = ledger.seq
+    harness.cache.apply_feed(ledger.delta([0], schema=ledger.schema))
+    harness.submit((make_pod(1000, more=(("example.com/fpga", 1),)), 1))
     assert (harness.place(), harness.scheduler.backlog, codes(harness)) == ([], 1, [])
 
 

@@ -35,6 +35,8 @@ class TaskClass(NamedTuple):
 # A sum over a node's cards has the number of large enough ones above this bit and what is free on them below.
 _COUNT_SHIFT = 16
 _FREE = (1 << _COUNT_SHIFT) - 1
+# A table of weights has is made of at most so many cells: classes x amounts of cpu x amounts of memory.
+_MOST_CELLS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Popularity:
     amounts: NDArray[np.intp]  # (s,): which of the t amounts
     # (t, 1001): of a card with so much free, that and one counted card if it is large enough, else 0
     large_enough: NDArray[np.int32]
+    weights_table: "_WeightsTable | None"  # None: it would have more than _MOST_CELLS
 
     @classmethod
     def of(cls, counts: Mapping[TaskClass, int]) -> "Popularity":
@@ -59,15 +62,73 @@ class Popularity:
         shapes = sorted({_shape(task) for task in classes})
         amounts, of_shape = np.unique(np.array([milli for _, milli in shapes], np.int32), return_inverse=True)
         free = np.arange(WHOLE_CARD_MILLI + 1, dtype=np.int32)
+        cpu = np.array([[task.cpu] for task in classes], np.int64).reshape(-1, 1)
+        memory = np.array([[task.memory] for task in classes], np.int64).reshape(-1, 1)
+        weights = np.array([[counts[task] / total] for task in classes]).reshape(-1, 1)
+        first = np.searchsorted([shapes.index(_shape(task)) for task in classes], np.arange(len(shapes)))
         return cls(
-            cpu=np.array([[task.cpu] for task in classes], np.int64).reshape(-1, 1),
-            memory=np.array([[task.memory] for task in classes], np.int64).reshape(-1, 1),
-            weights=np.array([[counts[task] / total] for task in classes]).reshape(-1, 1),
-            first=np.searchsorted([shapes.index(_shape(task)) for task in classes], np.arange(len(shapes))),
+            cpu=cpu,
+            memory=memory,
+            weights=weights,
+            first=first,
             cards=np.array([[cards] for cards, _ in shapes], np.int64).reshape(-1, 1),
             amounts=of_shape,
             large_enough=np.where(free >= amounts[:, None], free + (1 << _COUNT_SHIFT), 0).astype(np.int32),
+            weights_table=_WeightsTable.of(cpu, memory, weights, first),
         )
+
+    def weights_for(self, cpu: NDArray[np.int64], memory: NDArray[np.int64]) -> NDArray[np.float64]:
+        """W of each shape on n nodes with these free amounts: (s, n)."""
+        if self.weights_table is not None:
+            return self.weights_table.look_up(cpu, memory)
+        return _weights((self.cpu <= cpu) & (self.memory <= memory), self.weights, self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class _WeightsTable:
+    """W of each shape for all that can matter of a node: how many of the classes' amounts of cpu, and how
+    many of their amounts of memory, it has free. A look-up takes a fraction of comparing with each class."""
+
+    cpu: NDArray[np.int64]  # (i,), ascending
+    memory: NDArray[np.int64]  # (j,), ascending
+    weights: NDArray[np.float64]  # (s, (i + 1) x (j + 1)), by how many amounts of cpu, then of memory
+
+    @classmethod
+    def of(
+        cls,
+        cpu: NDArray[np.int64],
+        memory: NDArray[np.int64],
+        weights: NDArray[np.float64],
+        first: NDArray[np.intp],
+    ) -> "_WeightsTable | None":
+        """From columns as in Popularity. None for too many cells, or for none."""
+        cpus, cpu_ranks = np.unique(cpu, return_inverse=True)
+        memories, memory_ranks = np.unique(memory, return_inverse=True)
+        rows, columns = len(cpus) + 1, len(memories) + 1
+        if not len(first) or len(weights) * rows * columns > _MOST_CELLS:
+            return None
+        roomy = (cpu_ranks.reshape(-1, 1, 1) < np.arange(rows)[:, None]) & (
+            memory_ranks.reshape(-1, 1, 1) < np.arange(columns)
+        )
+        return cls(cpus, memories, _weights(roomy.reshape(len(weights), -1), weights, first))
+
+    def look_up(self, cpu: NDArray[np.int64], memory: NDArray[np.int64]) -> NDArray[np.float64]:
+        """As Popularity.weights_for."""
+        cells = self.cpu.searchsorted(cpu, side="right")
+        cells *= len(self.memory) + 1
+        cells += self.memory.searchsorted(memory, side="right")
+        found: NDArray[np.float64] = self.weights.take(cells, axis=1)
+        return found
+
+
+def _weights(
+    roomy: NDArray[np.bool_], weights: NDArray[np.float64], first: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """W of each shape from which of the c classes have cpu and memory, (c, n): (s, n).
+
+    Sums, and no matrix product: its threads would keep other workers' cores busy."""
+    found: NDArray[np.float64] = np.add.reduceat(roomy * weights, first, axis=0)
+    return found
 
 
 def _shape(task: TaskClass) -> tuple[int, int]:
@@ -81,9 +142,7 @@ def fragmentation(
     card."""
     lost: NDArray[np.float64] = cards.sum(axis=1).astype(np.float64)
     if len(popularity.first):
-        roomy = (popularity.cpu <= cpu) & (popularity.memory <= memory)  # (c, n)
-        # Sums, and no matrix product: its threads would keep other workers' cores busy.
-        weights = np.add.reduceat(roomy * popularity.weights, popularity.first, axis=0)  # (s, n)
+        weights = popularity.weights_for(cpu, memory)
         # A look-up for each card is quicker than comparing it with each amount.
         sums = popularity.large_enough.take(cards.T, axis=1).sum(axis=1, dtype=np.int32)  # (t, n)
         sums = sums.take(popularity.amounts, axis=0)
@@ -94,13 +153,10 @@ def fragmentation(
 
 
 def free_on_cards(used: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """The free part of each card, 0 for absent ones: (n, slots), with as many slots as any node has."""
-    present = used <= WHOLE_CARD_MILLI
-    slots = int(present.any(axis=0).nonzero()[0].max(initial=-1)) + 1
-    free: NDArray[np.int64] = np.where(
-        present[:, :slots], WHOLE_CARD_MILLI - used[:, :slots].astype(np.int64), 0
-    )
-    return free
+    """The free part of each card, 0 for absent ones: (n, slots), up to the last slot with something free."""
+    free: NDArray[np.int64] = WHOLE_CARD_MILLI - np.minimum(used, WHOLE_CARD_MILLI).astype(np.int64)
+    slots = int(free.any(axis=0).nonzero()[0].max(initial=-1)) + 1
+    return free[:, :slots]
 
 
 def free_after(free: NDArray[np.int64], count: int, milli: int) -> NDArray[np.int64]:
