@@ -18,12 +18,13 @@ from dispatcher.core import messages as m
 from dispatcher.core.pods.faults import Fault
 from dispatcher.core.pods.sets import PodSet, Submission
 from dispatcher.core.pods.table import Phase, Rows
-from dispatcher.core.slices import Steps
 from dispatcher.ledger.move_steps import MOVER
 from dispatcher.ports import Record, Recovered, ReservationColumns, commits_of
-from dispatcher.runtime import Runtime, TermFailed, in_turns
+from dispatcher.runtime import Runtime, TermFailed
 from hoss.errors import InvalidInput, InvariantViolation
 from hoss.model.cluster import ClusterObject
+from hoss.model.slices import Steps
+from hoss.tasks import in_turns
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1 import objects_pb2

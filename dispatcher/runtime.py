@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from dispatcher.core import messages as m
 from dispatcher.core.machine import Machine
 from dispatcher.core.pods.table import Rows
-from dispatcher.core.slices import Steps
 from dispatcher.core.workers.membership import GONE
 from dispatcher.ports import Journal, LedgerPort, merge_commits
 from hoss.client.backoff import Backoff
@@ -49,24 +48,6 @@ _MAX_DELAY_SECONDS = 2.0
 
 AnswerT = TypeVar("AnswerT")
 Job = Callable[[Any], Coroutine[Any, Any, None]]
-
-
-# Long work gives others their turn after so much of it, by its own estimate.
-SLICE_MICROS = 10_000.0
-
-
-async def in_turns(steps: Steps[AnswerT]) -> AnswerT:
-    """The result of long work; others get their turn between slices of it."""
-    spent_micros = 0.0
-    while True:
-        try:
-            spent_micros += next(steps)
-        except StopIteration as end:
-            result: AnswerT = end.value
-            return result
-        if spent_micros >= SLICE_MICROS:
-            spent_micros = 0.0
-            await asyncio.sleep(0)
 
 
 class TermFailed(OutcomeUnknown):

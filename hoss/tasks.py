@@ -1,13 +1,18 @@
-"""Jobs that run beside a piece of code, and tasks that surely end. Python alone: the client library needs no
-more."""
+"""Jobs that run beside a piece of code, tasks that surely end, and long work in turns with others. Python
+alone: the client library needs no more."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Iterable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable
+from typing import Any, TypeVar
+
+ResultT = TypeVar("ResultT")
 
 # How long a cancelled job may clean up before it is cancelled again.
 _CANCEL_AGAIN_SECONDS = 0.5
+
+# Long work gives others their turn after so much of it, by its own estimate.
+_SLICE_MICROS = 10_000.0
 
 
 @contextlib.asynccontextmanager
@@ -63,3 +68,17 @@ async def end_tasks(tasks: Iterable["asyncio.Future[Any]"]) -> None:
             task.exception()
     if interrupted:
         raise asyncio.CancelledError
+
+
+async def in_turns(steps: Generator[float, None, ResultT]) -> ResultT:
+    """The result of long work (see hoss.model.slices); others get their turn between slices of it."""
+    spent_micros = 0.0
+    while True:
+        try:
+            spent_micros += next(steps)
+        except StopIteration as end:
+            result: ResultT = end.value
+            return result
+        if spent_micros >= _SLICE_MICROS:
+            spent_micros = 0.0
+            await asyncio.sleep(0)

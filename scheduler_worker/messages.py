@@ -19,7 +19,9 @@ from hoss.model.cluster import (
 )
 from hoss.model.conflicts import Overlap, Preference
 from hoss.model.devices import DEVICE_KINDS, DeviceManifest, DeviceObject
+from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
+from hoss.model.slices import Steps, finished
 from hoss.v1 import common_pb2, objects_pb2, resolver_pb2, workerlink_pb2
 from hoss.wire.columns import (
     CARDS,
@@ -56,27 +58,39 @@ from scheduler_worker.core.messages import (
 from scheduler_worker.core.pod_index.selector_query import NamespaceLabels
 from scheduler_worker.core.work import OutcomeColumns
 
+# Specs or groups of pods that are read between two yields. One takes up to 50 microseconds.
+_SLICE_ROWS = 100
+_SLICE_MICROS = 5000.0
+
 
 def feed_update(message: resolver_pb2.FeedMessage) -> FeedUpdate:
     """One message of the feed."""
-    for entry in message.nodes:
-        check_node_index(entry.index, name="nodes.index")
+    return finished(reading_feed(message))
+
+
+def reading_feed(message: resolver_pb2.FeedMessage) -> Steps[FeedUpdate]:
+    """`feed_update` in slices."""
+    specs: list[tuple[int, NodeSpec | None]] = []
+    for start in range(0, len(message.nodes), _SLICE_ROWS):
+        for entry in message.nodes[start : start + _SLICE_ROWS]:
+            check_node_index(entry.index, name="nodes.index")
+            specs.append((entry.index, None if entry.removed else node_from_proto(entry.spec)))
+        yield _SLICE_MICROS
+    pods: list[PodRun] = []
+    for start in range(0, len(message.groups), _SLICE_ROWS):
+        for run in message.groups[start : start + _SLICE_ROWS]:
+            nodes = decode_nodes(run.nodes, name="groups.nodes").astype(np.intp)
+            pods.append(PodRun(group_defined(run.group), nodes, run.gone))
+        yield _SLICE_MICROS
     return FeedUpdate(
         shard=message.shard,
         seq=message.seq,
         accounts=account_batch(message.accounts),
-        specs=tuple((n.index, None if n.removed else node_from_proto(n.spec)) for n in message.nodes),
+        specs=tuple(specs),
         snapshot=message.snapshot,
         shards=message.shards,
         schema=tuple(message.schema),
-        pods=tuple(
-            PodRun(
-                group_defined(run.group),
-                decode_nodes(run.nodes, name="groups.nodes").astype(np.intp),
-                run.gone,
-            )
-            for run in message.groups
-        ),
+        pods=tuple(pods),
         holds=tuple(message.holds),
         ended_holds=tuple(message.ended_holds),
         worker_epoch=message.worker_epoch,

@@ -11,6 +11,7 @@ from hoss.errors import InvalidInput
 from hoss.model.cluster import DeviceUpdate, StorageUpdate
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, DEFAULT_PREFERENCE
 from hoss.model.selectors import NodeScope
+from hoss.tasks import in_turns
 from hoss.telemetry import logger
 from hoss.v1.objects_pb2 import StorageChanges, Surroundings
 from hoss.v1.resolver_pb2 import FeedMessage, ProposalBatch, VerdictBatch
@@ -83,6 +84,8 @@ class WorkerService:
         self._decisions = DecisionLog(name)
         self._log = logger()  # kept: getting one takes longer than deciding that a line is not logged
         self._storage_parts: list[StorageUpdate] = []  # of an update that is not complete yet
+        # About preemption, which wait until the cache is whole.
+        self._waiting_answers: list[PreemptionAnswer] = []
         self._gauges = Gauges(scheduler, clock=clock, thread_clock=thread_clock)
         self._outbox = Outbox(
             name,
@@ -141,6 +144,7 @@ class WorkerService:
         self._scheduler.drop_everything()
         self._scheduler.set_preference(DEFAULT_PREFERENCE)
         self._storage_parts.clear()
+        self._waiting_answers.clear()
         self._scheduler.update_storage(StorageUpdate(complete=True))
         self._scheduler.update_devices(DeviceUpdate(complete=True), self._unix_clock())
         self._scheduler.refusals.restart(welcome.epoch)
@@ -204,10 +208,17 @@ class WorkerService:
         self._loop.wake()
 
     def _preempt(self, answer: PreemptionAnswer) -> None:
+        if not self._scheduler.cache.whole:
+            self._waiting_answers.append(answer)
+            return
         with self._gauges.working(), self._gauges.busy():
             self._scheduler.preempt(messages.preemption_answer(answer), self._clock())
         self._outbox.send_outcomes()
         self._loop.wake()
+
+    def _take_waiting_answers(self) -> list[PreemptionAnswer]:
+        answers, self._waiting_answers = self._waiting_answers, []
+        return answers
 
     def _set_namespaces(self, message: Surroundings) -> None:
         """Between two slices, so that no placement uses some of the old ones and some of the new ones."""
@@ -257,17 +268,20 @@ class WorkerService:
 
     # From the resolvers
 
-    def apply_feed(self, message: FeedMessage) -> None:
-        """One message of the node feed."""
+    async def apply_feed(self, message: FeedMessage) -> None:
+        """One message of the node feed. A large one in slices: pods wait until it is taken in as a whole, and
+        everything else has its turn."""
         was_ready = self._gauges.ready
-        update = messages.feed_update(message)
-        self._scheduler.cache.apply_feed(update)
+        update = await in_turns(messages.reading_feed(message))
+        await in_turns(self._scheduler.cache.applying(update))
         self._scheduler.refusals.observe(update)
         if self._global_lock is not None:
             self._global_lock.notify()
         self._gauges.lags.reached(message.shard, message.seq, restarted=message.snapshot)
-        if self._scheduler.resume(message.shard, snapshot=message.snapshot):
+        if self._scheduler.resume(message.shard, snapshot=message.snapshot) or message.snapshot:
             self._loop.wake()
+        for answer in self._take_waiting_answers():
+            self._preempt(answer)
         if self._gauges.ready and not was_ready:
             self._gauges.filled()
             seconds = round(self._gauges.fill_seconds, 3)

@@ -20,8 +20,9 @@ from dispatcher.core.pods.sets import AlreadyExists, PodSet, Submission, request
 from dispatcher.core.pods.table import Phase, Rows, grouped
 from dispatcher.journal.checkpointer import Checkpointer
 from dispatcher.ports import Record
-from dispatcher.runtime import Runtime, in_turns
+from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput, Overloaded
+from hoss.tasks import in_turns
 from hoss.telemetry.context import now_ns
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.uids import random_uid_text

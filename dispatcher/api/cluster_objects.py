@@ -8,11 +8,11 @@ from typing import NoReturn
 from dispatcher.core import messages as m
 from dispatcher.core.bound.disruption_budgets import PodCounts
 from dispatcher.core.cluster.objects import Applied
-from dispatcher.core.slices import Steps
 from dispatcher.runtime import Runtime
 from hoss.errors import AccessDenied, InvalidInput
 from hoss.manifests.fields import check_name, check_namespace
 from hoss.model.cluster import ClusterObject, ObjectKey, PodDisruptionBudget, PriorityClass, key_of
+from hoss.model.slices import Steps
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.convert_objects import object_from_proto, object_to_proto
 from hoss.wire.pages import first_page, key_before, not_from_a_reply

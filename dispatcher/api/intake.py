@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from dispatcher.core.pods.gangs import MAX_GANG_PODS
 from dispatcher.core.pods.sets import NewGang, NewJob, NewPods, NewTemplate, Order
 from dispatcher.core.pods.templates import TemplateKind, too_many_terms
-from dispatcher.core.slices import Steps, finished
 from hoss.errors import InvalidInput, quoted
 from hoss.manifests.fields import check_key, check_name, check_namespace
 from hoss.manifests.pod import during_execution, movable
 from hoss.model.pod import QosClass
 from hoss.model.resources import MAX_AMOUNT
+from hoss.model.slices import Steps, finished
 from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import U32, decode, decode_uids

@@ -11,7 +11,6 @@ from dispatcher.core.pods.sets import PodSet
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.core.pods.templates import TemplateKind, TemplateTable
 from dispatcher.core.queue.tenants import Holding
-from dispatcher.core.slices import Steps
 from dispatcher.core.workers.membership import Worker
 from dispatcher.ledger.moving import Mover
 from dispatcher.ledger.nodes import ClusterNodes
@@ -19,6 +18,7 @@ from dispatcher.runtime import Runtime
 from hoss.manifests.selectors import parse_label_selector
 from hoss.model.quantity import whole_number
 from hoss.model.selectors import Requirement
+from hoss.model.slices import Steps
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U16, NONE_U32
 from hoss.wire.convert import template_to_proto

@@ -7,13 +7,13 @@ from dispatcher.api.pod_queries import LOOK_MICROS, SLICE_ROWS, HistoryQueries, 
 from dispatcher.api.tenancy import TenantView
 from dispatcher.core.pods.sets import PodSet
 from dispatcher.core.pods.table import Phase
-from dispatcher.core.slices import Steps, finished
 from dispatcher.core.workers.membership import Worker
 from dispatcher.core.workers.work_timeline import ROW
 from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.model.quantity import whole_number
+from hoss.model.slices import Steps, finished
 from hoss.model.statistics import BOUNDS_SECONDS
 from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb

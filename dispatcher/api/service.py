@@ -27,7 +27,7 @@ from dispatcher.leader.leadership import Leadership
 from dispatcher.ledger.moving import Mover
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.policy.source import ActivePolicy, StaleVersion
-from dispatcher.runtime import Runtime, in_turns
+from dispatcher.runtime import Runtime
 from dispatcher.workers.overlap_control import conflicts_message, overlap_message, overlap_request
 from dispatcher.workers.queries import CacheViewQueries, DecisionQueries
 from hoss import version
@@ -42,6 +42,7 @@ from hoss.errors import (
     quoted,
 )
 from hoss.security.identity import caller, callers_tenant
+from hoss.tasks import in_turns
 from hoss.telemetry.context import context_of
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherServicer

@@ -47,12 +47,12 @@ from dispatcher.core.queue.active import Aging
 from dispatcher.core.queue.pressure import DEFAULT_LIMITS, Pressure, PressureLimits
 from dispatcher.core.queue.queues import POD_ADD, Queues
 from dispatcher.core.queue.tenants import Tenants, held_by
-from dispatcher.core.slices import Steps
 from dispatcher.core.worker_registry import WorkerRegistry
 from dispatcher.core.workers.membership import Membership, Worker
 from dispatcher.core.workers.work_timeline import WorkTimeline
 from hoss.errors import InvariantViolation
 from hoss.model.pod import PodSpec
+from hoss.model.slices import Steps
 
 # A tick this late means that the dispatcher itself did not run: heartbeats may be unread.
 LATE_TICK_SECONDS = 0.5

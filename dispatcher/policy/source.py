@@ -17,11 +17,12 @@ from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.policy import documents
 from dispatcher.policy.dry_run import dry_run, policy_context
 from dispatcher.ports import SavedPolicy
-from dispatcher.runtime import Runtime, in_turns
+from dispatcher.runtime import Runtime
 from hoss.config import read_text
 from hoss.errors import ConfigError, InvalidInput, LedgerUnavailable
 from hoss.host import THIS_HOST, Host
 from hoss.model.pod import PodTemplate
+from hoss.tasks import in_turns
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.convert import template_from_proto

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import grpc
 import grpc.aio
@@ -22,16 +22,18 @@ _MAX_DELAY_SECONDS = 1.0
 class Subscription:
     """One subscriber's position in the node feed.
 
-    `apply` gets every message. The first message of a shard is a snapshot, which replaces the known state of
-    the shard. Each later message applies to the state after the message before it. A broken connection is
-    resumed at its position; where the resolver no longer has that position, it sends another snapshot. Both
-    methods raise InvalidInput where the resolver refuses the request, and every error of `apply`."""
+    `apply` gets every message, and is awaited before the next one where it takes in a large one in turns with
+    others. The first message of a shard is a snapshot, which replaces the known state of the shard. Each
+    later message applies to the state after the message before it. A broken connection is resumed at its
+    position; where the resolver no longer has that position, or a message was not taken in to its end, it
+    sends another snapshot. Both methods raise InvalidInput where the resolver refuses the request, and every
+    error of `apply`."""
 
     def __init__(
         self,
         client: ResolverClient,
         subscriber: str,
-        apply: Callable[[pb.FeedMessage], None],
+        apply: Callable[[pb.FeedMessage], Awaitable[None] | None],
         *,
         clock: Callable[[], float] = THIS_HOST.monotonic,
         rng: random.Random = THIS_HOST.rng,
@@ -65,7 +67,9 @@ class Subscription:
                         logger().warning("feed_gap", shard=message.shard, have=have)
                         self._position.forget(message.shard)
                         break
-                    self._apply(message)
+                    self._position.forget(message.shard)  # until it is taken in as a whole
+                    if (applied := self._apply(message)) is not None:
+                        await applied
                     self._position.advance(message)
                     backoff.succeeded()
                 else:

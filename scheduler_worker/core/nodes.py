@@ -258,9 +258,12 @@ class NodeCatalogue:
         self._taint(index, ())
         self.images.replace(index, old.images, ())
 
-    def remove_all(self, nodes: NodeIndexes) -> None:
-        """Nothing is known of these indexes any more."""
-        for index in nodes[self.known[nodes]].tolist():
+    def keep_only(self, specs: Iterable[int], among: NodeIndexes) -> None:
+        """Of the indexes `among`, nothing is known any more of any but these."""
+        gone = np.zeros(len(self.known), np.bool_)
+        gone[among] = self.known[among]
+        gone[np.fromiter(specs, np.intp)] = False
+        for index in gone.nonzero()[0].tolist():
             self.remove(index)
 
     def apply(self, specs: Iterable[tuple[int, NodeSpec | None]]) -> None:

@@ -57,14 +57,7 @@ def play(race, history):
 
 def index_of(worker):
     pod_index = worker.scheduler.cache.pod_index
-    everywhere = np.arange(worker.scheduler.cache.size)
-    return Counter(
-        {
-            (g, n): c
-            for g, row in pod_index._rows.items()
-            for n, c in Counter(row.pods_on(everywhere).tolist()).items()
-        }
-    )
+    return Counter({(g, n): c for g, row in pod_index._rows.items() for n, c in row.by_node().items()})
 
 
 def assert_everyone_counts_what_the_ledger_holds(race):

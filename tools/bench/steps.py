@@ -44,9 +44,10 @@ from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.ledger.rebinding import Rebinding
 from dispatcher.ports import Knowledge, LedgerMarks, LedgerPort, PodLocations, ReservationColumns
 from dispatcher.recovery import recover
-from dispatcher.runtime import Link, Runtime, in_turns
+from dispatcher.runtime import Link, Runtime
 from hoss.model.pod import PodSpec, PodTemplate
 from hoss.model.selectors import Requirement
+from hoss.tasks import in_turns
 from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import NONE_U32, Uids

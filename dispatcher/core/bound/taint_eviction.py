@@ -24,10 +24,10 @@ from dispatcher.core.cluster.nodes import KnownNodes
 from dispatcher.core.messages import Evict, Instruction, KnownNode, Verify, Warn
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import NO_REASON, Phase, Rows
-from dispatcher.core.slices import Steps
 from hoss.model.cluster import PodDisruptionBudget
 from hoss.model.node import FOR_EVER, stay_seconds
 from hoss.model.pod import DuringExecution, PodSpec
+from hoss.model.slices import Steps
 from hoss.wire.columns import NONE_U32
 from hoss.wire.uids import UID_BYTES
 

@@ -10,8 +10,8 @@ from dispatcher.core.dispatch.balance import Balancer, make_balancer
 from dispatcher.core.pods.templates import TemplateTable
 from dispatcher.core.policy.index import RuleIndex
 from dispatcher.core.policy.rules import Policy, Rule, SubQueue, target
-from dispatcher.core.slices import Steps
 from dispatcher.core.workers.membership import Membership, Worker
+from hoss.model.slices import Steps
 
 _TEMPLATE_MICROS = 5.0  # to find the sub-queue of a template, by estimate
 

@@ -29,8 +29,8 @@ from dispatcher.core.pods.sets import (
 from dispatcher.core.pods.table import Phase, PodTable, Reasons, Rows, count_by_phase, grouped
 from dispatcher.core.pods.templates import TemplateTable
 from dispatcher.core.policy.rules import ClassFacts
-from dispatcher.core.slices import Steps, finished
 from hoss.model.pod import DuringExecution, PodSpec
+from hoss.model.slices import Steps, finished
 from hoss.wire.columns import NONE_U32, Uids, numbered_uids
 
 # Estimates of what a template and a row cost, and how many rows are entered in one step.

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from dispatcher.core.pods.table import NO_SET, PodTable, Rows
 from dispatcher.core.pods.templates import TemplateKind
-from dispatcher.core.slices import Steps
 from hoss.errors import InvalidInput
 from hoss.model.quantity import whole_number
+from hoss.model.slices import Steps
 from hoss.wire.columns import NONE_U32, Uids, uid_list
 from hoss.wire.uids import UID_PREFIX_BYTES, uid_text
 

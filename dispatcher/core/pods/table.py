@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.core.slices import Steps, finished
+from hoss.model.slices import Steps, finished
 from hoss.wire.columns import NONE_U16, NONE_U32, Uids
 from hoss.wire.uids import UID_BYTES
 

@@ -13,7 +13,7 @@ import numpy as np
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.queue.tenants import Tenants
-from dispatcher.core.slices import Steps
+from hoss.model.slices import Steps
 
 LONGEST_PAUSE_SECONDS = 1.0
 SOONEST_RETRY_SECONDS = 0.1

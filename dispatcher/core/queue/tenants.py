@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from dispatcher.core.pods.table import Phase, PodTable, Rows
 from dispatcher.core.pods.templates import TemplateTable
 from dispatcher.core.policy.rules import Sharing
-from dispatcher.core.slices import Steps, finished
 from hoss.model.pod import PodSpec
 from hoss.model.resources import DEVICE_RESOURCE, WHOLE_CARD_MILLI
+from hoss.model.slices import Steps, finished
 
 PODS = "pods"
 

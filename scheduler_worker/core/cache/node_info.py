@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.pod import PodGroup
+from hoss.model.slices import Steps, finished
 from hoss.wire.columns import FLAGS_CLOSED
 from scheduler_worker.core.cache.assumptions import Assumption, AssumptionTable, CardMasks
 from scheduler_worker.core.cache.columns import NodeColumns, NodeState
@@ -17,6 +18,10 @@ from scheduler_worker.core.cache.storage import AttachedVolumes, NodeSets, Stora
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
 from scheduler_worker.core.nodes import ChangeLog, NodeIndexes
+
+# Specs or groups of a snapshot that are taken in between two yields. One takes some 40 microseconds.
+_SLICE_ROWS = 100
+_SLICE_MICROS = 4000.0
 
 
 class NodeInfoCache(NodeColumns):
@@ -36,14 +41,24 @@ class NodeInfoCache(NodeColumns):
         self.devices = DeviceCatalogue(self.pod_index.held_claims, self.catalogue, self.spec_changes)
         self.node_sets = NodeSets(self.catalogue, self.spec_changes)
         self._assumptions = AssumptionTable()
+        self._partial: set[int] = set()  # shards of which a snapshot is being taken in
         # shard -> seqs of holds in progress, whose pods the feed has not shown
         self._holds: dict[int, set[int]] = {}
 
     # From the ledger
 
+    @property
+    def whole(self) -> bool:
+        """False while a snapshot is being taken in: no pod may be placed now."""
+        return not self._partial
+
     def apply_feed(self, update: FeedUpdate) -> None:
         """Take in one message of the feed. The caller makes sure that a shard's messages come without
         gaps."""
+        finished(self.applying(update))
+
+    def applying(self, update: FeedUpdate) -> Steps[None]:
+        """`apply_feed` in slices. Between them verdicts may be taken in, and no pod be placed (`whole`)."""
         self.shards = update.shards or self.shards
         self._extend_schema(update.schema)
         spec_nodes = np.array([index for index, _ in update.specs], np.intp)
@@ -54,25 +69,14 @@ class NodeInfoCache(NodeColumns):
         self._grow(
             max(int(nodes.max(initial=-1)) for nodes in (indexes, *(run.nodes for run in update.pods))) + 1
         )
-        ended = self._assumptions.reached(update.shard, update.seq)
-        of_shard = np.arange(update.shard, self.size, max(self.shards, 1)) if update.snapshot else indexes[:0]
-        nodes = np.unique(np.concatenate((indexes, of_shard, *(a.nodes for a in ended))))
-        before = self._state(nodes)
         if update.snapshot:
-            self.accounts.blank(of_shard)
-            self.catalogue.remove_all(of_shard)
-        elif len(spec_nodes):
-            self._reset_nodes(np.intersect1d(spec_nodes, update.accounts.indexes))
-        self.catalogue.apply(update.specs)
-        self.accounts.put(update.accounts)
-        for assumption in ended:
-            self._give_up(assumption, np.flatnonzero(assumption.live))
-        self._count_pods(update, of_shard)
-        self._settle(nodes, before)
-        self._log_specs(of_shard if update.snapshot else spec_nodes)
+            yield from self._replace_shard(update)
+        else:
+            self._apply_changes(update, indexes, spec_nodes)
         self.seqs[update.shard] = update.seq
         holds = set() if update.snapshot else self._holds.get(update.shard, set())
         self._holds[update.shard] = holds.union(update.holds).difference(update.ended_holds)
+        self._partial.discard(update.shard)
 
     def apply_fresh(self, accounts: AccountBatch) -> None:
         """Take in accounts that came with a refusal. They may be ahead of the feed; older accounts of the
@@ -229,6 +233,58 @@ class NodeInfoCache(NodeColumns):
 
     # Within
 
+    def _apply_changes(self, update: FeedUpdate, indexes: NodeIndexes, spec_nodes: NodeIndexes) -> None:
+        """Take in an entry of the feed, about the nodes `indexes` and the specs of `spec_nodes`."""
+        ended = self._assumptions.reached(update.shard, update.seq)
+        nodes = np.unique(np.concatenate((indexes, *(a.nodes for a in ended))))
+        before = self._state(nodes)
+        if len(spec_nodes):
+            self._reset_nodes(np.intersect1d(spec_nodes, update.accounts.indexes))
+        self.catalogue.apply(update.specs)
+        self.accounts.put(update.accounts)
+        for assumption in ended:
+            self._give_up(assumption, np.flatnonzero(assumption.live))
+        for run in update.pods:
+            (self.pod_index.remove if run.gone else self.pod_index.add)(run.group, run.nodes)
+        self._settle(nodes, before)
+        self._log_specs(spec_nodes)
+
+    def _replace_shard(self, update: FeedUpdate) -> Steps[None]:
+        """Take in a snapshot: specs and pods in slices, then all amounts in one step, with what ends by
+        them."""
+        self._partial.add(update.shard)
+        of_shard = np.arange(update.shard, self.size, max(self.shards, 1))
+        before = self._state(of_shard)
+        self.catalogue.keep_only((index for index, _ in update.specs), of_shard)
+        for start in range(0, len(update.specs), _SLICE_ROWS):
+            self.catalogue.apply(update.specs[start : start + _SLICE_ROWS])
+            yield _SLICE_MICROS
+        yield from self._replace_pods(update, of_shard)
+        self.accounts.blank(of_shard)
+        self.accounts.put(update.accounts)
+        self._settle(of_shard, before)
+        self._end(self._assumptions.reached(update.shard, update.seq))
+        self._log_specs(of_shard)
+
+    def _replace_pods(self, update: FeedUpdate, of_shard: NodeIndexes) -> Steps[None]:
+        """Count the pods of a snapshot, and what is assumed, in place of what was counted on its nodes."""
+        where = np.zeros(self.accounts.capacity, np.bool_)
+        where[of_shard] = True
+        shown: dict[PodGroup, list[NodeIndexes]] = {group: [] for group in self.pod_index.groups}
+        for run in update.pods:
+            shown.setdefault(run.group, []).append(run.nodes)
+        groups = list(shown)
+        for start in range(0, len(groups), _SLICE_ROWS):
+            assumed: dict[PodGroup, list[NodeIndexes]] = {}  # as of now: some may have ended since
+            for assumption in self._assumptions:
+                rows = np.flatnonzero(assumption.live & where[assumption.nodes])
+                for group, nodes in _by_group(assumption, rows):
+                    assumed.setdefault(group, []).append(nodes)
+            for group in groups[start : start + _SLICE_ROWS]:
+                there = np.concatenate((of_shard[:0], *shown[group], *assumed.get(group, ())))
+                self.pod_index.replace(group, where, there)
+            yield _SLICE_MICROS
+
     def _reset_nodes(self, nodes: NodeIndexes) -> None:
         """Forget nodes whose full state comes next, and count again what is assumed on them.
 
@@ -250,17 +306,6 @@ class NodeInfoCache(NodeColumns):
         if reflagged.any():
             self.catalogue.cordoned[nodes] = (after.flags & FLAGS_CLOSED) != 0
             self._log_specs(nodes[reflagged])
-
-    def _count_pods(self, update: FeedUpdate, of_shard: NodeIndexes) -> None:
-        """Take the pods that came and went into the pod index."""
-        if update.snapshot:
-            self.pod_index.clear(of_shard)
-            for assumption in self._assumptions:
-                rows = np.flatnonzero(assumption.live & np.isin(assumption.nodes, of_shard))
-                for group, nodes in _by_group(assumption, rows):
-                    self.pod_index.add(group, nodes)
-        for run in update.pods:
-            (self.pod_index.remove if run.gone else self.pod_index.add)(run.group, run.nodes)
 
     def _log_specs(self, nodes: NodeIndexes) -> None:
         self.changes.extend(nodes)

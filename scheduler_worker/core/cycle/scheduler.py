@@ -227,11 +227,11 @@ class Scheduler:
 
         0 means that nothing can be done now. If the backlog is not empty, the proposals must be taken first,
         or a verdict or the feed has to come."""
-        return self._cycle.step()
+        return self._cycle.step() if self.cache.whole else 0
 
     def preempt(self, answer: PreemptionAnswer, now: float) -> None:
         """Place pods that fitted nowhere where others can be evicted for them; answer those for which none
-        can."""
+        can. The cache must be whole."""
         self._cycle.preempt(answer, now)
 
     def take_proposals(self, now: float) -> list[ProposalColumns]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hoss.model.pod import PodAffinityTerm, PodGroup
 from hoss.model.resources import Pairs
 from scheduler_worker.core.devices.held import HeldClaims
-from scheduler_worker.core.nodes import NodeCatalogue, NodeIndexes
+from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
 from scheduler_worker.core.pod_index.counter import MountedGroups, PodCounter
 from scheduler_worker.core.pod_index.selector_query import (
     CarriedTerm,
@@ -131,19 +131,21 @@ class PodIndex:
     def counts(self, group: PodGroup, nodes: NodeIndexes) -> NDArray[np.int64]:
         """How many pods of the group are on each of `nodes`, all different: (n,)."""
         row = self._rows.get(group)
-        on = nodes[:0] if row is None else row.pods_on(nodes)
-        counted: NDArray[np.int64] = (on == nodes[:, None]).sum(axis=1)
-        return counted
+        return np.zeros(len(nodes), np.int64) if row is None else row.counts(nodes)
 
     def pods_of(self, group: PodGroup) -> dict[int, int]:
         """How many pods of the group are on each node that has any."""
         row = self._rows.get(group)
         return {} if row is None else row.by_node()
 
-    def clear(self, nodes: NodeIndexes) -> None:
-        """Remove all pods of these nodes."""
-        for group, row in list(self._rows.items()):
-            self.remove(group, row.pods_on(nodes))
+    def replace(self, group: PodGroup, where: Mask, nodes: NodeIndexes) -> None:
+        """On the nodes of `where`, (capacity,), the group has one pod on each of `nodes` (repetitions
+        allowed), which are among them, in place of what it had."""
+        row = self._rows.get(group)
+        before = nodes[:0] if row is None else row.pods_within(where)
+        if not np.array_equal(np.sort(before), np.sort(nodes)):
+            self.add(group, nodes)  # first: a group that stays is not forgotten in between
+            self.remove(group, before)
 
     def counter(self, query: PodQuery) -> PodCounter:
         """The query's counter, kept up to date while it is referenced."""
@@ -253,13 +255,20 @@ class _Row:
         if self._dense is not None:
             self._dense = np.concatenate((self._dense, np.zeros(capacity - len(self._dense), np.int32)))
 
-    def pods_on(self, nodes: NodeIndexes) -> NodeIndexes:
-        """Each of the nodes as often as it has pods of the group."""
+    def counts(self, nodes: NodeIndexes) -> NDArray[np.int64]:
+        """How many pods of the group each of the nodes has."""
         if self._dense is not None:
-            counts = self._dense[nodes]
-        else:
-            counts = np.array([self._sparse.get(node, 0) for node in nodes.tolist()], np.int32)
-        return np.repeat(nodes, counts)
+            return self._dense[nodes].astype(np.int64)
+        return np.array([self._sparse.get(node, 0) for node in nodes.tolist()], np.int64)
+
+    def pods_within(self, where: Mask) -> NodeIndexes:
+        """Each node of `where`, (capacity,), as often as it has pods of the group."""
+        if self._dense is not None:
+            nodes = np.flatnonzero(where)
+            return nodes.repeat(self._dense[nodes])
+        nodes = np.fromiter(self._sparse, np.intp, len(self._sparse))
+        counts = np.fromiter(self._sparse.values(), np.intp, len(self._sparse))
+        return nodes.repeat(counts * where[nodes])
 
     def by_node(self) -> dict[int, int]:
         """node -> pods of the group."""

@@ -115,3 +115,38 @@ async def test_who_catches_up_is_not_done_when_the_stream_breaks_or_has_a_gap():
     applied = []
     await asyncio.wait_for(Subscription(resolver, "test", applied.append).catch_up(), DEADLINE_SECONDS)
     assert [message.seq for message in applied] == [5, 9]
+
+
+class Slow:
+    """Takes each message in once it is told to."""
+
+    def __init__(self):
+        self.begun, self.applied, self.may_end = asyncio.Event(), [], asyncio.Event()
+
+    async def __call__(self, message):
+        self.begun.set()
+        await self.may_end.wait()
+        self.applied.append(message.seq)
+
+
+async def test_a_message_that_arrives_or_a_stream_that_ends_while_one_is_taken_in_comes_after_it():
+    resolver, slow = Resolver([SNAPSHOT, delta(6, 5), broken(grpc.StatusCode.UNAVAILABLE)]), Slow()
+    task = asyncio.ensure_future(Subscription(resolver, "test", slow).follow())
+    await asyncio.wait_for(slow.begun.wait(), DEADLINE_SECONDS)
+    slow.may_end.set()
+    await asyncio.wait_for(resolver.done.wait(), DEADLINE_SECONDS)
+    task.cancel()
+    assert slow.applied == [5, 6]
+    assert [(p.shard, p.seq) for p in resolver.requests[1].resume] == [(0, 6)]
+
+
+async def test_who_was_cut_off_while_a_message_was_taken_in_asks_for_a_snapshot():
+    resolver, slow = Resolver([delta(6, 5)], []), Slow()
+    subscription = Subscription(resolver, "test", slow)
+    subscription._position.advance(SNAPSHOT)
+    reading = asyncio.ensure_future(subscription.catch_up())
+    await asyncio.wait_for(slow.begun.wait(), DEADLINE_SECONDS)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await subscription.catch_up()
+    assert list(resolver.requests[1].resume) == []

@@ -7,10 +7,10 @@ from dispatcher.core import messages as m
 from dispatcher.core.machine import Settings
 from dispatcher.core.pods.sets import NewJob, Order
 from dispatcher.core.pods.table import Phase
-from dispatcher.core.slices import finished
 from hoss.model.cluster import ObjectKey, PodDisruptionBudget, Threshold
 from hoss.model.pod import DuringExecution, PodSpec
 from hoss.model.selectors import LabelSelector
+from hoss.model.slices import finished
 
 SSD = PodSpec(node_selector=(("disk", "ssd"),))
 REPORT, EVICT = DuringExecution.REPORT, DuringExecution.EVICT

@@ -10,8 +10,8 @@ from dispatcher.core import messages as m
 from dispatcher.core.pods.sets import NO_RULE, GangRule, NewGang, NewPods, Order
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.policy.rules import Match, Rule, Selector
-from dispatcher.core.slices import finished
 from hoss.model.pod import PodSpec
+from hoss.model.slices import finished
 
 BOUND, UNSCHEDULABLE, RETURNED = m.OutcomeCode.BOUND, m.OutcomeCode.UNSCHEDULABLE, m.OutcomeCode.RETURNED
 NOWHERE = 0xFFFFFFFF

@@ -8,9 +8,9 @@ from dispatcher.core import messages as m
 from dispatcher.core.changes import Changes, Room
 from dispatcher.core.pods.sets import NewGang, NewJob, NewPods, Order
 from dispatcher.core.pods.table import Phase
-from dispatcher.core.slices import finished
 from hoss.errors import InvalidInput
 from hoss.model.pod import PodSpec
+from hoss.model.slices import finished
 from hoss.v1 import dispatcher_pb2 as pb
 
 BOUND, UNSCHEDULABLE, CONFLICT = m.OutcomeCode.BOUND, m.OutcomeCode.UNSCHEDULABLE, m.OutcomeCode.CONFLICT

@@ -10,13 +10,14 @@ from dispatcher.api.queries import Queries
 from dispatcher.core import messages as m
 from dispatcher.core.pods.sets import NewGang, NewJob, Order
 from dispatcher.core.pods.table import Phase
-from dispatcher.core.slices import finished
 from dispatcher.ledger.moving import Mover
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.ledger.rebinding import Rebinding
-from dispatcher.runtime import Runtime, in_turns
+from dispatcher.runtime import Runtime
 from hoss.errors import InvalidInput
 from hoss.model.pod import PodSpec
+from hoss.model.slices import finished
+from hoss.tasks import in_turns
 from hoss.v1 import dispatcher_pb2 as pb
 
 JOBS = 2500

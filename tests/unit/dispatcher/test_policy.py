@@ -9,11 +9,11 @@ from dispatcher.core import messages as m
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.policy.index import RuleIndex
 from dispatcher.core.policy.rules import Algorithm, Balance, Fallback, Match, Policy, Rule, Selector, facts_of
-from dispatcher.core.slices import finished
 from dispatcher.workers.link import work_message
 from hoss.model.conflicts import ConflictRule, Criteria
 from hoss.model.pod import DeviceRequest, PodSpec, PodTemplate, QosClass
 from hoss.model.selectors import NodeScope, Requirement
+from hoss.model.slices import finished
 from hoss.wire.convert import conflict_rule_from_proto
 
 

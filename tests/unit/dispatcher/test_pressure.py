@@ -7,8 +7,8 @@ from dispatcher.core.machine import Settings
 from dispatcher.core.pods.sets import NewJob, Order
 from dispatcher.core.policy.rules import Policy, Rule, Sharing
 from dispatcher.core.queue.pressure import IDLE_RETRY_SECONDS, LONGEST_PAUSE_SECONDS, PressureLimits
-from dispatcher.core.slices import finished
 from hoss.model.pod import PodSpec
+from hoss.model.slices import finished
 
 
 def full_bench(new_bench, *, pods: int = 1000, record_bytes: int = 10_000, policy: Policy | None = None):

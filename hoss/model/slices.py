@@ -1,9 +1,9 @@
 """Long work in slices: a generator that can be interrupted wherever it yields.
 
 It yields the microseconds that its last part took, by estimate, and returns its result. Its author sees to it
-that the state is consistent at each yield. The core may run it to the end (`finished`). Around the core it is
-run so that others get their turn (dispatcher.runtime). It is a module of its own because pods, queues
-and the API share it, and none of them owns it."""
+that the state is consistent at each yield. A core may run it to the end (`finished`). Around the cores it is
+run so that others get their turn (hoss.tasks.in_turns). It is a module of its own because all services share
+it."""
 
 from collections.abc import Generator
 from typing import TypeVar

@@ -1,0 +1,153 @@
+"""A snapshot of a shard is taken in in slices: others get their turn, verdicts may come, and no pod is placed
+before all of it is there."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hoss.model.pod import PodAffinity, PodAffinityTerm, PodGroup, group_of
+from hoss.model.selectors import LabelSelector, Requirement
+from hoss.model.slices import finished
+from hoss.v1 import resolver_pb2 as pb
+from hoss.wire.columns import U32, encode
+from hoss.wire.convert import node_to_proto
+from hoss.wire.convert_rules import definition_of
+from scheduler_worker import messages
+from scheduler_worker.core.cache import node_info
+from scheduler_worker.core.cache.node_info import NodeInfoCache
+from scheduler_worker.core.messages import PodRun
+from scheduler_worker.core.pod_index.selector_query import Matching
+
+
+@pytest.fixture(autouse=True)
+def slices_of_one_row(monkeypatch):
+    for module in (node_info, messages):
+        monkeypatch.setattr(module, "_SLICE_ROWS", 1)
+        monkeypatch.setattr(module, "_SLICE_MICROS", 10_000.0)
+
+
+def group(number):
+    selector = LabelSelector((Requirement("app", "In", (f"app-{number}",)),))
+    term = PodAffinityTerm("kubernetes.io/hostname", selector, ("default",))
+    return PodGroup(labels=(("app", f"app-{number}"),), affinity=PodAffinity(anti_required=(term,)))
+
+
+def run(number, *nodes):
+    return PodRun(group(number), np.array(nodes, np.intp))
+
+
+def matching(number):
+    """Pods of that group."""
+    return Matching((group(number).affinity.anti_required[0],))
+
+
+def contents(cache):
+    """All that decisions depend on."""
+    size = cache.size
+    return {
+        "pods": {g: cache.pod_index.pods_of(g) for g in cache.pod_index.groups},
+        "specs": cache.catalogue.specs[:size],
+        "requested": cache.requested[:, :size].tolist(),
+        "assumed": cache.assumed[:, :size].tolist(),
+        "seqs": cache.seqs,
+        "seen": cache.seen(0),
+        "tables": cache.table_sizes(),
+    }
+
+
+def followed(*updates):
+    """A cache that took in these in one step each."""
+    cache = NodeInfoCache()
+    for update in updates:
+        cache.apply_feed(update)
+    return cache
+
+
+@pytest.fixture
+def ledger(make_ledger):
+    return make_ledger(4)
+
+
+@pytest.fixture
+def harness(ledger, harness_of):
+    return harness_of(ledger)
+
+
+def test_a_snapshot_in_slices_leaves_what_a_new_cache_would_have(ledger, make_ledger):
+    first = replace(ledger.snapshot(), pods=(run(1, 0, 1, 1), run(2, 3), run(3, 2)))
+    other = make_ledger().add(1, name="renamed").add(6)
+    other.seq = 9
+    # A group in two runs: definitions differ by what is reserved, and the group is one.
+    second = replace(other.snapshot(), pods=(run(1, 1, 6), run(4, 6), run(1, 6)), holds=(7,))
+    assert contents(followed(first, second)) | {"tables": None} == contents(followed(second)) | {
+        "tables": None
+    }
+    assert followed(first, second).pod_index.pods_of(group(1)) == {1: 1, 6: 2}
+
+
+def test_until_all_of_a_snapshot_is_there_no_pod_is_placed(harness, make_pod):
+    harness.submit((make_pod(), 1))
+    steps = harness.cache.applying(replace(harness.ledger.snapshot(), pods=(run(1, 0), run(2, 1))))
+    for _ in steps:
+        assert not harness.cache.whole
+        assert harness.place() == []
+    assert harness.cache.whole
+    assert len(harness.place()) == 1
+
+
+@pytest.mark.parametrize("slices_before", range(8))
+def test_a_verdict_that_comes_meanwhile_leaves_what_it_would_leave_afterwards(
+    harness, make_pod, slices_before
+):
+    """Pods of two proposals are in flight: one is committed, and the snapshot shows it; one is refused."""
+    harness.submit((make_pod(labels=(("app", "mine"),)), 2))
+    harness.submit((make_pod(labels=(("app", "other"),)), 1))
+    accepted, refused = harness.place()
+    verdicts, _ = harness.ledger.commit(accepted)
+    mine = group_of(make_pod(labels=(("app", "mine"),)))
+    snapshot = replace(
+        harness.ledger.snapshot(),
+        pods=(run(1, 0), PodRun(mine, accepted.candidates[:, 0].astype(np.intp)), run(2, 1), run(3, 1)),
+    )
+    steps = harness.cache.applying(snapshot)
+    for _ in range(slices_before):
+        next(steps)
+    harness.scheduler.settle(accepted.batch_id, verdicts)
+    harness.scheduler.settle(refused.batch_id, harness.ledger.answer(refused, 3))
+    finished(steps)
+    harness.cache.expire(now=1e9)  # the refused pod's next try is not placed here
+    assert contents(harness.cache) == contents(followed(snapshot))
+
+
+def test_a_snapshot_of_what_is_known_already_gives_counters_nothing_to_repair(ledger):
+    snapshot = replace(ledger.snapshot(), pods=(run(1, 0, 1), run(2, 3)))
+    cache = followed(snapshot)
+    counter = cache.pod_index.counter(matching(1))
+    before = counter.changes.position, cache.pod_index.terms_version
+    cache.apply_feed(snapshot)
+    assert (counter.changes.position, cache.pod_index.terms_version) == before
+    assert counter.counts[:4].tolist() == [1, 1, 0, 0]
+
+
+def test_a_snapshot_that_was_not_taken_in_to_its_end_is_made_good_by_the_next(harness, make_pod):
+    snapshot = replace(harness.ledger.snapshot(), pods=(run(1, 0), run(2, 1)))
+    steps = harness.cache.applying(snapshot)
+    for _ in range(5):
+        next(steps)
+    steps.close()
+    harness.submit((make_pod(), 1))
+    assert harness.place() == []
+    harness.cache.apply_feed(snapshot)
+    assert contents(harness.cache) == contents(followed(snapshot))
+    assert len(harness.place()) == 1
+
+
+def test_a_message_is_read_in_slices_of_nodes_and_of_groups(ledger):
+    nodes = [pb.NodeEntry(index=i, spec=node_to_proto(ledger.specs[i])) for i in range(4)]
+    groups = [pb.GroupRun(group=definition_of(group(i)), nodes=encode([i], U32)) for i in range(3)]
+    message = pb.FeedMessage(seq=1, snapshot=True, shards=1, nodes=nodes, groups=groups)
+    assert len(list(messages.reading_feed(message))) == 7
+    read = messages.feed_update(message)
+    assert [index for index, _ in read.specs] == [0, 1, 2, 3]
+    assert [(run.group, run.nodes.tolist()) for run in read.pods] == [(group(i), [i]) for i in range(3)]
