@@ -3,9 +3,9 @@
 Pods arrive, are placed by real caches, rankings and profiles, are validated by the ledger's rule of what
 fits, and leave. Nothing waits for a clock: a day of arrivals takes as long as its decisions cost.
 
-Not simulated, and refused where a pod asks for it: host ports, rules on other pods, volumes and gates.
-Queues are simpler than the dispatcher's: priority, then arrival; pods that fit nowhere wait until a departure
-makes room. `hossctl.simulate.cluster` has the whole dispatcher and the costs of every service instead."""
+Host ports and rules on other pods are the ledger's own. Not simulated, and refused where a pod asks for it:
+volumes, devices by claims, gates. Queues are simpler than the dispatcher's: priority, then arrival; pods that
+fit nowhere wait until a departure makes room, or pods come or leave that their rules look at. `hossctl.simulate.cluster` has the whole dispatcher and the costs of every service instead."""
 
 import heapq
 import math
@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.core.changes import Changes
 from dispatcher.core.messages import SendWork
+from dispatcher.core.queue.hints import worth_another_attempt
 from hoss.errors import InvalidInput, InvariantViolation
 from hoss.model.fit import fits, pods_on_cards
 from hoss.model.node import NodeSpec
 from hoss.model.placing import PlacementAlgorithm
-from hoss.model.pod import PodSpec, PodTemplate
+from hoss.model.pod import PodGroup, PodSpec, PodTemplate, group_of
 from hoss.model.resources import WHOLE_CARD_MILLI
 from hoss.wire.columns import NO_CARD, numbered_uids
 from hoss.wire.uids import UID_BYTES
@@ -33,6 +35,7 @@ from hossctl.load.generated import bench_nodes
 from hossctl.simulate.placing import (
     Answers,
     Entry,
+    PodRules,
     Proposed,
     SimulatedPlacing,
     decide,
@@ -42,7 +45,7 @@ from hossctl.simulate.placing import (
 from hossctl.simulate.timeline import Timeline
 from hossctl.traces.recording import Recording
 from scheduler_worker.config import chosen_algorithm
-from scheduler_worker.core.messages import Outcome
+from scheduler_worker.core.messages import Outcome, PodRun
 from scheduler_worker.core.placement.algorithms import RANKING
 from scheduler_worker.core.plugins import REGISTRY
 from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE, PRESETS, ProfileSpec
@@ -51,8 +54,18 @@ _PREFIX = b"in a study.."  # of UIDs: 12 bytes; the pod's number follows
 _MOST_FOLLOWED = 256  # entries that a worker without work collects before it applies them
 _FIRST_ROWS = 1024
 _CARDS = "cards"
+# Plugins whose refusals other pods can end, by the dispatcher's hints; the last one only of pods that spread.
+_OF_OTHER_PODS = frozenset(("NodePorts", "InterPodAffinity"))
+_OF_SPREAD = _OF_OTHER_PODS | {"PodTopologySpread"}
 
 PodNumbers = NDArray[np.intp]
+# What a study refuses, by the field of a pod's spec.
+_NOT_SIMULATED = {
+    "volumes, which a study does not simulate: compare on a platform instead (`hoss up`)": "volumes",
+    "devices by claims, which a study does not simulate: give nodes `cards` and pods `devices`": "claims",
+    "scheduling gates, which nobody would lift: submit it `at` the time they are gone": "scheduling_gates",
+}
+_NOBODY: PodNumbers = np.empty(0, np.intp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +143,7 @@ class SimulatedCluster:
         pool = empty_pool(specs)
         self._schema = pool.schema
         self._ledger = ledger_of(pool)
+        self._rules = PodRules(pool)
         self._specs: dict[str, PodSpec] = {}
         chosen = PRESETS[profile] if isinstance(profile, str) else profile
         registry = REGISTRY.extended(dict(plugins or {}))
@@ -156,6 +170,8 @@ class SimulatedCluster:
         ] = {}  # by batch: its pods, and how many are unanswered
         self._batches = 0
         self._classes: dict[PodSpec, int] = {}
+        self._groups: list[PodGroup] = []  # by class
+        self._with_rules = False  # whether any class has host ports or rules on other pods
         self._known: list[set[int]] = [set() for _ in range(workers)]  # classes by worker
         self._requests: dict[int, NDArray[np.int64]] = {}  # by class, once it was proposed
         self._pods = 0
@@ -241,7 +257,10 @@ class SimulatedCluster:
 
     def _add(self, spec: PodSpec, count: int, at: float, lasts: float) -> range:
         number = self._classes.setdefault(spec, len(self._classes))
-        self._specs[str(number)] = spec
+        if number == len(self._groups):
+            self._specs[str(number)] = spec
+            self._groups.append(group_of(spec))
+            self._with_rules |= bool(spec.host_ports or spec.pod_terms)
         pods = range(self._pods, self._pods + count)
         self._pods = pods.stop
         while len(self._nodes) < self._pods:
@@ -257,6 +276,7 @@ class SimulatedCluster:
         return pods
 
     def _arrive(self, pods: PodNumbers) -> None:
+        self._rules.register(self._groups[int(self._class_of[pods[0]])], self._ledger)
         self._enqueue(pods)
         self._give()
 
@@ -324,12 +344,15 @@ class SimulatedCluster:
             for slot in np.unique(proposal.slots).tolist():
                 pod = numbers[int(np.argmax(proposal.slots == slot))]
                 self._requests[int(self._class_of[pod])] = proposal.requests[slot]
-            verdict = decide(self._ledger, proposal)
+            verdict = decide(self._ledger, proposal, self._rules, worker)
             if proposal.devices is not None:
                 self._card_masks[numbers[verdict.committed]] = verdict.card_masks[verdict.committed]
             if verdict.seq:
-                self._publish(feed_entry(self._ledger, 0, verdict.nodes[verdict.committed]))
+                entry = feed_entry(self._ledger, 0, verdict.nodes[verdict.committed], verdict.runs)
+                self._publish(entry)
             placing.settle(proposal, verdict, self._ledger)
+            # A refused pod was in the way of others as long as its worker assumed it.
+            self._wake_by_rules(left=numbers[~verdict.committed].astype(np.intp))
         self._place(worker)
         self._give()
 
@@ -359,6 +382,7 @@ class SimulatedCluster:
         if not len(pods):
             return
         self._bound_at[pods], self._nodes[pods] = self.now, nodes
+        self._wake_by_rules(bound=pods)
         lasts = self._lasts[pods]
         for seconds in np.unique(lasts[lasts < math.inf]).tolist():
             self._time.after(seconds, partial(self._depart, pods[lasts == seconds]))
@@ -370,10 +394,29 @@ class SimulatedCluster:
             devices = self._specs[str(number)].devices
             masks, milli = (None, 0) if devices is None else (self._card_masks[numbers], devices.milli)
             self._ledger.release(nodes, self._requests[number], masks, milli)
-            self._publish(feed_entry(self._ledger, 0, nodes))
+            self._rules.release(self._groups[number], nodes)
+            gone = PodRun(self._groups[number], nodes, gone=True)
+            self._publish(feed_entry(self._ledger, 0, nodes, (gone,)))
+        self._wake_by_rules(left=pods)
         self._wake(np.unique(self._nodes[pods]))
         self._nodes[pods] = -1
         self._give()
+
+    def _wake_by_rules(self, *, bound: PodNumbers = _NOBODY, left: PodNumbers = _NOBODY) -> None:
+        """Queue the waiting pods that may fit because of pods that were bound or have left, whatever room
+        there is: by the dispatcher's hints."""
+        if not (self._with_rules and self._waiting and (len(bound) or len(left))):
+            return
+        changes = Changes(bound_pods=self._specs_of(bound), deleted_pods=self._specs_of(left))
+        for number, waiting in list(self._waiting.items()):
+            spec = self._specs[str(number)]
+            if worth_another_attempt(spec, _OF_SPREAD if spec.spread else _OF_OTHER_PODS, changes):
+                for pods in waiting:
+                    self._enqueue(pods)
+                del self._waiting[number]
+
+    def _specs_of(self, pods: PodNumbers) -> frozenset[PodSpec]:
+        return frozenset(self._specs[str(number)] for number in np.unique(self._class_of[pods]))
 
     def _wake(self, nodes: NDArray[np.int32]) -> None:
         """Queue as many pods of each class as have room on nodes that something has left."""
@@ -420,14 +463,9 @@ def _stuck(answers: Answers) -> NDArray[np.bool_]:
 
 def _check(spec: PodSpec) -> None:
     """Raise InvalidInput for a pod that asks for what is not simulated."""
-    asked = {
-        "host ports": spec.host_ports,
-        "rules on other pods": spec.pod_terms or spec.default_spread,
-        "volumes": spec.volumes,
-        "scheduling gates": spec.scheduling_gates,
-    }
-    if found := [name for name, value in asked.items() if value]:
-        raise InvalidInput(f"asks for {', '.join(found)}, which a study does not simulate", where="pod")
+    for what, asked in _NOT_SIMULATED.items():
+        if getattr(spec, asked):
+            raise InvalidInput(f"asks for {what}", where="pod")
 
 
 def _doubled(column: NDArray[Any], value: float) -> NDArray[Any]:

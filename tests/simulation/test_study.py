@@ -4,15 +4,27 @@ import contextlib
 import io
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hoss.errors import InvalidInput
+from hoss.model.devices import PodClaims
 from hoss.model.placing import NO_NODE
-from hoss.model.pod import HostPort, PodSpec, Workload
-from hoss.sim import Cluster, DeviceRequest, NodeSpec, pod_template
+from hoss.model.pod import (
+    HostPort,
+    PodAffinity,
+    PodAffinityTerm,
+    PodSpec,
+    SpreadConstraint,
+    Workload,
+)
+from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
+from hoss.model.volumes import PodVolumes
+from hoss.sim import Cluster, DeviceRequest, NodeSpec, StudyResult, pod_template
 from hossctl.traces.recording import Recording, TracePod
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.framework.sandbox import PluginFailed
@@ -93,6 +105,155 @@ def test_equal_arguments_give_equal_results():
     assert np.array_equal(results[0].nodes, results[1].nodes)
     assert np.array_equal(results[0].bound_at, results[1].bound_at)
     assert results[0].overcommitted == 0
+
+
+ZONE = "topology.kubernetes.io/zone"
+WEB = LabelSelector((Requirement("app", "In", ("web",)),))
+NEAR_WEB = PodAffinityTerm(ZONE, WEB, ("default",))
+
+
+def in_zones(count: int, zones: int = 3) -> list[NodeSpec]:
+    room = (("cpu", 64_000), ("memory", 2**38), ("pods", 110))
+    return [NodeSpec(f"n{i}", ((ZONE, f"z{i % zones}"),), allocatable=room) for i in range(count)]
+
+
+def pod(app: str = "web", **rules: Any) -> PodSpec:
+    return PodSpec(labels=(("app", app),), requests=(("cpu", 100),), **rules)
+
+
+def slow(nodes: list[NodeSpec]) -> Cluster:
+    """Three workers that decide at the same time on batches of four."""
+    return Cluster(nodes, workers=3, decision_seconds=0.1, batch=4)
+
+
+def by_zone(result: StudyResult, pods: Sequence[int]) -> list[int]:
+    return np.bincount(result.nodes[list(pods)] % 3, minlength=3).tolist()
+
+
+def test_a_host_port_is_held_once_on_a_node_and_free_again_when_its_pod_leaves():
+    cluster = slow(in_zones(6))
+    server = pod(host_ports=(HostPort(80),))
+    first = cluster.submit(server, 6, lasts=60.0)
+    second = cluster.submit(server, 4, at=0.1)
+    full = cluster.run(until=30.0)
+    assert sorted(full.nodes[list(first)]) == list(range(6))
+    assert (full.bound, full.waiting) == (6, 4)
+    assert full.conflicts > 0
+    after = cluster.run()
+    assert len(set(after.nodes[list(second)])) == 4
+    assert min(after.nodes[list(second)]) >= 0
+
+
+def test_other_ports_and_protocols_share_a_node():
+    cluster = Cluster(in_zones(1))
+    ports = (
+        HostPort(80),
+        HostPort(80, "UDP"),
+        HostPort(81, "TCP", "10.0.0.1"),
+        HostPort(81, "TCP", "10.0.0.2"),
+    )
+    for port in ports:
+        cluster.submit(pod(host_ports=(port,)))
+    cluster.submit(pod(host_ports=(HostPort(81),)))
+    result = cluster.run()
+    assert (result.bound, result.waiting) == (4, 1)
+
+
+def test_pods_that_keep_apart_share_no_zone_though_workers_decide_at_once():
+    cluster = slow(in_zones(9))
+    apart = pod(pod_affinity=PodAffinity(anti_required=(NEAR_WEB,)))
+    pods = cluster.submit(apart, 12, lasts=60.0)
+    full = cluster.run(until=30.0)
+    assert by_zone_bound(full, pods) == [1, 1, 1]
+    assert full.waiting == 9
+    assert full.conflicts > 0
+    after = cluster.run()
+    assert (after.bound, after.waiting) == (12, 0)
+
+
+def test_pods_keep_away_from_those_that_want_to_be_alone():
+    cluster = Cluster(in_zones(9))
+    alone = cluster.submit(pod("db", pod_affinity=PodAffinity(anti_required=(NEAR_WEB,))), 1, lasts=60.0)
+    pods = cluster.submit(pod(), 30, at=1.0)
+    late = cluster.submit(pod("db", pod_affinity=PodAffinity(anti_required=(NEAR_WEB,))), 1, at=2.0)
+    result = cluster.run(until=30.0)
+    kept_free = result.nodes[alone[0]] % 3
+    assert by_zone(result, pods)[kept_free] == 0
+    assert result.nodes[late[0]] % 3 == kept_free
+
+
+def test_pods_go_where_the_pods_are_that_they_need_and_wait_for_them():
+    cluster = Cluster(in_zones(9), workers=2)
+    followers = cluster.submit(pod("cache", pod_affinity=PodAffinity(required=(NEAR_WEB,))), 10)
+    assert cluster.run(until=5.0).waiting == 10
+    web = cluster.submit(pod(), 1, at=10.0)
+    result = cluster.run()
+    zone = result.nodes[web[0]] % 3
+    assert by_zone(result, followers)[zone] == 10
+
+
+def test_the_first_of_a_kind_that_stays_together_chooses_the_zone_though_workers_decide_at_once():
+    cluster = slow(in_zones(9))
+    pods = cluster.submit(pod(pod_affinity=PodAffinity(required=(NEAR_WEB,))), 24)
+    result = cluster.run()
+    assert sorted(by_zone(result, pods)) == [0, 0, 24]
+    assert result.conflicts > 0
+
+
+def test_pods_are_spread_evenly_though_workers_decide_at_once():
+    cluster = slow(in_zones(9))
+    pods = cluster.submit(pod(spread=(SpreadConstraint(1, ZONE, WEB),)), 30, lasts=60.0)
+    result = cluster.run(until=30.0)
+    assert by_zone(result, pods) == [10, 10, 10]
+    assert cluster.run().used["cpu"] == 0
+
+
+def test_what_pods_of_a_zone_allow_changes_when_others_leave():
+    """One zone has no room at first, so no zone may have more than one pod more than it."""
+    cluster = Cluster(in_zones(3))
+    filler = PodSpec(requests=(("cpu", 64_000),), node_selector=((ZONE, "z0"),))
+    cluster.submit(filler, 1, lasts=60.0)
+    pods = cluster.submit(pod(spread=(SpreadConstraint(1, ZONE, WEB),)), 9, at=1.0)
+    assert by_zone_bound(cluster.run(until=30.0), pods) == [0, 1, 1]
+    assert by_zone_bound(cluster.run(), pods) == [3, 3, 3]
+
+
+def by_zone_bound(result: StudyResult, pods: Sequence[int]) -> list[int]:
+    return by_zone(result, [number for number in pods if result.nodes[number] >= 0])
+
+
+def test_who_was_kept_away_comes_when_others_leave_though_their_node_has_no_room():
+    room, little = (("cpu", 1000), ("pods", 9)), (("cpu", 50), ("pods", 9))
+    zone = (ZONE, "z0")
+    cluster = Cluster(
+        [NodeSpec("small", (zone,), allocatable=little), NodeSpec("n1", (zone,), allocatable=room)]
+    )
+    on_small = PodSpec(
+        requests=(("cpu", 50),),
+        node_name="small",
+        pod_affinity=PodAffinity(anti_required=(NEAR_WEB,)),
+    )
+    cluster.submit(on_small, 1, lasts=60.0)
+    cluster.submit(pod(), 2, at=1.0)
+    assert cluster.run(until=30.0).waiting == 2
+    assert cluster.run().bound_at.tolist() == [0.0, 60.0, 60.0]
+
+
+def test_who_was_kept_away_by_a_placement_that_was_refused_is_tried_again():
+    cluster = Cluster(in_zones(1), workers=2, decision_seconds=0.1, batch=2)
+    cluster.submit(pod(host_ports=(HostPort(81),)))
+    cluster.submit(pod("other"))
+    both = cluster.submit(pod(host_ports=(HostPort(80), HostPort(81))))  # refused: the first pod is quicker
+    one = cluster.submit(pod(host_ports=(HostPort(80),)))
+    result = cluster.run()
+    assert (result.nodes[both[0]], result.nodes[one[0]]) == (-1, 0)
+
+
+def test_pods_go_to_nodes_that_their_affinity_selects():
+    cluster = Cluster(in_zones(9))
+    here = NodeSelector((NodeSelectorTerm((Requirement(ZONE, "In", ("z1", "z2")),)),))
+    pods = cluster.submit(pod(required_node_affinity=here), 12)
+    assert by_zone(cluster.run(), pods)[0] == 0
 
 
 def test_a_recording_is_played_in_its_own_time():
@@ -190,7 +351,18 @@ def test_plugins_of_a_profile_are_chosen_by_name():
             "cpu: is '500m'; it is a whole number of millicores, 0 or more",
         ),
         (lambda: pod_template({"memory": -1}), "memory: is -1; it is a whole number of bytes, 0 or more"),
-        (lambda: Cluster(1).submit(PodSpec(host_ports=(HostPort("", "TCP", 80),))), "asks for host ports"),
+        (
+            lambda: Cluster(1).submit(PodSpec(scheduling_gates=("quota",))),
+            "pod: asks for scheduling gates, which nobody would lift: submit it `at` the time they are gone",
+        ),
+        (
+            lambda: Cluster(1).submit(PodSpec(volumes=PodVolumes())),
+            "pod: asks for volumes, which a study does not simulate: compare on a platform instead",
+        ),
+        (
+            lambda: Cluster(1).submit(PodSpec(claims=PodClaims("train", ""))),
+            "pod: asks for devices by claims, which a study does not simulate: give nodes `cards`",
+        ),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_with_the_argument(act, problem):
