@@ -5,7 +5,8 @@ fits, and leave. Nothing waits for a clock: a day of arrivals takes as long as i
 
 Host ports and rules on other pods are the ledger's own. Not simulated, and refused where a pod asks for it:
 volumes, devices by claims, gates. Queues are simpler than the dispatcher's: priority, then arrival; pods that
-fit nowhere wait until a departure makes room, or pods come or leave that their rules look at. `hossctl.simulate.cluster` has the whole dispatcher and the costs of every service instead."""
+fit nowhere wait until a departure makes room, or pods come or leave that their rules look at.
+`hossctl.simulate.cluster` has the whole dispatcher and the costs of every service instead."""
 
 import heapq
 import math
