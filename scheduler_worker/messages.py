@@ -58,9 +58,9 @@ from scheduler_worker.core.messages import (
 from scheduler_worker.core.pod_index.selector_query import NamespaceLabels
 from scheduler_worker.core.work import OutcomeColumns
 
-# Specs or groups of pods that are read between two yields. One takes up to 50 microseconds.
+# Specs or groups of pods that are read between two yields, and the most that one takes.
 _SLICE_ROWS = 100
-_SLICE_MICROS = 5000.0
+_ROW_MICROS = 50.0
 
 
 def feed_update(message: resolver_pb2.FeedMessage) -> FeedUpdate:
@@ -72,16 +72,18 @@ def reading_feed(message: resolver_pb2.FeedMessage) -> Steps[FeedUpdate]:
     """`feed_update` in slices."""
     specs: list[tuple[int, NodeSpec | None]] = []
     for start in range(0, len(message.nodes), _SLICE_ROWS):
-        for entry in message.nodes[start : start + _SLICE_ROWS]:
+        entries = message.nodes[start : start + _SLICE_ROWS]
+        for entry in entries:
             check_node_index(entry.index, name="nodes.index")
             specs.append((entry.index, None if entry.removed else node_from_proto(entry.spec)))
-        yield _SLICE_MICROS
+        yield len(entries) * _ROW_MICROS
     pods: list[PodRun] = []
     for start in range(0, len(message.groups), _SLICE_ROWS):
-        for run in message.groups[start : start + _SLICE_ROWS]:
+        runs = message.groups[start : start + _SLICE_ROWS]
+        for run in runs:
             nodes = decode_nodes(run.nodes, name="groups.nodes").astype(np.intp)
             pods.append(PodRun(group_defined(run.group), nodes, run.gone))
-        yield _SLICE_MICROS
+        yield len(runs) * _ROW_MICROS
     return FeedUpdate(
         shard=message.shard,
         seq=message.seq,

@@ -19,9 +19,9 @@ from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate
 from scheduler_worker.core.nodes import ChangeLog, NodeIndexes
 
-# Specs or groups of a snapshot that are taken in between two yields. One takes some 40 microseconds.
+# Specs or groups of a snapshot that are taken in between two yields, and what one takes.
 _SLICE_ROWS = 100
-_SLICE_MICROS = 4000.0
+_ROW_MICROS = 40.0
 
 
 class NodeInfoCache(NodeColumns):
@@ -257,8 +257,9 @@ class NodeInfoCache(NodeColumns):
         before = self._state(of_shard)
         self.catalogue.keep_only((index for index, _ in update.specs), of_shard)
         for start in range(0, len(update.specs), _SLICE_ROWS):
-            self.catalogue.apply(update.specs[start : start + _SLICE_ROWS])
-            yield _SLICE_MICROS
+            specs = update.specs[start : start + _SLICE_ROWS]
+            self.catalogue.apply(specs)
+            yield len(specs) * _ROW_MICROS
         yield from self._replace_pods(update, of_shard)
         self.accounts.blank(of_shard)
         self.accounts.put(update.accounts)
@@ -280,10 +281,11 @@ class NodeInfoCache(NodeColumns):
                 rows = np.flatnonzero(assumption.live & where[assumption.nodes])
                 for group, nodes in _by_group(assumption, rows):
                     assumed.setdefault(group, []).append(nodes)
-            for group in groups[start : start + _SLICE_ROWS]:
+            of_slice = groups[start : start + _SLICE_ROWS]
+            for group in of_slice:
                 there = np.concatenate((of_shard[:0], *shown[group], *assumed.get(group, ())))
                 self.pod_index.replace(group, where, there)
-            yield _SLICE_MICROS
+            yield len(of_slice) * _ROW_MICROS
 
     def _reset_nodes(self, nodes: NodeIndexes) -> None:
         """Forget nodes whose full state comes next, and count again what is assumed on them.

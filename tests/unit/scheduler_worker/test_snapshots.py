@@ -24,7 +24,7 @@ from scheduler_worker.core.pod_index.selector_query import Matching
 def slices_of_one_row(monkeypatch):
     for module in (node_info, messages):
         monkeypatch.setattr(module, "_SLICE_ROWS", 1)
-        monkeypatch.setattr(module, "_SLICE_MICROS", 10_000.0)
+        monkeypatch.setattr(module, "_ROW_MICROS", 10_000.0)
 
 
 def group(number):
@@ -143,11 +143,26 @@ def test_a_snapshot_that_was_not_taken_in_to_its_end_is_made_good_by_the_next(ha
     assert len(harness.place()) == 1
 
 
-def test_a_message_is_read_in_slices_of_nodes_and_of_groups(ledger):
+def feed_message(ledger):
+    """Of four nodes and three groups."""
     nodes = [pb.NodeEntry(index=i, spec=node_to_proto(ledger.specs[i])) for i in range(4)]
     groups = [pb.GroupRun(group=definition_of(group(i)), nodes=encode([i], U32)) for i in range(3)]
-    message = pb.FeedMessage(seq=1, snapshot=True, shards=1, nodes=nodes, groups=groups)
+    return pb.FeedMessage(seq=1, snapshot=True, shards=1, nodes=nodes, groups=groups)
+
+
+def test_a_message_is_read_in_slices_of_nodes_and_of_groups(ledger):
+    message = feed_message(ledger)
     assert len(list(messages.reading_feed(message))) == 7
     read = messages.feed_update(message)
     assert [index for index, _ in read.specs] == [0, 1, 2, 3]
     assert [(run.group, run.nodes.tolist()) for run in read.pods] == [(group(i), [i]) for i in range(3)]
+
+
+def test_a_slice_that_is_not_full_takes_as_long_as_its_rows(ledger, monkeypatch):
+    """So that an entry of a few rows gives nobody a turn in its middle."""
+    for module in (node_info, messages):
+        monkeypatch.setattr(module, "_SLICE_ROWS", 100)
+        monkeypatch.setattr(module, "_ROW_MICROS", 1.0)
+    message = feed_message(ledger)
+    assert list(messages.reading_feed(message)) == [4.0, 3.0]
+    assert list(NodeInfoCache().applying(messages.feed_update(message))) == [4.0, 3.0]
