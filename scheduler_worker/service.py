@@ -216,10 +216,6 @@ class WorkerService:
         self._outbox.send_outcomes()
         self._loop.wake()
 
-    def _take_waiting_answers(self) -> list[PreemptionAnswer]:
-        answers, self._waiting_answers = self._waiting_answers, []
-        return answers
-
     def _set_namespaces(self, message: Surroundings) -> None:
         """Between two slices, so that no placement uses some of the old ones and some of the new ones."""
         namespaces, services = messages.surroundings(message)
@@ -280,7 +276,8 @@ class WorkerService:
         self._gauges.lags.reached(message.shard, message.seq, restarted=message.snapshot)
         if self._scheduler.resume(message.shard, snapshot=message.snapshot) or message.snapshot:
             self._loop.wake()
-        for answer in self._take_waiting_answers():
+        answers, self._waiting_answers = self._waiting_answers, []
+        for answer in answers:
             self._preempt(answer)
         if self._gauges.ready and not was_ready:
             self._gauges.filled()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -88,16 +88,25 @@ class Launched(Protocol):
         ...
 
 
-def launch_python(module: str, arguments: Sequence[str], log: IO[bytes]) -> Launched:
-    """Start `python -m module`; `log` gets its output."""
+def launch_python(
+    module: str,
+    arguments: Sequence[str],
+    log: IO[bytes],
+    *,
+    prefix: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Launched:
+    """Start `python -m module`; `log` gets its output. `prefix`: the command that runs it, and `environment`:
+    its variables, beside ours."""
     # A session of its own: Ctrl-C in the terminal reaches only us, and we stop our services in order.
     return let_go_on(
         subprocess.Popen(  # noqa: S603 - our own modules
-            [sys.executable, "-m", module, *arguments],
+            [*prefix, sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
+            env={**os.environ, **(environment or {})},
         )
     )
 

@@ -8,12 +8,11 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
 
 import psutil
 import redis
@@ -21,7 +20,7 @@ import redis
 from hoss.errors import HossError
 from hossctl.endpoints import Endpoints
 from hossctl.local.ports import free_ports
-from hossctl.local.process import READY_SECONDS, Launched, ServiceProcess, has_ended, let_go_on, stop_all
+from hossctl.local.process import READY_SECONDS, ServiceProcess, has_ended, launch_python, stop_all
 from hossctl.local.redis_server import RedisServer, find_redis_server
 from tools.faults.machines import Network
 
@@ -66,20 +65,8 @@ class PlacedProcess(ServiceProcess):
         prefix: Sequence[str],
         environment: Mapping[str, str],
     ) -> None:
-        def launch(module: str, arguments: Sequence[str], log: IO[bytes]) -> Launched:
-            return let_go_on(
-                subprocess.Popen(  # noqa: S603 - our own modules
-                    [*prefix, sys.executable, "-m", module, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    env={**os.environ, **environment},
-                )
-            )
-
         if prefix or environment:
-            self.launch = launch
+            self.launch = partial(launch_python, prefix=prefix, environment=environment)
         super().__init__(name, module, arguments, directory)
 
 

@@ -35,7 +35,7 @@ class TaskClass(NamedTuple):
 # A sum over a node's cards has the number of large enough ones above this bit and what is free on them below.
 _COUNT_SHIFT = 16
 _FREE = (1 << _COUNT_SHIFT) - 1
-# A table of weights has is made of at most so many cells: classes x amounts of cpu x amounts of memory.
+# A table of weights has at most so many cells: classes x amounts of cpu x amounts of memory.
 _MOST_CELLS = 1 << 20
 
 
