@@ -54,7 +54,7 @@ def parse_document(text: str, kind: str, model: type[DocumentT], *, where: str) 
     for name, expected in (("apiVersion", API_VERSION), ("kind", kind)):
         given = fields.pop(name, None)
         if given != expected:
-            raise ConfigError(_mismatch(given, expected), where=f"{where}: {name}")
+            raise ConfigError(_mismatch(given, expected), where=f"{where}: {name}" if where else name)
     if "metadata" not in model.model_fields:
         fields.pop("metadata", None)
     if problem := truth_for_number(fields, model):

@@ -12,8 +12,9 @@ HossError
 ├── AccessDenied          the peer does not know the caller, or does not let it do this
 └── InvariantViolation    a broken invariant; carries the evidence"""
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 # What an error quotes of a value, and says in all, at most. An error is also a log line and a gRPC status,
 # and whoever sends the value chooses its length.
@@ -78,6 +79,25 @@ class InvalidInput(HossError):  # noqa: N818 - the names say what happened
     def at(self, outer: str) -> "InvalidInput":
         """The same error with an outer place before its own: `at("pods.yaml document 3")`."""
         return type(self)(self.text, where=f"{outer}: {self.where}" if self.where else outer)
+
+
+@contextlib.contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Turns the system's error about a file that a user named into InvalidInput. To be held around what reads
+    the file and nothing else: an error of a connection is an OSError too."""
+    try:
+        yield
+    except OSError as exc:
+        raise InvalidInput(f"cannot be read: {exc.strerror or exc}", where=where) from exc
+
+
+@contextlib.contextmanager
+def writing(where: str) -> Iterator[None]:
+    """The same of a file that is written."""
+    try:
+        yield
+    except OSError as exc:
+        raise InvalidInput(f"cannot be written: {exc.strerror or exc}", where=where) from exc
 
 
 class ConfigError(InvalidInput):

@@ -6,13 +6,14 @@ Help and Tab import this module, so it imports nothing that talks to a platform.
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.errors import HossError, InvalidInput
+from hoss.errors import HossError, InvalidInput, quoted
 from hoss.redis_url import PASSWORD_VARIABLE, parse_redis_url, without_password
 from hossctl.console import Format
 from hossctl.endpoints import Endpoints
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _TAB_SECONDS = 1.0  # the user who pressed Tab waits
 _MOST_COMPLETIONS = 200  # nobody reads more
 MAX_SIMULATED_NODES = 1_000_000  # they are made in memory before the first is registered
+MAX_PROCESSES = 1_000  # of one kind that one machine is asked to start
 _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 
@@ -268,18 +270,21 @@ def read_labels(text: str, *, where: str) -> tuple[tuple[str, str], ...]:
 def read_workers(count: int, named: list[str], *, where: str = "--worker") -> "tuple[WorkerOptions, ...]":
     """`count` workers w1, w2, ... without labels, and those named as `name:label=value,...`. `where`: what
     the names are given with."""
-    from hossctl.local.platform import WorkerOptions  # noqa: PLC0415 - only commands that start workers
+    from hoss.config import NAME_PATTERN, NAME_RULE  # noqa: PLC0415 - only commands that start workers
+    from hossctl.local.platform import WorkerOptions  # noqa: PLC0415
 
     workers = [WorkerOptions(f"w{number}") for number in range(1, count + 1)]
     for text in named:
         name, _, labels = text.partition(":")
         if not name:
             raise InvalidInput(f"{text!r} has no name; write name:label=value,label=value", where=where)
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise InvalidInput(f"{quoted(name)} is no name of a worker; write {NAME_RULE}", where=where)
         workers.append(WorkerOptions(name, read_labels(labels, where=f"{where} {name}")))
-    names = [worker.name for worker in workers]
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
+    names = Counter(worker.name for worker in workers)
+    if repeated := [name for name, times in names.items() if times > 1]:
         raise InvalidInput(
-            f"name {repeated[0]!r} is given twice; workers need names of their own", where=where
+            f"name {min(repeated)!r} is given twice; workers need names of their own", where=where
         )
     if not workers:
         raise InvalidInput("no worker; give --workers 1 or more, or --worker NAME", where="--workers")

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, ClassVar
 import orjson
 import yaml
 
-from hoss.errors import InvalidInput, quoted
+from hoss.errors import InvalidInput, quoted, reading
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML was built with libyaml
 
@@ -46,10 +46,11 @@ def read_bytes(file: Path | BinaryIO, where: str, *, most_bytes: int = MAX_MANIF
     """What a file holds, up to one byte more than `most_bytes`, by which `decoded` sees that it is too large.
     Raises InvalidInput where it cannot be read."""
     try:
-        with file.open("rb") if isinstance(file, Path) else contextlib.nullcontext(file) as opened:
+        with (
+            reading(where),
+            file.open("rb") if isinstance(file, Path) else contextlib.nullcontext(file) as opened,
+        ):
             return opened.read(most_bytes + 1)
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror or exc}", where=where) from exc
     except ValueError as exc:  # a path in a document may have a NUL
         raise InvalidInput(f"cannot be read: {exc}", where=where) from exc
 

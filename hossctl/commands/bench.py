@@ -12,7 +12,7 @@ from hossctl.commands.bench_file import JsonFile, check, publish
 from hossctl.commands.compare import compare, report
 from hossctl.commands.plan import plan
 from hossctl.console import Column, Document, Format, warn
-from hossctl.options import Output, RedisUrl, Repeat, Seed, read_counts
+from hossctl.options import MAX_PROCESSES, Output, RedisUrl, Repeat, Seed, read_counts
 
 app = typer.Typer()
 group = typer.Typer(
@@ -31,7 +31,7 @@ def throughput(
     *,
     nodes: Annotated[int, typer.Option(min=1)] = 5000,
     pods: Annotated[int, typer.Option(min=1)] = 100_000,
-    workers: Annotated[int, typer.Option(min=1)] = 2,
+    workers: Annotated[int, typer.Option(min=1, max=MAX_PROCESSES)] = 2,
     mix: Annotated[
         Mix,
         typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, writing
 from hossctl.console import Column, Document, Format, print_document, print_rows, print_summary
 from hossctl.options import only
 
@@ -35,10 +35,8 @@ def publish(
     """Write the figures to the file, if there is one, and print them: the document, or for people the rows
     and columns of a table and the lines of a summary."""
     if path is not None:
-        try:
+        with writing(f"--json {path}"):
             path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
-        except OSError as exc:
-            raise InvalidInput(f"cannot be written: {exc.strerror}", where=f"--json {path}") from exc
     if not output.for_people:
         print_document(document, output)
         return

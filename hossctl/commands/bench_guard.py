@@ -8,7 +8,7 @@ import typer
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands.bench_file import JsonFile, check, publish
 from hossctl.console import Column, Document, Format, say
-from hossctl.options import Output
+from hossctl.options import MAX_PROCESSES, Output
 
 if TYPE_CHECKING:
     from hossctl.bench import guard_latency
@@ -49,7 +49,7 @@ _LATENCY_COLUMNS = (
 def guard(
     *,
     nodes: Annotated[int, typer.Option(min=1)] = 200,
-    workers: Annotated[int, typer.Option(min=1)] = 4,
+    workers: Annotated[int, typer.Option(min=1, max=MAX_PROCESSES)] = 4,
     fill: Annotated[
         int, typer.Option(min=1, max=100, help="Per cent of all cpu that the pods request.")
     ] = 98,

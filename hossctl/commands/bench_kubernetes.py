@@ -10,7 +10,7 @@ from hossctl.choices import Claim, Peer
 from hossctl.cli import EXIT_FAILED
 from hossctl.commands.bench_file import JsonFile, check, publish
 from hossctl.console import Column, Document, Format
-from hossctl.options import Output
+from hossctl.options import MAX_PROCESSES, Output
 
 if TYPE_CHECKING:
     from hossctl.bench import kubernetes_startup
@@ -48,8 +48,8 @@ def kubernetes(
     nodes: Annotated[int, typer.Option(min=1)] = 500,
     initial_pods: Annotated[int, typer.Option(min=0, help="Bound before each turn begins.")] = 100,
     pods: Annotated[int, typer.Option(min=1)] = 1000,
-    workers: Annotated[int, typer.Option(min=1)] = 1,
-    resolvers: Annotated[int, typer.Option(min=1)] = 1,
+    workers: Annotated[int, typer.Option(min=1, max=MAX_PROCESSES)] = 1,
+    resolvers: Annotated[int, typer.Option(min=1, max=MAX_PROCESSES)] = 1,
     repeat: Annotated[int, typer.Option(min=1, help="Turns of each; figures are medians.")] = 1,
     ceiling: Annotated[
         bool,

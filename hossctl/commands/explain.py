@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hoss import contexts
-from hoss.errors import InvalidInput, NotFound, TransportError
+from hoss.errors import InvalidInput, NotFound, TransportError, reading
 from hossctl.choices import PROFILES
 from hossctl.cli import EXIT_BAD_INPUT, run_async
 from hossctl.console import Document, Format, complain, print_document, print_lines, say
@@ -196,14 +196,14 @@ def _lines(name: str) -> Iterator[bytes]:
     """Of a file, or of standard input for "-", as they come; none longer than a manifest may be."""
     from hoss.manifests.guarded import MAX_MANIFEST_BYTES
 
-    try:
-        with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
-            while line := file.readline(MAX_MANIFEST_BYTES + 1):
-                if len(line) > MAX_MANIFEST_BYTES:
-                    raise InvalidInput(f"has more than {MAX_MANIFEST_BYTES:,} bytes in a line", where=name)
-                yield line
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=name) from exc
+    with (
+        reading(name),
+        contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file,
+    ):
+        while line := file.readline(MAX_MANIFEST_BYTES + 1):
+            if len(line) > MAX_MANIFEST_BYTES:
+                raise InvalidInput(f"has more than {MAX_MANIFEST_BYTES:,} bytes in a line", where=name)
+            yield line
 
 
 def _print(document: Document, *, all_nodes: bool) -> None:

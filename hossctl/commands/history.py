@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, reading, writing
 from hossctl.cli import EXIT_FAILED, run_async
 from hossctl.console import Column, Document, Format, print_document, print_lines, print_rows, say, warn
 from hossctl.endpoints import Endpoints, clients_of
@@ -79,7 +79,9 @@ def record(
             await clients.dispatcher.status()
             await clients.resolver.status()
             # Lines, and not blocks: whoever kills the recorder has what it saw.
-            with out.open("w", encoding="utf-8", buffering=1) as file:
+            with writing(f"--out {out}"):
+                opened = out.open("w", encoding="utf-8", buffering=1)
+            with opened as file:
                 history = live_history(lambda event: file.write(written(event)))
                 recorder = Recorder(clients, history, every_seconds=every, settle_seconds=settle)
                 say(f"recording to {out}" + ("; Ctrl-C ends it" if seconds is None else ""))
@@ -108,10 +110,8 @@ def check(
 
     where = "stdin" if file == _STANDARD else str(file)
     try:
-        with sys.stdin.buffer if file == _STANDARD else file.open("rb") as source:
+        with reading(where), sys.stdin.buffer if file == _STANDARD else file.open("rb") as source:
             judgement = judge(read(source))
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=where) from exc
     except BadHistory as exc:
         raise InvalidInput(exc.text, where=f"{where} line {exc.line}") from exc
     document = judgement.as_json()

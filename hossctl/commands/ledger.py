@@ -2,12 +2,13 @@
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, reading, writing
 from hossctl.cli import run_async
 from hossctl.console import Format, announced, print_document, print_summary, say, warn
 from hossctl.endpoints import Endpoints, ask_resolver, clients_of
@@ -76,14 +77,12 @@ def dump(file: _File, resolver: Resolver = "") -> None:
 
     async def write(client: "ResolverClient") -> int:
         written = 0
-        target = sys.stdout if file == _STANDARD else file.open("w", encoding="utf-8")
-        try:
+        with writing(str(file)):
+            opened = nullcontext(sys.stdout) if file == _STANDARD else file.open("w", encoding="utf-8")
+        with opened as target:
             async for line in lines_of(client.dump()):
                 target.write(json.dumps(line, separators=(",", ":")) + "\n")
                 written += 1
-        finally:
-            if target is not sys.stdout:
-                target.close()
         return written
 
     with announced("dumping the ledger"):
@@ -107,10 +106,11 @@ def restore(
         epoch = (await client.status()).ledger_epoch  # the same one: the dispatcher must not rebuild it
         head = pb.LedgerHead(ledger_epoch=epoch, replaces="*", operator=True, only_empty=not force)
         try:
-            with sys.stdin if file == _STANDARD else file.open(encoding="utf-8") as source:
+            with (
+                reading(str(file)),
+                sys.stdin if file == _STANDARD else file.open(encoding="utf-8") as source,
+            ):
                 parts = list(parts_of(source, head, where=str(file)))
-        except OSError as exc:
-            raise InvalidInput(f"cannot be read: {exc.strerror}", where=str(file)) from exc
         except UnicodeDecodeError as exc:
             raise InvalidInput(
                 f"is no dump: {exc.object[exc.start]:#04x} is no UTF-8", where=str(file)

@@ -14,6 +14,7 @@ from hossctl.cli import EXIT_FAILED, EXIT_INTERRUPTED, run_async
 from hossctl.console import Format, announced, counted, print_document, print_lines, print_summary, say, warn
 from hossctl.endpoints import Endpoints, clients_of, of_state
 from hossctl.options import (
+    MAX_PROCESSES,
     MAX_SIMULATED_NODES,
     Dispatcher,
     Output,
@@ -42,7 +43,9 @@ def demo(
     *,
     nodes: Annotated[int, typer.Option(min=1, help="Simulated nodes.")] = 1000,
     pods: Annotated[int, typer.Option(min=1, help="Pods of a mixed load.")] = 50_000,
-    workers: Annotated[int, typer.Option(min=1, help="Scheduler workers; their labels differ.")] = 4,
+    workers: Annotated[
+        int, typer.Option(min=1, max=MAX_PROCESSES, help="Scheduler workers; their labels differ.")
+    ] = 4,
     redis_url: RedisUrl = "",
     seed: Seed = 1,
     output: Output = Format.TABLE,
@@ -82,7 +85,8 @@ def up(
         Path | None, typer.Option(help="Nodes from manifests, or from the openb trace (.csv).")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Workers without labels; 2 where no --worker is given.")
+        int | None,
+        typer.Option(min=0, max=MAX_PROCESSES, help="Workers without labels; 2 where no --worker is given."),
     ] = None,
     worker: Annotated[
         list[str] | None, typer.Option(metavar="NAME:K=V,K=V", help="A worker with labels; may be repeated.")
@@ -94,9 +98,12 @@ def up(
             help="Pools of workers and a policy: a Platform document, or a directory with platform.yaml.",
         ),
     ] = None,
-    resolvers: Annotated[int, typer.Option(min=1, help="Resolvers; any of them answers.")] = 1,
+    resolvers: Annotated[
+        int, typer.Option(min=1, max=MAX_PROCESSES, help="Resolvers; any of them answers.")
+    ] = 1,
     dispatchers: Annotated[
-        int, typer.Option(min=1, help="Dispatchers; one is active, the others stand by.")
+        int,
+        typer.Option(min=1, max=MAX_PROCESSES, help="Dispatchers; one is active, the others stand by."),
     ] = 1,
     policy: Annotated[Path | None, typer.Option(help="A SchedulingPolicy document.")] = None,
     rebalance: Annotated[

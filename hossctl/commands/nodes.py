@@ -50,6 +50,7 @@ def add(
     output: Output = Format.TABLE,
 ) -> None:
     """Add nodes, or change those of the same names. What is requested on a node stays."""
+    from hoss.manifests.fields import check_name
     from hossctl.load import nodes as pool
     from hossctl.load.progress import counting
 
@@ -57,6 +58,7 @@ def add(
         raise InvalidInput(
             "give one of the two: how many simulated nodes, or a file of nodes", where="--count, --file"
         )
+    check_name(f"{prefix}-00000", "--prefix")
     nodes = (
         pool.read_nodes_file(file)
         if file is not None

@@ -46,10 +46,13 @@ def fragmentation(
 ) -> None:
     """Of the free room, how much the usual pods and the waiting pods can use; what is stranded beside full
     resources; cards in pieces; nodes that could be emptied."""
+    from hoss.manifests.fields import check_key
     from hossctl.explain.offline import preset
     from hossctl.rebalance import room
     from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
 
+    if label:
+        check_key(label, "--label")
     gathered = _gathered(Endpoints(dispatcher, resolver))
     document = room.fragmentation_document(gathered, preset(DEFAULT_PROFILE), label)
     if not output.for_people:

@@ -11,7 +11,7 @@ from hossctl.choices import TraceFormat
 from hossctl.cli import EXIT_FAILED
 from hossctl.console import Format, print_document, print_summary, say
 from hossctl.endpoints import Endpoints
-from hossctl.options import Dispatcher, Output, RedisUrl, Resolver, Seed, read_duration
+from hossctl.options import MAX_PROCESSES, Dispatcher, Output, RedisUrl, Resolver, Seed, read_duration
 
 if TYPE_CHECKING:
     from hossctl.traces.recording import Recording, TraceMachine, TraceWindow
@@ -80,7 +80,9 @@ def replay(
     begin: Begin = "",
     end: End = "",
     speedup: Speedup = 0.0,
-    workers: Annotated[int, typer.Option(min=1, help="Workers of the platform that is started.")] = 4,
+    workers: Annotated[
+        int, typer.Option(min=1, max=MAX_PROCESSES, help="Workers of the platform that is started.")
+    ] = 4,
     strategy: Annotated[
         str,
         typer.Option(

@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.alias_generators import to_camel
 
 from hoss.document_errors import describe_validation
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, reading
 from hossctl.choices import DEFAULT_SCHEDULER, Load, Mode
 
 SCHEMA: Final = "hoss.dev/bench-compare/v1"
@@ -175,10 +175,10 @@ class Comparison(_Part):
 
 def read(path: Path) -> Comparison:
     """A comparison from a file. Raises InvalidInput with the path of the first field that is wrong."""
+    with reading(str(path)):
+        content = path.read_bytes()
     try:
-        return Comparison.model_validate_json(path.read_bytes())
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read ({exc.strerror})", where=str(path)) from exc
+        return Comparison.model_validate_json(content)
     except ValidationError as exc:
         raise InvalidInput(
             f"{describe_validation(exc, Comparison, most=1)}; a comparison of {SCHEMA} is needed",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, reading
 from hossctl.choices import Mix
 from hossctl.figures import median, share
 
@@ -45,9 +45,8 @@ def read_measured(path: Path) -> Measured:
     that differ."""
     where = f"--bench {path}"
     try:
-        document = json.loads(path.read_bytes())
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=where) from exc
+        with reading(where):
+            document = json.loads(path.read_bytes())
     except ValueError as exc:
         raise InvalidInput(
             "is no JSON; make it with `hoss bench throughput --json FILE`", where=where

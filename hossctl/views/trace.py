@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, reading
 from hossctl.console import Document
 
 POD_EVENTS = ("decision", "not bound", "binding")  # span events that name a pod by hoss.uid
@@ -42,10 +42,8 @@ class Span:
 def read_spans(path: Path) -> list[Span]:
     """All spans of a file. Raises InvalidInput naming a line that is no export. An incomplete last line is
     ignored."""
-    try:
+    with reading(str(path)):
         lines = path.read_bytes().split(b"\n")
-    except OSError as exc:
-        raise InvalidInput(f"cannot be read: {exc.strerror}", where=str(path)) from exc
     spans: list[Span] = []
     for number, line in enumerate(lines, 1):
         if not line:

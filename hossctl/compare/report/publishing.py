@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from hoss.errors import ConfigError, InvalidInput
+from hoss.errors import ConfigError, InvalidInput, writing
 from hossctl.cli import EXIT_BAD_INPUT, EXIT_FAILED
 from hossctl.compare.document import Cell, Comparison, MachineInfo
 from hossctl.compare.report import tables
@@ -115,10 +115,8 @@ def write_plots(directory: Path, plots: "Iterable[Plot]", option: str = "--plots
 
 def write(path: Path, content: bytes, option: str) -> None:
     """Write a file that an option names. InvalidInput where that fails."""
-    try:
+    with writing(f"{option} {path}"):
         path.write_bytes(content)
-    except OSError as exc:
-        _unwritable(path, exc, option)
 
 
 def _write_data(comparison: Comparison, options: ReportOptions) -> None:
@@ -181,11 +179,5 @@ def _extra(module: str) -> ModuleType:
 
 
 def _make_directory(path: Path, option: str) -> None:
-    try:
+    with writing(f"{option} {path}"):
         path.mkdir(exist_ok=True)
-    except OSError as exc:
-        _unwritable(path, exc, option)
-
-
-def _unwritable(path: Path, exc: OSError, option: str) -> NoReturn:
-    raise InvalidInput(f"cannot be written: {exc.strerror}", where=f"{option} {path}") from exc

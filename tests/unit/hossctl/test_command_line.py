@@ -341,6 +341,7 @@ def test_a_format_that_a_command_does_not_have_is_refused(hoss):
         (("--worker", "w:tier"), "'tier' is no label; write key=value"),
         (("--worker", "w", "--worker", "w"), "name 'w' is given twice"),
         (("--workers", "0"), "no worker"),
+        (("--worker", "w=a"), "'w=a' is no name of a worker"),
         (("--nodes", "3", "--nodes-file", "x"), "choose one"),
         (("--nodes-file", "nope.yaml"), "nope.yaml: cannot be read"),
     ],
@@ -350,6 +351,30 @@ def test_up_refuses_bad_options_before_anything_starts(hoss, tmp_path, arguments
     assert result.exit_code == 2
     assert text in result.stderr
     assert not (tmp_path / "home" / "platform.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("ledger", "dump", "."), "error: .: cannot be written: Is a directory\n"),
+        (("history", "record", "--out", "."), "error: --out .: cannot be written: Is a directory\n"),
+        (("ledger", "restore", "."), "error: .: cannot be read: Is a directory\n"),
+        (("history", "check", "."), "error: .: cannot be read: Is a directory\n"),
+        (("trace", "a", "--file", "."), "error: .: cannot be read: Is a directory\n"),
+        (("explain", "--cases", "."), "error: .: cannot be read: Is a directory\n"),
+        (("bench", "report", "."), "error: .: cannot be read: Is a directory\n"),
+        (("simulate", "cluster", "--bench", "."), "error: --bench .: cannot be read: Is a directory\n"),
+        (
+            ("nodes", "add", "--count", "1", "--prefix", "A b"),
+            "error: --prefix: 'A b-00000' is no valid name",
+        ),
+        (("fragmentation", "--label", "a b"), "error: --label: 'a b' is no valid key"),
+    ],
+)
+def test_a_file_or_a_name_that_cannot_be_is_bad_input_and_no_fault_of_ours(hoss, arguments, text):
+    result = hoss(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(text)
 
 
 def test_replay_names_the_missing_column(hoss, tmp_path):
@@ -370,6 +395,7 @@ def test_completion_is_a_script_that_asks_hoss(hoss):
     [
         (["up", "--nodes", "many"], "--nodes: is 'many', where a whole number from 0 to 1,000,000 belongs"),
         (["up", "--nodes", "-1"], "--nodes: is '-1', where a whole number from 0 to 1,000,000 belongs"),
+        (["up", "--workers", "1001"], "--workers: is '1001', where a whole number from 0 to 1,000 belongs"),
         (["up", "--trace", "2"], "--trace: is '2', where a number from 0 to 1 belongs"),
         (["logs", "--tail", "1.5"], "--tail: is '1.5', where a whole number of at least 0 belongs"),
         (
