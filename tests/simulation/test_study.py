@@ -240,13 +240,16 @@ def test_who_was_kept_away_comes_when_others_leave_though_their_node_has_no_room
 
 
 def test_who_was_kept_away_by_a_placement_that_was_refused_is_tried_again():
-    cluster = Cluster(in_zones(1), workers=2, decision_seconds=0.1, batch=2)
-    cluster.submit(pod(host_ports=(HostPort(81),)))
-    cluster.submit(pod("other"))
-    both = cluster.submit(pod(host_ports=(HostPort(80), HostPort(81))))  # refused: the first pod is quicker
-    one = cluster.submit(pod(host_ports=(HostPort(80),)))
+    """One worker has both pods in hand; meanwhile the other one places the pod that refuses the first."""
+    cluster = Cluster(in_zones(1), workers=2, decision_seconds=0.1, decision_seconds_per_pod=0.1, batch=2)
+    for busy in ("one", "other"):
+        cluster.submit(pod(busy))
+    refused = cluster.submit(pod(host_ports=(HostPort(80), HostPort(81))), at=0.1)
+    kept_away = cluster.submit(pod(host_ports=(HostPort(80),)), at=0.1)
+    cluster.submit(pod(host_ports=(HostPort(81),)), at=0.1)
     result = cluster.run()
-    assert (result.nodes[both[0]], result.nodes[one[0]]) == (-1, 0)
+    assert result.conflicts == 1
+    assert (result.nodes[refused[0]], result.nodes[kept_away[0]]) == (-1, 0)
 
 
 def test_pods_go_to_nodes_that_their_affinity_selects():
