@@ -24,7 +24,7 @@ from hoss.model.pod import (
 )
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
 from hoss.model.volumes import PodVolumes
-from hoss.sim import Cluster, DeviceRequest, NodeSpec, StudyResult, pod_template
+from hoss.sim import Cluster, DeviceRequest, NodeSpec, StudyResult, pod_template, read_workloads
 from hossctl.traces.recording import Recording, TracePod
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.framework.sandbox import PluginFailed
@@ -257,6 +257,28 @@ def test_pods_go_to_nodes_that_their_affinity_selects():
     here = NodeSelector((NodeSelectorTerm((Requirement(ZONE, "In", ("z1", "z2")),)),))
     pods = cluster.submit(pod(required_node_affinity=here), 12)
     assert by_zone(cluster.run(), pods)[0] == 0
+
+
+def test_the_workloads_of_a_manifest_are_submitted_with_their_rules(tmp_path):
+    manifest = tmp_path / "web.yaml"
+    manifest.write_text("""\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 4
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers: [{name: web, image: web, ports: [{containerPort: 80, hostPort: 80}]}]
+""")
+    cluster = Cluster(in_zones(3))
+    for workload in read_workloads(manifest):
+        cluster.submit(workload.template, workload.replicas)
+    result = cluster.run()
+    assert (sorted(result.nodes.tolist()), result.waiting) == ([-1, 0, 1, 2], 1)
+    with pytest.raises(InvalidInput, match=f"{tmp_path}/none.yaml: cannot be read: No such file"):
+        read_workloads(tmp_path / "none.yaml")
 
 
 def test_a_recording_is_played_in_its_own_time():
