@@ -205,6 +205,7 @@ def run(
     again, twice at most. The run pauses when more pods wait than before, or when several moves in a row are
     refused. Exit code 1 if a move was refused at the end, or the run is paused."""
     from hossctl.explain.offline import preset
+    from hossctl.load.progress import bar
     from hossctl.rebalance import plans, running
     from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
     from scheduler_worker.core.rebalance.plan_state import PlanLimits
@@ -224,14 +225,19 @@ def run(
         if not planned["moves"]:
             document = document or running.nothing_to_do(planned)
             break
-        with on_interrupt(
-            "the moves that the dispatcher has go on: `hoss rebalance status` shows them, `pause` stops them,"
-            " and `undo` takes them back"
+        with (
+            on_interrupt(
+                "the moves that the dispatcher has go on: `hoss rebalance status` shows them, `pause` stops"
+                " them, and `undo` takes them back"
+            ),
+            bar("moves", len(planned["moves"]), quiet=not output.for_people, patient=True) as show,
         ):
-            document = running.carry_out(endpoints, planned, rate, timeout)
+            document = running.carry_out(endpoints, planned, rate, timeout, show)
         if document["state"] != "Done" or not document["refused"]:
             break
     _show(document, output)
+    if document["state"] == "Running":
+        warn(f"not done after {timeout:g} s: `hoss rebalance status` shows how the moves go on")
     if document["refused"] and plan_file is not None:
         say("what was refused does not fit the cluster as it is now; plan again with `hoss rebalance plan`")
     if document["refused"] or document["state"] == "Paused":

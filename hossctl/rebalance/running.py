@@ -20,7 +20,7 @@ The document (camel case):
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hoss.client.dispatcher import DispatcherClient
@@ -53,9 +53,15 @@ def read_plan(file: Path) -> Document:
     return document
 
 
-def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds: float) -> Document:
+def carry_out(
+    endpoints: Endpoints,
+    plan: Document,
+    rate: float,
+    timeout_seconds: float,
+    show: Callable[[int, str], None],
+) -> Document:
     """Start the plan's moves, and follow them until they are done or paused, or the time is over, also with
-    the next dispatcher. Raises NotFound where that one knows nothing of them, and where another run has taken
+    the next dispatcher. `show` gets how many are made or refused so far, and a remark. Raises NotFound where that one knows nothing of them, and where another run has taken
     their place: what became of them is not known, and whoever began it does not want them planned again."""
 
     async def follow() -> Document:
@@ -65,7 +71,9 @@ def carry_out(endpoints: Endpoints, plan: Document, rate: float, timeout_seconds
             deadline = time.monotonic() + timeout_seconds
             while status.state == "Running" and time.monotonic() < deadline:
                 await asyncio.sleep(_POLL_SECONDS)
-                status = await _status(client, status)
+                seen = await _status(client)
+                status = seen or status
+                show(status.moved + status.refused, "" if seen else "no dispatcher answers; waiting for one")
             if not status.state:
                 raise NotFound(
                     "another dispatcher leads by now, and its journal has lost the moves: each pod is on its"
@@ -89,11 +97,11 @@ def _what(run: pb.RebalanceStatus | pb.RebalanceRequest) -> tuple[str, list[str]
     return run.purpose, [move.pod for move in run.moves]
 
 
-async def _status(client: DispatcherClient, last: pb.RebalanceStatus) -> pb.RebalanceStatus:
+async def _status(client: DispatcherClient) -> pb.RebalanceStatus | None:
     try:
         return await client.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))
     except TransportError:
-        return last  # it may be back, or another one leads
+        return None  # it may be back, or another one leads
 
 
 def nothing_to_do(plan: Document) -> Document:

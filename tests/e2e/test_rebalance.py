@@ -1,6 +1,7 @@
 """What hoss fragmentation and hoss rebalance plan say of a local platform."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
@@ -147,14 +148,8 @@ def test_moves_are_carried_out_undone_and_refused_where_the_cluster_has_changed(
 def test_who_follows_moves_that_another_person_takes_back_is_told_so_and_does_not_plan_them_again(
     platform, tmp_path
 ):
-    pods = [pod for pod in platform.json("get", "pods")["items"] if pod["name"].startswith("move-")]
-    other = {"n0": "n1", "n1": "n0"}
-    moves = [{"pod": f"default/{pod['name']}", "from": pod["node"], "to": other[pod["node"]]} for pod in pods]
-    written = tmp_path / "plan.json"
-    written.write_text(json.dumps(platform.json("rebalance", "plan") | {"goal": "by hand", "moves": moves}))
+    pods, run = two_moves(platform, tmp_path)
     with ThreadPoolExecutor(1) as beside:
-        # One move at once, and the other one in 100 seconds.
-        run = ("rebalance", "run", "--plan", str(written), "--rate", "0.01")
         following = beside.submit(platform, *run, code=1)
         wait_until(lambda: platform.json("rebalance", "status")["purpose"] == "by hand", "the run begins")
         wait_until(lambda: platform.json("rebalance", "status")["moved"] == 1, "the first move is made")
@@ -165,6 +160,28 @@ def test_who_follows_moves_that_another_person_takes_back_is_told_so_and_does_no
     back = {pod["name"]: pod["node"] for pod in platform.json("get", "pods")["items"]}
     assert {pod["name"]: pod["node"] for pod in pods}.items() <= back.items()
     platform("audit")
+
+
+def test_who_stops_following_moves_is_told_how_many_are_made_and_that_they_go_on(platform, tmp_path):
+    _, run = two_moves(platform, tmp_path)
+    said = platform(*run, "--timeout", "5").stderr
+    assert re.search(r"^moves: [01] of 2$", said, re.MULTILINE)
+    assert "warning: not done after 5 s: `hoss rebalance status` shows how the moves go on" in said
+    assert platform.json("rebalance", "status")["state"] == "Running"
+    platform("rebalance", "undo")
+    wait_until(lambda: platform.json("rebalance", "status")["state"] == "Done", "the pod is back")
+    platform("audit")
+
+
+def two_moves(platform, tmp_path):
+    """Two pods that can change places, and a command that moves one of them at once, and the other one in 100
+    seconds."""
+    pods = [pod for pod in platform.json("get", "pods")["items"] if pod["name"].startswith("move-")]
+    other = {"n0": "n1", "n1": "n0"}
+    moves = [{"pod": f"default/{pod['name']}", "from": pod["node"], "to": other[pod["node"]]} for pod in pods]
+    written = tmp_path / "plan.json"
+    written.write_text(json.dumps(platform.json("rebalance", "plan") | {"goal": "by hand", "moves": moves}))
+    return pods, ("rebalance", "run", "--plan", str(written), "--rate", "0.01")
 
 
 def test_a_waiting_gang_says_after_which_moves_it_fits_as_a_whole(platform, tmp_path):
