@@ -33,6 +33,7 @@ REGRESSIONS = {
     "epochs-from-1-in-an-emptied-redis": "a new ledger granted epochs anew, and a fenced worker held one",
     "pod-that-needed-no-victims-any-more": "a pod that needed no victims any more left its worker busy",
     "quiet-before-the-loss-was-noticed": "the simulation judged before the dispatcher could see the loss",
+    "quiet-before-a-move-was-answered": "the simulation judged before a move's lost answer was missed",
     "port-freed-before-a-view-showed-it": (
         "pods that a view refused before it showed a release were not woken"
     ),
