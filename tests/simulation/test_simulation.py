@@ -52,6 +52,9 @@ REGRESSIONS = {
         "a ledger that was lost before its feed showed a node was rebuilt without it"
     ),
     "answer-about-a-former-place": "an old look-up's answer undid the place that a pod had got since",
+    "moves-in-a-ledger-that-went-back": "a dispatcher moved pods in a ledger that its feed knew to be lost",
+    "place-before-a-move-that-was-lost": "a ledger that had lost a move was asked where the pod is",
+    "commits-that-came-together": "the history of a simulation told two commits as one",
     "clock-that-goes-back-keeps-the-lease": "the clock of Redis went back, and a dead leader's lease stayed",
 }
 
