@@ -1,8 +1,8 @@
 """Rebuilds the ledger after Redis has lost it, or a part of it. Only the dispatcher still knows which pod is
 bound where.
 
-The epoch identifies a ledger. Another epoch, or a recovery tombstone in its place, means that commits are
-lost. Then all workers are disconnected, so that the pods in their hands are unbound again; the journal is
+The epoch identifies a ledger. Another epoch, a recovery tombstone in its place, or a feed that does not have
+what it had shown, means that commits are lost. Then all workers are disconnected, so that the pods in their hands are unbound again; the journal is
 rewritten; and the ledger is rebuilt from the dispatcher's bound pods and nodes. Until then the dispatcher
 grants nothing, looks nothing up and ignores the feed: an empty ledger would let every pod be placed a second
 time.
@@ -119,7 +119,7 @@ class LedgerRebuilder:
         self._leadership = leadership
         self._rng = rng
         self._foreign_shards: set[int] = set()  # whose feed comes from another ledger
-        self._went_back = False  # the feed says that the ledger has lost changes which it had shown
+        self._noticed = asyncio.Event()  # by the feed, that the ledger is lost
         self._recovered = False
         self._catch_up = catch_up
         self._behind = False  # what Redis has kept may lack pods that others have bound
@@ -139,15 +139,16 @@ class LedgerRebuilder:
     async def run(self) -> None:
         """Check and rebuild until cancelled."""
         while True:
+            self._noticed.clear()
             await self.check()
-            await asyncio.sleep(_CHECK_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._noticed.wait(), _CHECK_SECONDS)
 
     async def check(self) -> None:
         """Check once. Rebuild a lost ledger, and return when that is done."""
         while True:
             status = await self._runtime.until_answered(self._ledger.status)
-            whole = not status.recovering and not self._went_back
-            if whole and self._ledger.known_epoch in ("", status.epoch):
+            if not status.recovering and self._ledger.known_epoch in ("", status.epoch):
                 self._ledger.known_epoch = status.epoch
                 self._runtime.problems.pop("ledger", None)
                 return
@@ -172,7 +173,11 @@ class LedgerRebuilder:
 
     def _ours(self, message: pb.FeedMessage) -> bool:
         if message.snapshot:
-            self._went_back |= message.went_back and self._ledger.known_epoch == message.ledger_epoch
+            if message.went_back and self._ledger.known_epoch == message.ledger_epoch:
+                # It has lost changes that it had shown. From now on nothing that it answers counts, and it is
+                # asked for nothing, until the one that takes its place is there.
+                self._ledger.known_epoch = self._new_epoch()
+                self._noticed.set()
             if message.ledger_epoch and self._ledger.known_epoch not in ("", message.ledger_epoch):
                 self._foreign_shards.add(message.shard)
             else:
@@ -206,8 +211,11 @@ class LedgerRebuilder:
                 await self._ledger.announce_rebuild("the API server to say which pods are bound")
             await asyncio.sleep(_CHECK_SECONDS)
 
+    def _new_epoch(self) -> str:
+        return f"{self._rng.getrandbits(64):016x}"
+
     async def _rebuild(self, status: LedgerStatus) -> None:
-        epoch = f"{self._rng.getrandbits(64):016x}"
+        epoch = self._new_epoch()
         head = pb.LedgerHead(
             ledger_epoch=epoch, shards=status.shards, replaces=status.epoch, term=self._leadership.term
         )
@@ -230,7 +238,6 @@ class LedgerRebuilder:
         self._leadership.require_valid_lease()
         self._ledger.known_epoch = epoch  # first: its feed may arrive before the answer
         reply = await self._ledger.rebuild(parts)
-        self._went_back = False
         logger().warning(
             "ledger_rebuilt",
             source="the dispatcher's record" if self._recovered else "what Redis has kept; nobody knew more",

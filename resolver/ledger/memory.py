@@ -517,6 +517,7 @@ class MemoryLedger:
         changes = self.arbiters[shard].changes_after(after)
         if not changes:
             return []
+        self._knows(shard)
         # Up to a gap: after it a follower needs a snapshot.
         return [self._entry(shard, c) for place, c in enumerate(changes, after + 1) if c.seq == place] or None
 

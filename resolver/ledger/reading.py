@@ -466,7 +466,7 @@ class LedgerReading:
 
     async def feed(self, shard: int, after: int, wait_ms: int) -> list[FeedEntry] | None:
         with stored.damage_named(shard):
-            key = self._keys[shard][8]
+            key, epoch = self._keys[shard][8], self.epoch
             async with self.scripts.unavailable_when_failing():
                 server = await self.scripts.waiting.at(key)
                 reply: Any = await server.xread({key: f"{after}-0"}, count=_FEED_STEP, block=wait_ms)
@@ -474,6 +474,8 @@ class LedgerReading:
                 return []
             raw = reply[key.encode()][0] if isinstance(reply, dict) else reply[0][1]
             entries = [feed_entry(int(entry_id.split(b"-")[0]), fields) for entry_id, fields in raw]
+            if entries and self.epoch == epoch:  # else it is the history of a ledger that was left meanwhile
+                self._raise_watermark(shard, entries[-1].seq, entries[-1].nonce)
             # Up to a gap: after it a follower needs a snapshot.
             return [entry for place, entry in enumerate(entries, after + 1) if entry.seq == place] or None
 

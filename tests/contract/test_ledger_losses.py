@@ -87,6 +87,20 @@ async def test_a_ledger_that_went_back_is_recognised(place, resolvers, make_prop
             await call()
 
 
+async def test_a_resolver_that_has_merely_read_the_feed_recognises_that_the_ledger_went_back(
+    place, resolvers, make_proposal
+):
+    one, other = resolvers
+    seq = await other.seq(0)
+    before = place.checkpoint()
+    await one.commit(0, [make_proposal([1], [[0]])])
+    assert len(await other.feed(0, seq, 1)) == 1
+    place.roll_back(before)
+    for call in (lambda: other.lookup(0, make_proposal([1], [[0]]).uids), lambda: other.seq(0)):
+        with pytest.raises(LedgerLostError, match="lost acknowledged changes"):
+            await call()
+
+
 async def test_a_ledger_that_went_back_and_was_overtaken_is_recognised(place, resolvers, make_proposal):
     """Redis loses the last commit of one resolver, and the other one writes past it."""
     one, other = resolvers

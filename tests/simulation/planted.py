@@ -379,6 +379,16 @@ UNDONE = {
         "a new ledger in an emptied Redis counts worker epochs from 1",
         (ScriptEdit("next_epoch", "  last = time[1] * 1000000 + time[2]\n", "  last = 0\n"),),
     ),
+    "moves-in-a-ledger-that-went-back": PlantedFault(
+        "a dispatcher goes on with a ledger whose feed shows that it went back",
+        (
+            CodeEdit(
+                "dispatcher.ledger.rebuilding:LedgerRebuilder._ours",
+                "self._ledger.known_epoch = self._new_epoch()",
+                "pass",
+            ),
+        ),
+    ),
     "port-freed-before-a-view-showed-it": PlantedFault(
         "a pod that was refused by a view without a release is not woken when the release is told",
         (

@@ -33,6 +33,7 @@ REGRESSIONS = {
     "epochs-from-1-in-an-emptied-redis": "a new ledger granted epochs anew, and a fenced worker held one",
     "pod-that-needed-no-victims-any-more": "a pod that needed no victims any more left its worker busy",
     "quiet-before-the-loss-was-noticed": "the simulation judged before the dispatcher could see the loss",
+    "quiet-before-a-move-was-answered": "the simulation judged before a move's lost answer was missed",
     "port-freed-before-a-view-showed-it": (
         "pods that a view refused before it showed a release were not woken"
     ),
@@ -51,6 +52,9 @@ REGRESSIONS = {
         "a ledger that was lost before its feed showed a node was rebuilt without it"
     ),
     "answer-about-a-former-place": "an old look-up's answer undid the place that a pod had got since",
+    "moves-in-a-ledger-that-went-back": "a dispatcher moved pods in a ledger that its feed knew to be lost",
+    "place-before-a-move-that-was-lost": "a ledger that had lost a move was asked where the pod is",
+    "commits-that-came-together": "the history of a simulation told two commits as one",
     "clock-that-goes-back-keeps-the-lease": "the clock of Redis went back, and a dead leader's lease stayed",
 }
 

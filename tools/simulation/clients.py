@@ -142,9 +142,9 @@ class SimulatedClients:
             moves_per_second=act.options["rate"],
         )
 
-    async def moves(self) -> list[pb.MoveStatus]:
-        """Those of the last run, as clients are told."""
-        return list((await self.dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))).moves)
+    async def moves(self) -> pb.RebalanceStatus:
+        """The last run, as clients are told of it."""
+        return await self.dispatcher.rebalance(pb.RebalanceRequest(action=pb.REBALANCE_STATUS))
 
     def begin_control(self, act: Act) -> None:
         """A rebalance controller begins. It looks every second, and may move whatever helps."""

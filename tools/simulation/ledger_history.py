@@ -145,10 +145,31 @@ class LedgerHistory:
             self._history.append("ledger", by=_BY, **event)
             self._nodes(shard, accounts, specs, names, place)
             return
-        self._nodes(shard, accounts, specs, names, place)
         change = _change(old, held, was_prepared)
         left = set(change.released)
         self.moved_at_once += sum(uid in left and old[uid][:4] != held[uid][:4] for uid in change.reserved)
+        *earlier, last = _by_commit(change, held)
+        for commit, part in earlier:
+            place["seq"] = commit
+            self._append(shard, part, old, {**place, "ledger": epoch})
+            place["previous"] = commit
+        place["seq"] = seq
+        self._nodes(shard, accounts, specs, names, place)
+        self._append(shard, last[1], old, {**place, "ledger": epoch})
+        confirmed = [
+            uid
+            for uid, record in held.items()
+            if _seq(record) not in leases
+            and _pod_of(uid) not in change.moved
+            and not _is_target(record)
+            and not _is_terminating(record)
+            and (uid not in old or _seq(old[uid]) in was_leased or old[uid] != record)
+        ]
+        self._confirmed(number, seq, confirmed)
+
+    def _append(self, shard: _Shard, change: "_Change", old: Hash, event: dict[str, Any]) -> None:
+        """Write one change, of which `event` says where it belongs."""
+        held = shard.reservations
         event |= {
             name: [uid_text(uid) for uid in uids]
             for name, uids in (
@@ -174,16 +195,6 @@ class LedgerHistory:
         if change.moved:
             event["epoch"] = self._row(shard, change.moved[0], old[change.moved[0]])["epoch"]
         self._history.append("ledger", by=_BY, **event)
-        confirmed = [
-            uid
-            for uid, record in held.items()
-            if _seq(record) not in leases
-            and _pod_of(uid) not in change.moved
-            and not _is_target(record)
-            and not _is_terminating(record)
-            and (uid not in old or _seq(old[uid]) in was_leased or old[uid] != record)
-        ]
-        self._confirmed(number, seq, confirmed)
 
     def _settle_leases(self, number: int, shard: _Shard, leases: set[bytes]) -> None:
         ended = shard.leases - leases
@@ -277,6 +288,26 @@ class _Change(NamedTuple):
     moved: list[bytes]
     terminating: list[bytes]
     shared: list[bytes]
+
+
+def _by_commit(change: _Change, held: Hash) -> list[tuple[int, _Change]]:
+    """The change commit by commit, each with its seq: proposals that came together are decided together, and
+    are looked at together. What else has become of reservations belongs to the first."""
+    commits: dict[int, list[bytes]] = {}
+    for uid in change.reserved:
+        commits.setdefault(int(_seq(held[uid])), []).append(uid)
+    if len(commits) < 2:
+        return [(0, change)]
+    first, parts = min(commits), []
+    elsewhere = {uid for seq, uids in commits.items() if seq != first for uid in uids}
+    for seq, reserved in sorted(commits.items()):
+        if seq == first:
+            released = [uid for uid in change.released if uid not in elsewhere]
+            parts.append((seq, change._replace(reserved=reserved, released=released)))
+        else:
+            released = [uid for uid in reserved if uid in set(change.released)]
+            parts.append((seq, _Change(released, [], reserved, [], [], [])))
+    return parts
 
 
 def _change(old: Hash, held: Hash, was_prepared: set[bytes]) -> _Change:

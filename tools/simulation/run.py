@@ -33,6 +33,7 @@ CLUSTER_SETTLE_SECONDS = 180.0
 _LOOK_SECONDS = 0.25
 _CALM_LOOKS = 3  # so often in a row nothing moved
 _MOVING = ("Queued", "Scheduling", "Backoff")
+_RUNNING = "Running"  # the state of a run of moves: an answer to its last step may be awaited still
 _TOLD_PROBLEMS = 6
 COMPARED_EVERY = 4
 PLACE_LOST = "a takeover took longer"  # in the text of a move
@@ -113,6 +114,7 @@ class _Simulation:
         self._result = result
         self._struck_until = 0.0  # when the last fault of the plan had ended
         self._loses = any(act.what in p.LOSSES for act in plan.acts)
+        self._moves = any(act.what in (p.MOVE, p.CONTROL) for act in plan.acts)
         self._history = History(world.loop.time, source="simulation", sees=["clients", "reservations"])
         self.clients, self._cluster = _clients(plan, world, self._history)
         is_there = _nowhere if self._cluster is None else self._cluster.judge.is_there
@@ -153,9 +155,9 @@ class _Simulation:
     async def _judge_moves(self) -> None:
         """A successor that is told to have got its place was bound there, unless something keeps bindings
         from being made."""
-        if all(act.what != p.MOVE for act in self._plan.acts):
+        if not self._moves:
             return
-        self._result.moves = await self.clients.moves()
+        self._result.moves = list((await self.clients.moves()).moves)
         binds = all(act.what not in _KEEPS_FROM_BINDING for act in self._plan.acts)
         for move in self._result.moves:
             self._result.reached[f"told {move.state}"] += 1
@@ -226,6 +228,8 @@ class _Simulation:
         try:
             table = await clients.table()
             why = [f"pod {row['uid']} is {row['state']}" for row in table if row["state"] in _MOVING]
+            if self._moves and (await clients.moves()).state == _RUNNING:
+                why.append("moves are under way")
             if self._loses:
                 why += self._unnoticed(table, self._ledger.rows())
             if why or not thoroughly:

@@ -1,5 +1,6 @@
 """When a lost ledger is rebuilt, and what from."""
 
+import asyncio
 import random
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from dispatcher.ledger.rebuilding import LedgerRebuilder
 from dispatcher.ports import LedgerStatus
 from hoss.errors import TransportError
 from hoss.model.pod import PodSpec
+from hoss.tasks import background
 from hoss.v1 import resolver_pb2 as pb
 
 UID = bytes(range(16))
@@ -25,6 +27,7 @@ class LostLedger:
     def __init__(self) -> None:
         self.stands = LedgerStatus("recovering-1", shards=1, recovering=True)
         self.rebuilt_with: list[int] = []
+        self.rebuilt = asyncio.Event()
         self.as_kept = 0
         self.told: list[str] = []
 
@@ -39,6 +42,7 @@ class LostLedger:
         self.as_kept += parts[0].head.as_kept
         self.rebuilt_with.append(sum(len(part.pods.uids) // 16 for part in parts))
         self.stands = LedgerStatus(parts[0].head.ledger_epoch, shards=1, recovering=False)
+        self.rebuilt.set()
         return pb.RebuildReply(ledger_epoch=parts[0].head.ledger_epoch)
 
 
@@ -123,3 +127,24 @@ async def test_a_term_that_finds_its_ledger_whole_does_not_wait_for_the_api_serv
     async with made.during_recovery():
         pass
     assert (ledger.rebuilt_with, cluster.asked) == ([], 0)
+
+
+async def test_nothing_of_a_ledger_counts_from_the_moment_on_at_which_the_feed_shows_that_it_went_back(
+    bench, monkeypatch
+):
+    made, ledger, term, _ = rebuilder_of(bench, monkeypatch, silent=0)
+    ledger.stands = LedgerStatus("old", shards=1, recovering=False)
+    async with made.during_recovery():
+        pass
+    seen = []
+    follow = made.filtered(seen.append)
+    async with background(made.run()):
+        follow(pb.FeedMessage(seq=9))
+        follow(pb.FeedMessage(seq=8, snapshot=True, ledger_epoch="old", went_back=True))
+        follow(pb.FeedMessage(seq=9))
+        assert ledger.known_epoch != "old"  # whatever it answers now is refused
+        assert [message.seq for message in seen] == [9]
+        await ledger.rebuilt.wait()  # at once, and not with the check of a second later
+    assert (ledger.stands.epoch, term.lost) == (ledger.known_epoch, 1)
+    follow(pb.FeedMessage(seq=1, snapshot=True, ledger_epoch=ledger.known_epoch))
+    assert [message.seq for message in seen] == [9, 1]
