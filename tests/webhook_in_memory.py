@@ -6,10 +6,11 @@ from typing import Any
 from pods_in_memory import PodsInMemory
 from storage_in_memory import StorageInMemory
 
-from hoss.wire.columns import NONE_U32, decode_uids
+from hoss.wire.columns import decode_uids
 from hoss.wire.uids import uid_from_text
-from resolver.api.two_phase import finish_prepared
+from resolver.api.two_phase import decide_alone
 from resolver.core.kubernetes.binding_review import Review
+from resolver.core.values import ReservationState
 from resolver.kubernetes.binding_webhook import BindingWebhook
 from resolver.kubernetes.volumes_and_devices import VolumesAndDevices
 from resolver.ledger.memory import MemoryLedger
@@ -43,12 +44,12 @@ class WebhookCluster:
     async def decide(self, shard: int, proposal: Any) -> Any:
         """The decision, as a resolver makes it."""
         self.decided += 1
-        await asyncio.sleep(0)
-        (decision,) = await self.ledger.commit(shard, [proposal])
-        if decision.queries or decision.prepared:
-            parts = [(shard, proposal)]
-            (decision,) = await finish_prepared(self.ledger, parts, [decision], proposal.gang_minimum)
-        return decision
+
+        async def commit(proposed: Any) -> Any:
+            await asyncio.sleep(0)
+            return (await self.ledger.commit(shard, [proposed]))[0]
+
+        return await decide_alone(self.ledger, commit, shard, proposal)
 
     async def add_nodes(self, *nodes: Any) -> None:
         for node in nodes:
@@ -99,11 +100,11 @@ class WebhookCluster:
         rows = [(await self.ledger.state(shard)).reservations.records for shard in range(self.ledger.shards)]
         return sum(int(records["requests"][:, 0].sum()) for records in rows)
 
-    async def reserved(self, pod: Any) -> int:
-        """How many reservations the pod has."""
+    async def reserved(self, pod: Any, *, but: ReservationState = ReservationState.NONE) -> int:
+        """How many reservations the pod has that are in another state than this."""
         uids = self.uids(pod)
         found = [await self.ledger.lookup(shard, uids) for shard in range(self.ledger.shards)]
-        return sum(int(records["node"][0]) != NONE_U32 for records in found)
+        return sum(int(records["state"][0]) not in (ReservationState.NONE, but) for records in found)
 
 
 def review_of(pod: Any, node: str, *, dry_run: bool = False, with_uid: bool = True) -> Review:

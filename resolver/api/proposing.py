@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hoss.errors import InvalidInput, LedgerUnavailable, quoted
@@ -15,7 +16,7 @@ from hoss.telemetry.context import now_ns, trace_fields
 from hoss.v1 import resolver_pb2 as pb
 from resolver.api.committing import Committer, decide_with_preemption
 from resolver.api.maintenance import Availability
-from resolver.api.two_phase import commit_parts, finish_prepared, require_decided
+from resolver.api.two_phase import commit_parts, decide_alone
 from resolver.core.values import Decision, Proposal, Verdict
 from resolver.ledger.port import Ledger
 from resolver.messages.proposals import read_announcement, read_gang, read_proposal, verdict_message
@@ -163,19 +164,14 @@ class ProposeStream:
         return pb.VerdictBatch(batch_id=batch.batch_id, shard=batch.shard, awaits=awaits)
 
     async def decide(self, shard: int, proposal: Proposal) -> Decision:
-        """The decision on a proposal of one shard, after validation by shard 0 if needed. Raises
+        """The decision on a proposal of one shard, after a look at the other shards if needed. Raises
         LedgerUnavailable."""
         # Pods with groups may have to be prepared. The turn for the second phase is taken before that: what
         # is prepared and waits is in others' way, and may expire.
-        may_prepare = self._ledger.shards > 1 and any(proposal.groups) and not proposal.unchecked
+        has_groups = any(proposal.groups) and not proposal.unchecked
+        may_prepare = self._ledger.shards > 1 and (has_groups or proposal.exclusive)
         async with self._second_phase if may_prepare else contextlib.nullcontext():
-            decision = require_decided(await self._decide(shard, proposal))
-            if not (decision.queries or decision.prepared):
-                return decision
-            (settled,) = await finish_prepared(
-                self._ledger, [(shard, proposal)], [decision], proposal.gang_minimum
-            )
-        return settled
+            return await decide_alone(self._ledger, partial(self._decide, shard), shard, proposal)
 
     async def _is_registered(self, batch: pb.ProposalBatch) -> bool:
         try:

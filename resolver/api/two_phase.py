@@ -1,6 +1,7 @@
 """Two-phase commit of a proposal that several shards decide: a gang with nodes on several shards, pods that
-count on each other, and pods that rules of pods elsewhere concern (docs/adr/0007-gangs.md,
-docs/adr/0012-guards-across-shards.md).
+count on each other, pods that rules of pods elsewhere concern, and a pod that may hold nothing elsewhere
+(docs/adr/0007-gangs.md, docs/adr/0012-guards-across-shards.md,
+docs/adr/0114-a-binding-looks-before-it-counts.md).
 
 First every shard, in ascending order, *prepares*: it reserves what fits of its part under a short lease. If
 rules concern the pods, shard 0 *validates* the prepared pods by what their worker knew, and refused ones are
@@ -12,15 +13,17 @@ order, so of two gangs that want the same room one gets it. A resolver that dies
 unconfirmed commits, which end by their leases. The same proposal sent again finds its pods as DUPLICATE and
 continues."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import LedgerUnavailable
+from hoss.wire.columns import NONE_U32
 from resolver.api.committing import Committer
-from resolver.core.values import CONFLICT, Decision, Proposal, Verdict
+from resolver.core.values import CONFLICT, Decision, Proposal, ReservationState, Verdict
 from resolver.ledger.port import Ledger
 
 Parts = Sequence[tuple[int, Proposal]]
@@ -55,6 +58,48 @@ def require_decided(decision: Decision) -> Decision:
     if decision.old_copy:
         raise LedgerUnavailable("the worker has sent something again since; send this again, too")
     return decision
+
+
+async def decide_alone(
+    ledger: Ledger, decide: Callable[[Proposal], Awaitable[Decision]], shard: int, proposal: Proposal
+) -> Decision:
+    """The decision on a proposal whose pods are all on this shard, after the second phase where it takes one.
+    `decide`: the first. Raises LedgerUnavailable."""
+    looks_elsewhere = proposal.exclusive and ledger.shards > 1
+    if looks_elsewhere:
+        proposal = replace(proposal, prepared=True)
+    decision = require_decided(await decide(proposal))
+    if looks_elsewhere and _reserved(decision).any():
+        elsewhere = await _held_elsewhere(ledger, shard, proposal, decision)
+        if elsewhere is not None:
+            return elsewhere
+    elif not (decision.queries or decision.prepared):
+        return decision
+    (settled,) = await finish_prepared(ledger, [(shard, proposal)], [decision], proposal.gang_minimum)
+    return settled
+
+
+async def _held_elsewhere(
+    ledger: Ledger, shard: int, proposal: Proposal, decision: Decision
+) -> Decision | None:
+    """DUPLICATE, if the only pod holds something that it was not proposed for. What is prepared for it here
+    is aborted then. None: it may be committed. Of two proposals of one pod on two shards, each is prepared
+    before it looks, so one at least sees the other."""
+    if decision.nodes[0] != proposal.nodes[0, 0]:
+        return decision
+    found = await asyncio.gather(*(ledger.lookup(at, proposal.uids) for at in range(ledger.shards)))
+    others = [held[0] for at, held in enumerate(found) if at != shard and held["node"][0] != NONE_U32]
+    if not others or found[shard]["state"][0] != ReservationState.PREPARED:
+        return None
+    await ledger.abort(shard, proposal.uids, _commits(decision), proposal.writer)
+    return replace(
+        decision,
+        seq=0,
+        verdicts=np.full(1, Verdict.DUPLICATE, np.uint8),
+        nodes=np.array([others[0]["node"]], np.uint32),
+        duplicate_seqs=np.array([others[0]["seq"]], np.uint64),
+        queries=(),
+    )
 
 
 async def finish_prepared(

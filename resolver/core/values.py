@@ -204,6 +204,9 @@ class Proposal:
     source_seqs: NDArray[np.uint64] | None = None
     pre_binds: bool = False  # plugins of the worker prepare its pods before they are confirmed
     lease_ms: int = 0  # of its commit, once that is not prepared any more; 0: as usual
+    # It has one pod, which may hold nothing on other shards. What it holds there is looked up while the pod
+    # is prepared (resolver/api/two_phase.py).
+    exclusive: bool = False
 
     def seen_of(self, shards: int) -> tuple[int, ...]:
         """`seen`. If empty: the snapshot on a single shard, and nothing on several shards."""

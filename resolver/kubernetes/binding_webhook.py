@@ -290,6 +290,8 @@ class BindingWebhook:
         if location.node == NONE_U32:
             return None
         if location.node == asked:
+            if location.state == ReservationState.PREPARED:
+                return None  # whoever proposes it now resolves it
             # Perhaps another resolver allowed it, and died.
             if location.state == ReservationState.ASSUMED and not review.dry_run:
                 lasts = await self._begin(review, location.shard, uid, location.seq)
@@ -394,9 +396,8 @@ class BindingWebhook:
             self._forget_node(review.node)  # the index may be another node's by now
             known = await self._node(review.node)
             if known is None or where != known.node:
-                return reserved_elsewhere(review, await self._name_of(PodLocation(shard, where)))
-        if verdict == Verdict.COMMITTED and (other := await self._yield_to_other(uid, shard)):
-            return reserved_elsewhere(review, await self._name_of(other))
+                other = PodLocation(where % self._ledger.shards, where)
+                return reserved_elsewhere(review, await self._name_of(other))
         if verdict == Verdict.COMMITTED:
             if self._ledger.epoch != ledger_epoch:
                 return None  # reserved in a ledger that is lost
@@ -413,21 +414,6 @@ class BindingWebhook:
             self._schema = await self._ledger.schema()
             row, missing = amounts_row(spec, self._schema)
         return row, missing
-
-    async def _yield_to_other(self, uid: bytes, shard: int) -> PodLocation | None:
-        """If two bindings of one pod are checked at the same moment on different shards, at least one of them
-        sees the other's reservation after its own, and releases its own. Returns the other reservation; None:
-        there is none."""
-        if self._ledger.shards == 1:
-            return None
-        found = await self._locations.records([uid])
-        nodes = [int(records["node"][0]) for records in found]
-        other = next((at for at, held in enumerate(nodes) if at != shard and held != NONE_U32), None)
-        if other is None:
-            return None
-        writer = Writer(worker=self._name, epoch=self._epoch)
-        await self._ledger.abort(shard, decode_uids(uid), found[shard]["seq"], writer)
-        return PodLocation(other, nodes[other])
 
     async def _granted(self, lost: int) -> int:
         """A new epoch, unless `lost` was replaced meanwhile."""

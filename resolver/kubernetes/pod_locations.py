@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hoss.wire.columns import NONE_U32, decode_uids
 from resolver.core.values import ReservationState
@@ -50,20 +49,18 @@ class PodLocator:
         return await future
 
     async def look_up(self, uids: Sequence[bytes]) -> list[PodLocation]:
-        """Look on every shard: a script sees the reservations of its own shard only."""
+        """Look on every shard: a script sees the reservations of its own shard only. What is merely prepared
+        counts where there is nothing else."""
         location = [PodLocation(0, NONE_U32)] * len(uids)
-        for shard, records in enumerate(await self.records(uids)):
+        column = decode_uids(b"".join(uids))
+        shards = range(self._ledger.shards)
+        found = await asyncio.gather(*(self._ledger.lookup(shard, column) for shard in shards))
+        for shard, records in enumerate(found):
             for position in np.flatnonzero(records["node"] != NONE_U32).tolist():
                 node, seq, _, state = records[position].tolist()
-                location[position] = PodLocation(shard, node, seq, state)
+                if state != ReservationState.PREPARED or location[position].node == NONE_U32:
+                    location[position] = PodLocation(shard, node, seq, state)
         return location
-
-    async def records(self, uids: Sequence[bytes]) -> list[NDArray[Any]]:
-        """By shard, the records of these pods' reservations there."""
-        column = decode_uids(b"".join(uids))
-        return await asyncio.gather(
-            *(self._ledger.lookup(shard, column) for shard in range(self._ledger.shards))
-        )
 
     def _start(self) -> None:
         batch, self._waiting = self._waiting, []

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from resolver.api.committing import Committer
-from resolver.api.two_phase import commit_parts
-from resolver.core.values import Leases, Verdict
+from resolver.api.two_phase import commit_parts, decide_alone
+from resolver.core.values import Leases, ReservationState, Verdict
 
 pytestmark = pytest.mark.topologies
 
@@ -113,3 +113,86 @@ async def test_a_fenced_worker_gets_nothing_on_any_shard(nodes, decide, make_pro
     decisions = await decide(stale, 2)
     assert Verdict.STALE_EPOCH in np.concatenate([decision.verdicts for decision in decisions]).tolist()
     assert await held(nodes) == [0, 0]
+
+
+# -- a pod that may hold nothing on another shard
+
+
+@pytest.fixture
+def decide_exclusively(nodes, make_proposal):
+    """The decision on pod 1 and a node, as (verdict, node). `before_looking`: is awaited after the pod is
+    prepared."""
+
+    async def run(node, *, worker="w1", epoch=1, before_looking=None):
+        proposal = replace(
+            make_proposal([1], [[node]], cpu=100, worker=worker, epoch=epoch),
+            exclusive=True,
+            seen=(2**40,) * 2,
+        )
+
+        async def decide(proposed):
+            [decision] = await nodes.commit(node % 2, [proposed])
+            if before_looking is not None:
+                await before_looking()
+            return decision
+
+        decision = await decide_alone(nodes, decide, node % 2, proposal)
+        return Verdict(decision.verdicts[0]), int(decision.nodes[0])
+
+    return run
+
+
+async def states(ledger, uids):
+    return [ReservationState((await ledger.lookup(shard, uids))["state"][0]) for shard in range(2)]
+
+
+async def test_of_proposals_of_one_pod_on_two_shards_at_once_none_counts_before_it_is_the_only_one(
+    nodes, make_proposal, decide_exclusively
+):
+    uids, none = make_proposal([1], [[0]]).uids, ReservationState.NONE
+
+    async def other():
+        assert await decide_exclusively(1, worker="w2", epoch=2) == (D, 0)
+        assert await states(nodes, uids) == [ReservationState.PREPARED, none]
+
+    assert await decide_exclusively(0, before_looking=other) == (C, 0)
+    assert await states(nodes, uids) == [ReservationState.ASSUMED, none]
+    assert await decide_exclusively(1, worker="w2", epoch=2) == (D, 0)
+    assert await states(nodes, uids) == [ReservationState.ASSUMED, none]
+
+
+async def test_of_two_proposals_of_one_pod_that_are_both_prepared_before_either_looks_one_yields_at_least(
+    nodes, make_proposal, decide_exclusively
+):
+    prepared = asyncio.Barrier(2)
+    answers = await asyncio.gather(
+        decide_exclusively(0, before_looking=prepared.wait),
+        decide_exclusively(1, worker="w2", epoch=2, before_looking=prepared.wait),
+    )
+    committed = [verdict for verdict, _ in answers].count(C)
+    assert committed <= 1
+    assert (await states(nodes, make_proposal([1], [[0]]).uids)).count(ReservationState.NONE) == 2 - committed
+
+
+async def test_a_proposal_for_another_node_of_the_shard_leaves_what_is_prepared_as_it_is(
+    nodes, make_proposal, make_node, decide_exclusively
+):
+    await nodes.upsert_nodes(0, [make_node("c", cpu=1000)])
+    uids = make_proposal([1], [[0]]).uids
+
+    async def other():
+        assert await decide_exclusively(2, worker="w2", epoch=2) == (D, 0)
+        assert (await states(nodes, uids))[0] == ReservationState.PREPARED
+
+    assert await decide_exclusively(0, before_looking=other) == (C, 0)
+
+
+async def test_what_a_pod_holds_for_longer_is_not_given_up_for_what_it_holds_elsewhere(
+    nodes, make_proposal, decide_exclusively
+):
+    """As when a worker reserved for the pod as well."""
+    uids, assumed = make_proposal([1], [[0]]).uids, ReservationState.ASSUMED
+    for node in (0, 1):
+        await nodes.commit(node, [make_proposal([1], [[node]], cpu=100)])
+    assert await decide_exclusively(0, worker="w2", epoch=2) == (D, 0)
+    assert await states(nodes, uids) == [assumed, assumed]

@@ -437,11 +437,15 @@ UNDONE = {
         (
             CodeEdit("resolver.ledger.packing:slot_constraints", " if pods[slot] else ()", ""),
             CodeEdit(
-                "resolver.api.proposing:ProposeStream.decide",
+                "resolver.api.two_phase:decide_alone",
                 "(decision.queries or decision.prepared)",
                 "decision.queries",
             ),
         ),
+    ),
+    "two-bindings-of-one-pod-on-two-shards": PlantedFault(
+        "a binding is reserved although another binding of the pod is, on another shard",
+        (CodeEdit("resolver.api.two_phase:decide_alone", "proposal.exclusive and", "False and"),),
     ),
     "preemption-on-several-shards": PlantedFault(
         "pods with rules ask for victims that the ledger never evicts",

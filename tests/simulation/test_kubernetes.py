@@ -119,6 +119,12 @@ def test_a_ledger_is_rebuilt_with_pods_that_the_dispatchers_watches_do_not_show_
     assert (result.reached[p.REDIS_EMPTIED], result.reached[p.WATCHES_LAG]) == (1, 1)
 
 
+def test_two_bindings_of_one_pod_on_two_shards_are_not_both_reserved(server):
+    result = run_plan("two-bindings-of-one-pod-on-two-shards", server)
+    assert result.problems() == []
+    assert result.reached[p.FREEZE_AT_STEP] == 1
+
+
 @pytest.mark.thorough
 def test_a_binding_that_comes_late_has_its_room_although_the_resolver_that_allowed_it_was_killed(server):
     result = run_plan("binding-that-comes-after-its-resolver-died", server)

@@ -255,8 +255,8 @@ def proposal_for(
     existing: bool = False,
     seen: tuple[int, ...] = (),
 ) -> Proposal:
-    """The proposal that reserves the room. It has a commit, and so a lease, of its own: bindings succeed and
-    fail one by one. `known`: the seq at which the index was the node's. `lease_ms`: how long the lease
+    """The proposal that reserves the room, unless the pod holds something elsewhere. It has a commit, and so a
+    lease, of its own: bindings succeed and fail one by one. `known`: the seq at which the index was the node's. `lease_ms`: how long the lease
     lasts; 0: as usual. `existing`: the pod is on the node already, so its room is counted whether it fits or
     not. `seen`: by shard, up to where what the pod takes by name was judged; empty: it takes nothing so.
 
@@ -280,6 +280,7 @@ def proposal_for(
         unchecked=existing,
         existing=existing,
         lease_ms=lease_ms,
+        exclusive=not (existing or dry_run),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from webhook_in_memory import WebhookCluster, review_of
 
 from hoss.errors import LedgerUnavailable, TransportError
+from resolver.core.values import ReservationState
 from resolver.messages.nodes import shard_of
 
 
@@ -44,8 +45,19 @@ async def test_two_bindings_of_one_pod_at_once_reserve_once_on_one_shard(make_no
 
 
 async def test_of_bindings_of_one_pod_at_once_on_several_shards_one_at_most_reserves(make_node: Any) -> None:
-    """Each sees the others after it has reserved, and gives its own back."""
-    cluster = WebhookCluster(3)
+    """Each sees the others after it has prepared its own, and gives that back. So at no moment two count."""
+    cluster, live = WebhookCluster(3), [0]
+
+    def counted(step: Any) -> Any:
+        async def call(*args: Any, **options: Any) -> Any:
+            answer = await step(*args, **options)
+            live.append(await cluster.reserved(pod, but=ReservationState.PREPARED))
+            return answer
+
+        return call
+
+    cluster.ledger.commit = counted(cluster.ledger.commit)
+    cluster.ledger.commit_prepared = counted(cluster.ledger.commit_prepared)
     names = [
         next(name for name in map("n{}".format, range(99)) if shard_of(name, 3) == shard)
         for shard in range(3)
@@ -60,6 +72,31 @@ async def test_of_bindings_of_one_pod_at_once_on_several_shards_one_at_most_rese
         answers = [await cluster.guard.review(review_of(pod, name)) for name in names]
         assert [answer.verdict for answer in answers].count("reserved_elsewhere") == 2
         assert await cluster.reserved(pod) == 1
+    assert max(live) == 1
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["the same node", "another shard's node"])
+async def test_what_a_resolver_that_died_prepared_is_resolved_by_the_next_question(
+    again: bool, make_node: Any
+) -> None:
+    cluster = WebhookCluster(3)
+    other = next(name for name in map("n{}".format, range(99)) if shard_of(name, 3) != shard_of("n1", 3))
+    await cluster.add_nodes(make_node("n1"), make_node(other))
+    pod, commit_prepared = cluster.pod("p"), cluster.ledger.commit_prepared
+
+    async def dies(*_: Any, **__: Any) -> Any:
+        raise LedgerUnavailable("the resolver died")
+
+    cluster.ledger.commit_prepared = dies
+    with pytest.raises(LedgerUnavailable):
+        await cluster.guard.review(review_of(pod, "n1"))
+    cluster.ledger.commit_prepared = commit_prepared
+    guard = cluster.another_guard("next")
+    answer = await guard.review(review_of(pod, "n1" if again else other))
+    assert answer.verdict == ("standing" if again else "reserved_elsewhere")
+    await cluster.pass_without_dispatcher(10)
+    assert await cluster.reserved(pod) == again
+    assert (await guard.review(review_of(pod, "n1" if again else other))).allowed
 
 
 async def test_a_watched_pod_is_judged_by_one_question_to_a_ledger_of_one_shard(make_node: Any) -> None:
