@@ -85,7 +85,7 @@ class PodMirror:
         for change, row in zip(last.values(), rows, strict=True):
             known = row != NONE_U32
             self._forget(change.uid)
-            if isinstance(change, GonePod) or change.ended or (change.leaving and not change.node):
+            if isinstance(change, GonePod) or change.over:
                 if known:
                     gone.append(row)
             elif change.node:

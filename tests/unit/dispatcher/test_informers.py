@@ -28,10 +28,10 @@ def uid_of(number):
     return f"00000000-0000-0000-0000-{number:012d}"
 
 
-def pod(number, node="", scheduler="hoss"):
+def pod(number, node="", scheduler="hoss", name=""):
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
     spec = {"schedulerName": scheduler, "containers": [container], **({"nodeName": node} if node else {})}
-    metadata = {"uid": uid_of(number), "namespace": "default", "name": f"p{number}"}
+    metadata = {"uid": uid_of(number), "namespace": "default", "name": name or f"p{number}"}
     return ObjectSeen({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
 
 
@@ -148,6 +148,27 @@ async def test_after_catching_up_pods_are_known_that_came_before_their_node_was(
         await until(lambda: informers.pods.on_unknown_nodes == {"later": 1} and not informers._pod_changes)
         await until(lambda: len(informers.reserved) == 1)
     assert nodes_of(informers, 1, 2, 3) == [2, None, None]
+
+
+async def test_after_catching_up_a_pod_is_known_that_has_the_name_of_one_whose_end_waits_for_the_ledger(
+    informers,
+):
+    released = []
+
+    async def release(instruction):
+        released.extend(instruction.rows.tolist())
+
+    informers._runtime.set_executor(m.Release, release)
+    async with background(informers.run()):
+        informers._on_pods([pod(1, "n1"), pod(2, "n1")])
+        await until(lambda: nodes_of(informers, 1, 2) == [0, 0])
+    informers._on_pods([ObjectGone(uid_of(1), "default", "p1"), pod(3, "n2", "other", name="p1")])
+    await informers.catch_up()
+    assert nodes_of(informers, 1, 2, 3) == [None, 0, 1]
+    async with background(informers.run()):
+        await until(lambda: not informers._pod_changes and released)
+    assert nodes_of(informers, 1, 2, 3) == [None, 0, 1]
+    assert len(released) == 1
 
 
 async def test_catching_up_lists_the_backlog_once_and_accepts_no_pod_that_is_deleted_meanwhile(
