@@ -18,7 +18,7 @@ from dispatcher.api.intake import read_template
 from dispatcher.config import ClusterSection
 from dispatcher.core import messages as m
 from dispatcher.core.kubernetes.conditions import Debounce
-from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, PodPlan, gangs_of
+from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, PodPlan, closed, gangs_of
 from dispatcher.core.kubernetes.pod_groups import Member
 from dispatcher.core.kubernetes.pod_objects import Controllers, GonePod, PodReader, SeenPod, problem_of
 from dispatcher.core.pods.sets import NewPods, NewTemplate, Order, Submission
@@ -45,7 +45,7 @@ from hoss.tasks import background, end_tasks
 from hoss.telemetry import logger
 from hoss.v1.resolver_pb2 import UpsertNodesReply
 from hoss.wire.columns import NONE_U32, decode_uids
-from hoss.wire.convert import template_to_proto
+from hoss.wire.convert import node_from_proto, template_to_proto
 from hoss.wire.uids import uid_from_text
 
 # Accepted in one step of the event loop. Pods no two of which are alike take 0.2 ms each, others 10 us.
@@ -331,11 +331,12 @@ class Informers:
         self._storage.take()
         self.pod_groups.take()
         known = await self._runtime.until_answered(self._resolver.list_nodes)
-        self._nodes.restore(info.spec.name for info in known)
         self.pods.nodes.update((info.spec.name, info.index) for info in known)
-        gone = [name for name in self._nodes.names if name not in self._node_changes]
-        self._node_changes.update(dict.fromkeys(gone))
+        # Pods may be on nodes whose objects are gone: only `run` knows, once the reservations are known.
+        gone = [info.spec for info in known if self._node_changes.get(info.spec.name) is None]
+        self._node_changes.update((spec.name, closed(node_from_proto(spec))) for spec in gone)
         await self._take_nodes()
+        self._nodes.gone(spec.name for spec in gone)
         restored = {info.spec.name for info in known}
         self.new_nodes.update(index for name, index in self.pods.nodes.items() if name not in restored)
         accepted, pods = [], 0

@@ -20,6 +20,8 @@ from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.kube.reflector import KindAvailability, ObjectGone, ObjectSeen
 from hoss.tasks import background
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.uids import uid_from_text
 
@@ -134,6 +136,40 @@ async def test_pods_of_a_full_cluster_are_accepted_a_few_at_a_time_and_equal_one
     assert sum(part.submission.live for part in accepted) == 1000
     assert max(np.diff([*size_in_turns, pods.size])) <= 250
     assert len(read) == 1
+
+
+async def test_a_new_leader_keeps_the_nodes_without_an_object_whose_pods_it_does_not_know_yet(informers):
+    """What pods hold there may be on its way to the API server."""
+    written = []
+
+    async def list_nodes():
+        specs = [common_pb2.NodeSpec(name=name, labels=[{"key": "z", "value": "a"}]) for name in ("n1", "n2")]
+        return [pb.NodeInfo(index=index, spec=spec) for index, spec in enumerate(specs)]
+
+    async def upsert_nodes(nodes, _epoch):
+        written.extend(nodes)
+        return pb.UpsertNodesReply(indexes=[int(node.name[1]) - 1 for node in nodes])
+
+    async def remove_nodes(names, _epoch):
+        written.append(names)
+
+    informers._runtime.ledger = SimpleNamespace(known=lambda: SimpleNamespace(ledger_epoch="e"))
+    informers._resolver = SimpleNamespace(
+        list_nodes=list_nodes, upsert_nodes=upsert_nodes, remove_nodes=remove_nodes
+    )
+    informers._on_nodes([ObjectGone("", "", "n2")])
+    informers._on_pods([pod(1, "n1")])
+    accepted = await informers.begin()
+    found = [(node.name, node.unschedulable, dict(node.labels)) for node in written]
+    assert sorted(found) == [
+        ("n1", True, {"z": "a"}),
+        ("n2", True, {"z": "a"}),
+    ]
+    assert [informers.node_deleted(name) for name in ("n1", "n2")] == [True, True]
+    await informers.settle(accepted)
+    async with background(informers.run()):
+        await until(lambda: len(written) == 3)
+    assert written[2:] == [("n2",)]  # a pod is on n1
 
 
 async def test_after_catching_up_pods_are_known_that_came_before_their_node_was(informers):
