@@ -18,7 +18,7 @@ from dispatcher.api.intake import read_template
 from dispatcher.config import ClusterSection
 from dispatcher.core import messages as m
 from dispatcher.core.kubernetes.conditions import Debounce
-from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, PodPlan, gangs_of
+from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, PodPlan, closed, gangs_of
 from dispatcher.core.kubernetes.pod_groups import Member
 from dispatcher.core.kubernetes.pod_objects import Controllers, GonePod, PodReader, SeenPod, problem_of
 from dispatcher.core.pods.sets import NewPods, NewTemplate, Order, Submission
@@ -45,7 +45,7 @@ from hoss.tasks import background, end_tasks
 from hoss.telemetry import logger
 from hoss.v1.resolver_pb2 import UpsertNodesReply
 from hoss.wire.columns import NONE_U32, decode_uids
-from hoss.wire.convert import template_to_proto
+from hoss.wire.convert import node_from_proto, template_to_proto
 from hoss.wire.uids import uid_from_text
 
 # Accepted in one step of the event loop. Pods no two of which are alike take 0.2 ms each, others 10 us.
@@ -331,11 +331,12 @@ class Informers:
         self._storage.take()
         self.pod_groups.take()
         known = await self._runtime.until_answered(self._resolver.list_nodes)
-        self._nodes.restore(info.spec.name for info in known)
         self.pods.nodes.update((info.spec.name, info.index) for info in known)
-        gone = [name for name in self._nodes.names if name not in self._node_changes]
-        self._node_changes.update(dict.fromkeys(gone))
+        # Pods may be on nodes whose objects are gone: only `run` knows, once the reservations are known.
+        gone = [info.spec for info in known if self._node_changes.get(info.spec.name) is None]
+        self._node_changes.update((spec.name, closed(node_from_proto(spec))) for spec in gone)
         await self._take_nodes()
+        self._nodes.gone(spec.name for spec in gone)
         restored = {info.spec.name for info in known}
         self.new_nodes.update(index for name, index in self.pods.nodes.items() if name not in restored)
         accepted, pods = [], 0
@@ -405,10 +406,11 @@ class Informers:
 
     async def catch_up(self) -> None:
         """Return once the registry has every pod that the API server had on a node when this was called, and
-        the machine has what such pods claim. Raises what the reflectors raise.
+        the machine has what such pods claim, and no pod whose end it has told. Raises what the reflectors
+        raise.
 
         `run` may be waiting for the ledger meanwhile. It handles the same changes in their order later, and
-        an assignment that comes twice changes nothing."""
+        an assignment or an end that comes twice changes nothing."""
         await _all_of(reflector.catch_up() for reflector in (self._pod_reflector, *self._storage.claims))
         self._storage.take()
         changed: set[bytes] = set()
@@ -428,9 +430,12 @@ class Informers:
             self._changed_meanwhile = [each for each in self._changed_meanwhile if each is not changed]
 
     def _untold_on_nodes(self) -> list[SeenPod]:
-        """The pods on nodes that have no rows yet. Rows of others are assigned."""
+        """The pods on nodes that have no rows yet. Rows of others are assigned, and pods that are over end:
+        one of those without a row may have the name of such a pod."""
         changes = (*self.pods.resolved(), *self._under_way, *self._pod_changes)  # the latest last
         last = {change.uid: change for change in changes}
+        rows = self._rows_of([each for each in last.values() if isinstance(each, GonePod) or each.over])
+        self._end(rows[rows != NONE_U32])
         bound = [
             change
             for change in last.values()
@@ -448,7 +453,7 @@ class Informers:
         known = (self._rows_of(pods) != NONE_U32).tolist()
         return [pod for pod, is_known in zip(pods, known, strict=True) if not is_known]
 
-    def _rows_of(self, pods: Sequence[SeenPod]) -> Rows:
+    def _rows_of(self, pods: Sequence[SeenPod | GonePod]) -> Rows:
         return self._registry.directory.rows_of_uids(decode_uids(b"".join(pod.uid for pod in pods)))
 
     # --- pods ---
@@ -479,9 +484,7 @@ class Informers:
         return taken
 
     async def _take(self, plan: PodPlan) -> None:
-        if len(plan.gone):
-            self._runtime.handle(m.Deleted(plan.gone))
-            self._registry.release_names(plan.gone)
+        self._end(plan.gone)
         for start in range(0, len(plan.new), _PODS_PER_SUBMISSION):
             self._under_way = (*plan.new[start:], *plan.seen)
             part = plan.new[start : start + _PODS_PER_SUBMISSION]
@@ -498,6 +501,11 @@ class Informers:
         self._rejections.audit(plan.rejected)
         for row, gates in plan.ungated:
             self._runtime.handle(m.GatesRemoved(np.array([row], np.uint32), gates))
+
+    def _end(self, rows: Rows) -> None:
+        if len(rows):
+            self._runtime.handle(m.Deleted(rows))
+            self._registry.release_names(rows)
 
     def _take_changes(self, seen: Iterable[tuple[int, SeenPod]]) -> None:
         """A known pod may be resized, or get other labels or tolerations. Most events of pods change none of

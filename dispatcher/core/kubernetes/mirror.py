@@ -85,7 +85,7 @@ class PodMirror:
         for change, row in zip(last.values(), rows, strict=True):
             known = row != NONE_U32
             self._forget(change.uid)
-            if isinstance(change, GonePod) or change.ended or (change.leaving and not change.node):
+            if isinstance(change, GonePod) or change.over:
                 if known:
                     gone.append(row)
             elif change.node:
@@ -154,6 +154,11 @@ class PodMirror:
                 del self._on_unknown_nodes[name]
 
 
+def closed(node: NodeSpec) -> NodeSpec:
+    """The node while its object is gone and pods are on it."""
+    return replace(node, unschedulable=True, allocatable=(), cards=0)
+
+
 @dataclass(frozen=True, slots=True)
 class NodePlan:
     """Nodes to upsert, and names of nodes to remove."""
@@ -187,9 +192,8 @@ class NodeMirror:
         self._terminating |= {name for name in gone if name in self._applied}
         occupied = self._occupied(indexes) if self._terminating else set()
         for name in sorted(self._terminating & occupied):
-            closed = replace(self._applied[name], unschedulable=True, allocatable=(), cards=0)
-            if self._applied[name] != closed:
-                upserts[name] = closed
+            if self._applied[name] != (node := closed(self._applied[name])):
+                upserts[name] = node
         removals = sorted(self._terminating - occupied)
         return NodePlan(tuple(upserts.values()), tuple(removals))
 
@@ -200,19 +204,14 @@ class NodeMirror:
         for name in plan.removals:
             self._applied.pop(name, None)
 
-    def restore(self, names: Iterable[str]) -> None:
-        """The ledger has these nodes from an earlier run. Nodes that are not seen again are to be removed."""
-        for name in names:
-            self._applied.setdefault(name, NodeSpec(name))
+    def gone(self, names: Iterable[str]) -> None:
+        """The objects of these nodes, as last written to the ledger, were gone before anybody knew which pods
+        are on them. They stay until `plan` finds no pod there."""
+        self._terminating.update(names)
 
     def get(self, name: str) -> NodeSpec | None:
         """The node as it was last written to the ledger."""
         return self._applied.get(name)
-
-    @property
-    def names(self) -> Iterable[str]:
-        """Names of the ledger's nodes."""
-        return self._applied.keys()
 
     def _occupied(self, indexes: Mapping[str, int]) -> set[str]:
         pods = self._registry.pods

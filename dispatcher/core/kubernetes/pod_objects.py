@@ -80,6 +80,11 @@ class SeenPod(NamedTuple):
         """Its scheduling gates, sorted."""
         return self.template.spec.scheduling_gates
 
+    @property
+    def over(self) -> bool:
+        """Whether it takes no room any more, and never will."""
+        return self.ended or (self.leaving and not self.node)
+
 
 class GonePod(NamedTuple):
     """A pod that no longer exists."""

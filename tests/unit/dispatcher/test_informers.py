@@ -20,6 +20,8 @@ from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.kube.reflector import KindAvailability, ObjectGone, ObjectSeen
 from hoss.tasks import background
+from hoss.v1 import common_pb2
+from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.uids import uid_from_text
 
@@ -28,10 +30,10 @@ def uid_of(number):
     return f"00000000-0000-0000-0000-{number:012d}"
 
 
-def pod(number, node="", scheduler="hoss"):
+def pod(number, node="", scheduler="hoss", name=""):
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
     spec = {"schedulerName": scheduler, "containers": [container], **({"nodeName": node} if node else {})}
-    metadata = {"uid": uid_of(number), "namespace": "default", "name": f"p{number}"}
+    metadata = {"uid": uid_of(number), "namespace": "default", "name": name or f"p{number}"}
     return ObjectSeen({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
 
 
@@ -136,6 +138,40 @@ async def test_pods_of_a_full_cluster_are_accepted_a_few_at_a_time_and_equal_one
     assert len(read) == 1
 
 
+async def test_a_new_leader_keeps_the_nodes_without_an_object_whose_pods_it_does_not_know_yet(informers):
+    """What pods hold there may be on its way to the API server."""
+    written = []
+
+    async def list_nodes():
+        specs = [common_pb2.NodeSpec(name=name, labels=[{"key": "z", "value": "a"}]) for name in ("n1", "n2")]
+        return [pb.NodeInfo(index=index, spec=spec) for index, spec in enumerate(specs)]
+
+    async def upsert_nodes(nodes, _epoch):
+        written.extend(nodes)
+        return pb.UpsertNodesReply(indexes=[int(node.name[1]) - 1 for node in nodes])
+
+    async def remove_nodes(names, _epoch):
+        written.append(names)
+
+    informers._runtime.ledger = SimpleNamespace(known=lambda: SimpleNamespace(ledger_epoch="e"))
+    informers._resolver = SimpleNamespace(
+        list_nodes=list_nodes, upsert_nodes=upsert_nodes, remove_nodes=remove_nodes
+    )
+    informers._on_nodes([ObjectGone("", "", "n2")])
+    informers._on_pods([pod(1, "n1")])
+    accepted = await informers.begin()
+    found = [(node.name, node.unschedulable, dict(node.labels)) for node in written]
+    assert sorted(found) == [
+        ("n1", True, {"z": "a"}),
+        ("n2", True, {"z": "a"}),
+    ]
+    assert [informers.node_deleted(name) for name in ("n1", "n2")] == [True, True]
+    await informers.settle(accepted)
+    async with background(informers.run()):
+        await until(lambda: len(written) == 3)
+    assert written[2:] == [("n2",)]  # a pod is on n1
+
+
 async def test_after_catching_up_pods_are_known_that_came_before_their_node_was(informers):
     async with background(informers.run()):
         informers._on_pods([pod(1, "late", "other"), pod(2, "late", "other"), pod(3, "later", "other")])
@@ -148,6 +184,27 @@ async def test_after_catching_up_pods_are_known_that_came_before_their_node_was(
         await until(lambda: informers.pods.on_unknown_nodes == {"later": 1} and not informers._pod_changes)
         await until(lambda: len(informers.reserved) == 1)
     assert nodes_of(informers, 1, 2, 3) == [2, None, None]
+
+
+async def test_after_catching_up_a_pod_is_known_that_has_the_name_of_one_whose_end_waits_for_the_ledger(
+    informers,
+):
+    released = []
+
+    async def release(instruction):
+        released.extend(instruction.rows.tolist())
+
+    informers._runtime.set_executor(m.Release, release)
+    async with background(informers.run()):
+        informers._on_pods([pod(1, "n1"), pod(2, "n1")])
+        await until(lambda: nodes_of(informers, 1, 2) == [0, 0])
+    informers._on_pods([ObjectGone(uid_of(1), "default", "p1"), pod(3, "n2", "other", name="p1")])
+    await informers.catch_up()
+    assert nodes_of(informers, 1, 2, 3) == [None, 0, 1]
+    async with background(informers.run()):
+        await until(lambda: not informers._pod_changes and released)
+    assert nodes_of(informers, 1, 2, 3) == [None, 0, 1]
+    assert len(released) == 1
 
 
 async def test_catching_up_lists_the_backlog_once_and_accepts_no_pod_that_is_deleted_meanwhile(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, gangs_of
+from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, closed, gangs_of
 from dispatcher.core.kubernetes.pod_groups import GroupKind, GroupRef
 from dispatcher.core.kubernetes.pod_objects import GonePod, SeenPod
 from dispatcher.core.kubernetes.rejections import KubeletRejection
@@ -151,11 +151,23 @@ def test_a_node_that_comes_back_is_as_it_was(bench, known):
     assert not nodes.terminating
 
 
-def test_a_node_that_the_ledger_has_from_an_earlier_time_and_that_is_not_there_goes(bench):
-    nodes = NodeMirror(bench.machine.registry)
-    nodes.restore(["n1", "old"])
-    plan = nodes.plan([NODE], ["old"], {"n1": 7, "old": 8})
-    assert (plan.upserts, plan.removals) == ((NODE,), ("old",))
+def test_a_node_that_the_ledger_has_from_an_earlier_time_and_that_is_not_there_goes_with_its_last_pod(
+    bench, known
+):
+    rows, nodes = known(1), NodeMirror(bench.machine.registry)
+    left, empty = closed(NodeSpec("left", allocatable=(("cpu", 1000),))), closed(NodeSpec("empty"))
+    indexes = {"left": 7, "empty": 8}
+    plan = nodes.plan([left, empty], [], indexes)
+    assert (plan.upserts, plan.removals) == ((left, empty), ())
+    nodes.done(plan)
+    nodes.gone(["left", "empty"])
+    bench.handle(m.Assigned(rows, np.array([7], np.uint32)))  # the pods are known by now
+    plan = nodes.plan([], [], indexes)
+    assert (plan.upserts, plan.removals) == ((), ("empty",))
+    nodes.done(plan)
+    assert nodes.terminating == {"left"}
+    bench.handle(m.Deleted(rows))
+    assert nodes.plan([], [], indexes).removals == ("left",)
 
 
 def test_a_rejection_is_reported_once_however_often_the_pod_is_seen_and_it_ends_the_pod(mirror, known):
