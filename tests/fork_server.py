@@ -57,6 +57,14 @@ _POLL_SECONDS = 0.01
 _EXIT = Callable[[], int | str | None]
 
 
+class _Connection(socket.socket):
+    """To the server. It closes itself where nobody waits for the process: a service may outlive who started
+    it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class ForkedProcess:
     """A process that the server made, with what tests use of `subprocess.Popen`.
 
@@ -67,9 +75,6 @@ class ForkedProcess:
         self.pid = pid
         self.returncode: int | None = None
         self._connection = connection
-
-    def __del__(self) -> None:
-        self._connection.close()  # of one that nobody waited for: a service may outlive who started it
 
     def poll(self) -> int | None:
         """The exit code, once there is one."""
@@ -218,7 +223,7 @@ class ForkServer:
 
     def _connect(self) -> socket.socket:
         while True:
-            connection = socket.socket(socket.AF_UNIX)
+            connection = _Connection(socket.AF_UNIX)
             try:
                 connection.connect(self.address)
             except (FileNotFoundError, ConnectionRefusedError):

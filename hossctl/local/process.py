@@ -66,8 +66,12 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def record_of(name: str, pid: int, log: Path, address: str = "") -> ProcessRecord:
-    """The record of a running process."""
-    return ProcessRecord(name, pid, psutil.Process(pid).create_time(), str(log), address)
+    """The record of a process that was started just now."""
+    try:
+        started = psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:  # it has ended, and another than us has reaped it: `find` finds nothing
+        started = 0.0
+    return ProcessRecord(name, pid, started, str(log), address)
 
 
 def end_with_parent() -> None:

@@ -271,8 +271,9 @@ class Platform:
     async def stop(self) -> None:
         for peer in self._open:
             await (peer.die() if isinstance(peer, FakeWorker) else peer.close())
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        if self._process is None:  # what was to come before its start has failed
+            return
+        self._process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(self._process.wait, DEADLINE_SECONDS) in {0, -signal.SIGKILL}
 
 

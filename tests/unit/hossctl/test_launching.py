@@ -1,11 +1,13 @@
 """Services start alike from a new interpreter and from the tests' fork server, and a forked process is as
 good as a new one."""
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import time
+import warnings
 from pathlib import Path
 
 import psutil
@@ -91,13 +93,28 @@ def test_a_service_serves_in_a_session_of_its_own_and_ends_when_it_is_asked_to(t
     assert service.log.read_text() == "serving True ''\n"
     assert stop_all([record]) == []
     assert record.find() is None
-    assert exit_code(service) is not None
+    wait_until(lambda: exit_code(service) is not None, "who has reaped it to tell its exit code")
 
 
 @pytest.mark.usefixtures("_launch")
 def test_a_service_that_fails_is_an_error_with_its_exit_code_and_its_log(tmp_path):
     service = ServiceProcess("s", "told", ["refuse"], tmp_path)
     with pytest.raises(HossError, match=r"s ended with code 1 before it served\n  nonsense was asked for"):
+        service.wait_ready(time.monotonic() + DEADLINE_SECONDS)
+
+
+def test_a_service_that_has_ended_and_is_reaped_before_it_is_recorded_is_an_error_all_the_same(
+    tmp_path, monkeypatch
+):
+    def launch(*arguments):
+        process = FORK_SERVER.launch(*arguments)
+        process.wait(DEADLINE_SECONDS)
+        return process
+
+    monkeypatch.setattr(ServiceProcess, "launch", staticmethod(launch))
+    service = ServiceProcess("s", "told", ["refuse"], tmp_path)
+    assert service.record.find() is None
+    with pytest.raises(HossError, match=r"s ended with code 1 before it served"):
         service.wait_ready(time.monotonic() + DEADLINE_SECONDS)
 
 
@@ -202,6 +219,19 @@ def test_who_does_not_wait_for_ever_is_told_that_it_runs_on(tmp_path):
     assert process.poll() is None
     process.kill()
     assert process.wait(DEADLINE_SECONDS) == process.poll() == -signal.SIGKILL
+
+
+def test_nothing_stays_open_of_a_process_that_nobody_waits_for(tmp_path):
+    """Also where it is forgotten as a part of a circle, as a failed test's frames are."""
+    circle = [waiting(tmp_path)]
+    circle.append(circle)
+    process = psutil.Process(circle[0].pid)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        del circle
+        gc.collect()
+    assert [str(warning.message) for warning in told] == []
+    process.kill()
 
 
 def test_the_cpu_time_of_forked_processes_is_counted_when_they_end():

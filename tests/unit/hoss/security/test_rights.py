@@ -45,6 +45,31 @@ def test_each_role_may_do_what_the_ones_before_it_may(method: str) -> None:
     assert allowed == sorted(allowed)
 
 
+CHANGES_OF_PODS = {
+    f"Dispatcher/{name}" for name in ("Submit", "SubmitStream", "Delete", "RemoveGates", "Retry")
+}
+
+
+def allowed(role: Role, tenant: str = "") -> set[str]:
+    """The methods of HOSS that a client of this role may call, as Service/Method."""
+    methods = (method for method in METHODS if not refusal(method, client(role, tenant)))
+    return {method.removeprefix("/hoss.v1.") for method in methods if method.startswith("/hoss.v1.")}
+
+
+def test_invariant_8_each_role_may_change_what_is_its_own_and_no_more() -> None:
+    """Whoever widens a right says so here, too."""
+    questions = ("Get", "List", "Watch", "Lookup", "Audit", "TestPolicy")
+    assert [m for m in allowed(Role.VIEW) if not m.partition("/")[2].startswith(questions)] == []
+    assert allowed(Role.SUBMIT) - allowed(Role.VIEW) == CHANGES_OF_PODS
+    assert allowed(Role.ADMIN) - allowed(Role.OPERATE) == {"Resolver/DumpLedger", "Resolver/Rebuild"}
+
+
+def test_invariant_8_a_tenants_client_may_ask_for_pods_and_change_them() -> None:
+    names = ("GetPod", "ListPods", "ListJobs", "GetPodSummary", "Watch", "ListTenants", "GetStatus")
+    questions = {f"Dispatcher/{name}" for name in names}
+    assert allowed(Role.SUBMIT, "research") == CHANGES_OF_PODS | questions
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_tenants_client_may_do_nothing_that_a_client_of_its_role_may_not(method: str) -> None:
     for role in (Role.VIEW, Role.SUBMIT):
