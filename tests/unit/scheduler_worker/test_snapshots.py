@@ -165,4 +165,31 @@ def test_a_slice_that_is_not_full_takes_as_long_as_its_rows(ledger, monkeypatch)
         monkeypatch.setattr(module, "_ROW_MICROS", 1.0)
     message = feed_message(ledger)
     assert list(messages.reading_feed(message)) == [4.0, 3.0]
-    assert list(NodeInfoCache().applying(messages.feed_update(message))) == [4.0, 3.0]
+    # Nodes; groups, as they are gathered from runs and as they are counted.
+    assert list(NodeInfoCache().applying(messages.feed_update(message))) == [4.0, 3.0, 3.0]
+
+
+class Labels(tuple):
+    """Of a group. Says how often groups that have them were hashed."""
+
+    __slots__ = ()
+    hashed = 0
+
+    def __hash__(self):
+        Labels.hashed += 1
+        return super().__hash__()
+
+
+def test_no_slice_hashes_more_groups_than_it_has_rows_and_no_group_is_hashed_twice(ledger, monkeypatch):
+    """A group may have hundreds of terms: with 6,000 groups their hashes took 0.06 s in one step."""
+    monkeypatch.setattr(Labels, "hashed", 0)
+    labelled = [PodGroup(labels=Labels([("app", f"app-{number}")])) for number in range(9)]
+    runs = tuple(PodRun(of, np.array([0], np.intp)) for of in labelled)
+    cache, snapshot = NodeInfoCache(), replace(ledger.snapshot(), pods=runs)
+    before = 0
+    for _ in cache.applying(snapshot):
+        assert Labels.hashed - before <= 1
+        before = Labels.hashed
+    assert before == len(labelled)
+    cache.apply_feed(snapshot)
+    assert Labels.hashed == len(labelled)
