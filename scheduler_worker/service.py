@@ -268,8 +268,8 @@ class WorkerService:
         """One message of the node feed. A large one in slices: pods wait until it is taken in as a whole, and
         everything else has its turn."""
         was_ready = self._gauges.ready
-        update = await in_turns(messages.reading_feed(message))
-        await in_turns(self._scheduler.cache.applying(update))
+        update = await in_turns(messages.reading_feed(message), keeps=True)
+        await in_turns(self._scheduler.cache.applying(update), keeps=True)
         self._scheduler.refusals.observe(update)
         if self._global_lock is not None:
             self._global_lock.notify()

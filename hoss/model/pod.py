@@ -5,7 +5,7 @@ of nodes with one value of a label, the topology key. A pod group holds the prop
 other pods' rules and to the ledger's accounts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
 
@@ -211,7 +211,8 @@ class Workload:
 @dataclass(frozen=True)
 class PodGroup:
     """The properties of a pod that other pods' rules match, and the non-numeric ones that decide its
-    place."""
+    place. Its hash is made once: tables of groups are asked for each batch, and a group may have hundreds of
+    terms."""
 
     namespace: str = "default"
     labels: Pairs = ()
@@ -225,6 +226,20 @@ class PodGroup:
     volumes: PodVolumes | None = None
     claims_devices: bool = False  # it may hold claims, once it is placed
     held_claims: tuple[HeldClaim, ...] = ()  # what it has on its node
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type["PodGroup"], tuple[object, ...]]:
+        return PodGroup, self._values  # without the hash: it is another one in each process
+
+    @property
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._values)
 
     @cached_property
     def labels_by_key(self) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ Most pods have no such rules. Pod groups are few and frequent: each is converted
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from google.protobuf.message import DecodeError, Message
 
@@ -242,10 +243,23 @@ def parsed(message: type[MessageT], data: bytes, *, name: str) -> MessageT:
         raise ColumnError(f"is no {message.DESCRIPTOR.name} message", where=name) from exc
 
 
+# Groups by definition, as long as anybody has them.
+_groups: WeakValueDictionary[bytes, PodGroup] = WeakValueDictionary()
+
+
 @lru_cache(maxsize=4096)
 def group_defined(definition: bytes) -> PodGroup:
-    """The group, without the names of what its pods take: views count by volumes."""
-    message = parsed(PodGroupMessage, definition, name="groups")
+    """The group, without the names of what its pods take: views count by volumes.
+
+    It is the same object for the same definition while anybody has it. So whoever counts the pods of more
+    groups than are remembered here reads none of them again."""
+    group = _groups.get(definition)
+    if group is None:
+        _groups[definition] = group = _group_of(parsed(PodGroupMessage, definition, name="groups"))
+    return group
+
+
+def _group_of(message: PodGroupMessage) -> PodGroup:
     return PodGroup(
         namespace=message.namespace,
         labels=labels_from_proto(message.labels),

@@ -66,9 +66,8 @@ class NodeInfoCache(NodeColumns):
             np.intp
         )
         # Pods may still stand on nodes that are gone.
-        self._grow(
-            max(int(nodes.max(initial=-1)) for nodes in (indexes, *(run.nodes for run in update.pods))) + 1
-        )
+        named = np.concatenate((indexes, *(run.nodes for run in update.pods)))
+        self._grow(int(named.max(initial=-1)) + 1)
         if update.snapshot:
             yield from self._replace_shard(update)
         else:
@@ -271,9 +270,14 @@ class NodeInfoCache(NodeColumns):
         """Count the pods of a snapshot, and what is assumed, in place of what was counted on its nodes."""
         where = np.zeros(self.accounts.capacity, np.bool_)
         where[of_shard] = True
-        shown: dict[PodGroup, list[NodeIndexes]] = {group: [] for group in self.pod_index.groups}
-        for run in update.pods:
-            shown.setdefault(run.group, []).append(run.nodes)
+        shown: dict[PodGroup, list[NodeIndexes]] = {}
+        for start in range(0, len(update.pods), _SLICE_ROWS):
+            runs = update.pods[start : start + _SLICE_ROWS]
+            for run in runs:  # the first look at a group makes its hash
+                shown.setdefault(run.group, []).append(run.nodes)
+            yield len(runs) * _ROW_MICROS
+        for group in self.pod_index.groups:
+            shown.setdefault(group, [])
         groups = list(shown)
         for start in range(0, len(groups), _SLICE_ROWS):
             assumed: dict[PodGroup, list[NodeIndexes]] = {}  # as of now: some may have ended since

@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 from waiting import DEADLINE_SECONDS
 
 from hoss.client.writing import written
-from hoss.tasks import background, end_tasks
+from hoss.tasks import background, end_tasks, in_turns
 from hoss.telemetry.collector import ENDPOINT, INTERVAL, PROTOCOL, metrics_pushed
 from hoss.telemetry.metrics import Metrics
 
@@ -131,3 +131,48 @@ async def test_the_error_of_an_ended_task_is_the_callers_to_ask_for_and_is_not_r
     del other, task
     gc.collect()
     assert reported == []
+
+
+@pytest.fixture
+def passes() -> Iterator[list[tuple[int, int]]]:
+    """Passes of the cycle collector: the generation, and how many young objects there were. None starts by
+    itself."""
+    found: list[tuple[int, int]] = []
+
+    def noted(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            found.append((info["generation"], gc.get_count()[0]))
+
+    enabled, thresholds = gc.isenabled(), gc.get_threshold()
+    gc.enable()
+    gc.set_threshold(1_000_000)
+    gc.collect()
+    gc.callbacks.append(noted)
+    yield found
+    gc.callbacks.remove(noted)
+    gc.set_threshold(*thresholds)
+    if not enabled:
+        gc.disable()
+
+
+def three_slices_of_1000_objects(kept: list[object]) -> Generator[float, None, None]:
+    for _ in range(3):
+        kept += [[] for _ in range(1000)]
+        yield 10_000.0
+
+
+async def test_the_collector_looks_at_what_each_slice_of_lasting_work_made(
+    passes: list[tuple[int, int]],
+) -> None:
+    await in_turns(three_slices_of_1000_objects([]), keeps=True)
+    assert [generation for generation, _ in passes] == [0, 0, 0]
+    assert all(1000 <= young < 1500 for _, young in passes)
+
+
+async def test_other_long_work_and_a_process_without_the_collector_leave_it_alone(
+    passes: list[tuple[int, int]],
+) -> None:
+    await in_turns(three_slices_of_1000_objects([]))
+    gc.disable()
+    await in_turns(three_slices_of_1000_objects([]), keeps=True)
+    assert passes == []

@@ -14,6 +14,7 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.cycle import SchedulerLimits
 from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.core.plugins import default_profile
+from scheduler_worker.core.work import MAX_PRIORITY
 
 
 @dataclass
@@ -28,9 +29,9 @@ class Harness:
     def cache(self) -> NodeInfoCache:
         return self.scheduler.cache
 
-    def submit(self, *runs, gang=None, scope=None, conflicts=DEFAULT_CONFLICT_RULE):
+    def submit(self, *runs, gang=None, scope=None, conflicts=DEFAULT_CONFLICT_RULE, lowest=MAX_PRIORITY):
         """Work of (spec, count) runs, a gang or not, on all nodes or those of a policy's rule; the batch
-        id."""
+        id. `lowest`: the lowest priority of bound pods."""
         self.batches += 1
         for number, (spec, _) in enumerate(runs):
             self.scheduler.define_class(number, spec)
@@ -39,7 +40,15 @@ class Harness:
         attempts = np.zeros(len(runs), np.uint16)
         classes = np.arange(len(runs), dtype=np.uint32)
         self.scheduler.accept(
-            self.batches, uids, classes, counts, attempts, gang=gang, scope=scope, conflicts=conflicts
+            self.batches,
+            uids,
+            classes,
+            counts,
+            attempts,
+            gang=gang,
+            scope=scope,
+            conflicts=conflicts,
+            lowest_priority=lowest,
         )
         return self.batches
 
