@@ -250,6 +250,7 @@ class _Dispatcher:
                 await policy.restore()
                 informers = None if cluster is None else cluster.informers
                 await recover(runtime, informers, term=leadership.term, take_over=mover.take_over)
+                preemption.restored(ledger.known().seqs)
             if cluster is not None:
                 async with background(rebuilder.run()):  # the ledger may be lost meanwhile
                     await cluster.reserved()

@@ -1,5 +1,6 @@
 """The dispatcher's part in preemption: workers ask for victim candidates, and the feed reports evictions."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +29,7 @@ class PreemptionAnswers:
         self._nodes = nodes
         self._budget_reservations = BudgetReservations()
         self._high_watermarks: dict[int, int] = {}  # shard -> seq
+        self._restored: Mapping[int, int] = {}
         self.victims = SizeHistogram()  # pods evicted for each preemptor
 
     def answer(self, question: pb.PreemptionQuestion, worker: str) -> pb.DispatcherMessage:
@@ -95,11 +97,17 @@ class PreemptionAnswers:
         """The seq of a shard up to which its evictions are known."""
         return self._high_watermarks.get(shard, 0)
 
+    def restored(self, seqs: Mapping[int, int]) -> None:
+        """The term begins with reservations as of these seqs, by shard. The feed may begin with a snapshot
+        before them: what it tells of evictions up to there, these reservations know, and pods that were
+        evicted then may have been bound again on the same node."""
+        self._restored = seqs
+
     def read(self, message: resolver_pb2.FeedMessage) -> None:
         """Take in one feed message."""
         if message.snapshot:
             self._runtime.handle(m.HistoryMissed(message.shard, message.shards, message.seq))
-        if message.evictions:
+        if message.evictions and message.seq > self._restored.get(message.shard, 0):
             self._handle_evictions(message)
         self._high_watermarks[message.shard] = message.seq
 

@@ -389,6 +389,16 @@ UNDONE = {
             ),
         ),
     ),
+    "eviction-that-is-told-again": PlantedFault(
+        "a new term believes evictions that are older than the reservations which it began with",
+        (
+            CodeEdit(
+                "dispatcher.workers.preemption:PreemptionAnswers.read",
+                " and message.seq > self._restored.get(message.shard, 0)",
+                "",
+            ),
+        ),
+    ),
     "port-freed-before-a-view-showed-it": PlantedFault(
         "a pod that was refused by a view without a release is not woken when the release is told",
         (

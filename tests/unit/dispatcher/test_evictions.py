@@ -1,9 +1,14 @@
 """Pods whose reservation the ledger removed in favour of others."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from dispatcher.core import messages as m
 from dispatcher.core.pods.table import Phase
+from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.workers.preemption import PreemptionAnswers
+from hoss.v1 import resolver_pb2
 
 NOWHERE = 0xFFFFFFFF
 
@@ -157,3 +162,17 @@ def test_watchers_see_a_pod_that_a_lookup_finds_on_another_node_before_its_move_
     bench.handle(m.Verified(rows, uids, np.array([7], np.uint32)))
     assert log.revision > before
     assert bench.machine.registry.pods.node[rows].tolist() == [7]
+
+
+def test_a_feed_that_begins_before_the_restored_reservations_evicts_nobody_again(bench):
+    rows = bound_job(bench)
+    runtime = SimpleNamespace(machine=bench.machine, handle=bench.handle)
+    answers = PreemptionAnswers(runtime, ClusterNodes())
+    answers.restored({0: 8})
+    victim = bench.machine.registry.pods.uid[rows[:1]].tobytes()
+    eviction = resolver_pb2.Eviction(uid=bytes(16), node=3, victim_uids=victim)
+    answers.read(resolver_pb2.FeedMessage(shard=0, seq=8, evictions=[eviction]))
+    assert bench.phases(rows) == [Phase.BOUND] * 3  # it was evicted, and bound there again by 8
+    answers.read(resolver_pb2.FeedMessage(shard=0, seq=9, evictions=[eviction]))
+    assert bench.phases(rows) == [Phase.SCHEDULING, Phase.BOUND, Phase.BOUND]
+    assert answers.high_watermark(0) == 9
