@@ -228,13 +228,23 @@ class ResolverService(ResolverServicer):
         self._check_rows(len(uids), "uids")
         nodes = decode(request.nodes, U32, name="nodes", rows=len(uids)) if request.nodes else None
         writer, as_of = _writer(request), {known.shard: known.seq for known in request.as_of}
+        kept = 0
         for shard in range(self._ledger.shards):
             here = uids if nodes is None else uids[nodes % self._ledger.shards == shard]
             if len(here):
                 self._check_ledger(request.ledger_epoch)
-                reply.released += await self._ledger.release(shard, here, writer, as_of=as_of.get(shard))
+                released, kept_here = await self._existing_pods.release(
+                    shard, here, writer, as_of=as_of.get(shard)
+                )
+                reply.released += released
+                kept += kept_here
                 # Also of a release that was repeated, and had been carried out before.
                 reply.positions.add(shard=shard, seq=await self._ledger.seq(shard))
+        if kept:
+            raise LedgerUnavailable(
+                f"{kept} pods keep their devices, and what they hold, until the API server says that nobody"
+                " writes these into their claims any more; ask again"
+            )
         return reply
 
     @_answering

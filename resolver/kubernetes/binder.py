@@ -86,6 +86,20 @@ class Binder:
             self.counters[f"bindings_{bound.result.name.lower()}"] += 1
         return list(found)
 
+    async def end_claims(self, pods: Mapping[str, Sequence[HeldClaim]]) -> set[str]:
+        """Before the devices of these pods, by UID, are given to others: see `DeviceBinder.end`. Returns the
+        UIDs of those for which that is not done."""
+
+        async def is_ended(uid: str) -> bool:
+            try:
+                await self._devices.end(uid, pods[uid])
+            except TransportError:
+                return False
+            return True
+
+        ended = await asyncio.gather(*map(is_ended, pods))
+        return {uid for uid, done in zip(pods, ended, strict=True) if not done}
+
     async def _bind(self, request: BindingRequest) -> Bound:
         """First the volumes, then the devices, then the pod. Both may have to be waited for. A pod whose
         volumes are refused, or undone, may have its devices from an earlier request."""

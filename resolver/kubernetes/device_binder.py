@@ -12,7 +12,7 @@ from hoss.errors import TransportError
 from hoss.kube.api import KubeApi, Object
 from hoss.kube.paths import object_path, pod_path
 from hoss.model.devices import BINDING_SECONDS, HeldClaim, extended_claim_name
-from resolver.core.kubernetes.binding_review import BindResult, Bound
+from resolver.core.kubernetes.binding_review import BindResult, Bound, read_bound_pod
 from resolver.core.kubernetes.claim_allocations import (
     FINALIZER,
     ClaimUser,
@@ -23,9 +23,12 @@ from resolver.core.kubernetes.claim_allocations import (
     extended_claim,
     extended_status_patch,
     finalizer_patch,
+    idle_patch,
+    is_over,
     releasing_patch,
     reserving_patch,
     unprotecting_patch,
+    user_name,
 )
 from resolver.kubernetes.object_writer import ObjectWriter
 
@@ -34,6 +37,11 @@ _CLASSES_AGE = timedelta(seconds=1)
 # Claims whose devices are being made ready, as this resolver left them; the one that was asked for longest
 # ago is forgotten first. Of what is forgotten everything is asked anew.
 _MOST_WAITING = 10_000
+_END_SECONDS = 1.0  # for one request, of a call that is repeated
+
+
+class _PodElsewhere(Exception):  # noqa: N818 - says what happened
+    """The pod is gone, or on another node."""
 
 
 def always() -> bool:
@@ -61,6 +69,7 @@ class DeviceBinder:
     def __init__(self, api: KubeApi, utc_now: Callable[[], datetime]) -> None:
         self._utc_now = utc_now
         self._objects = ObjectWriter(api, DevicesRefused)
+        self._ending = ObjectWriter(api, DevicesRefused, _END_SECONDS)
         # By name, asked for since then; forgotten _CLASSES_AGE after the first.
         self._classes: dict[str, asyncio.Task[Object]] = {}
         self._classes_since = datetime.min.replace(tzinfo=timezone.utc)
@@ -73,8 +82,8 @@ class DeviceBinder:
 
     async def bind(self, request: ClaimsRequest) -> Bound | None:
         """None: all claims have their devices, which are ready, and list the pod. Else WAITS while devices
-        are made ready; REFUSED with the reason, after what was written is taken back; or UNKNOWN if the API
-        server did not answer."""
+        are made ready; REFUSED with the reason, after what was written is taken back; ELSEWHERE for a pod
+        that is gone or on another node; or UNKNOWN if the API server did not answer."""
         try:
             claims = [
                 await self._unchanged(request, name) or await self._bind_claim(request, name)
@@ -88,6 +97,8 @@ class DeviceBinder:
         except DevicesRefused as refused:
             problem = await self.release(request)
             return problem or Bound(BindResult.REFUSED, str(refused))
+        except _PodElsewhere:
+            return Bound(BindResult.ELSEWHERE)
         except TransportError as exc:
             return Bound(BindResult.UNKNOWN, str(exc))
         return None
@@ -135,18 +146,76 @@ class DeviceBinder:
         claim = await self._objects.write(path, lambda found: finalizer_patch(found, chosen), known=claim)
         classes = {of: await self._class(of) for of in classes_of(claim, chosen)}
 
+        pod: Object | None = None
+
         def reserving(found: Object) -> dict[str, Any] | None:
-            if not request.is_current():
-                raise TransportError("the ledger was lost since the devices were chosen; ask again")
+            if finalizer_patch(found, chosen) is not None:
+                raise TransportError("the claim was unprotected for another pod; ask again")
             return reserving_patch(found, chosen, request.user, classes, self._utc_now())
 
-        claim = await self._objects.write(path, reserving, part="/status", known=claim)
+        async def still_chosen() -> None:
+            nonlocal pod
+            pod = await self._pod(request)
+            if not request.is_current():
+                raise TransportError("the ledger was lost since the devices were chosen; ask again")
+
+        claim = await self._objects.write(path, reserving, part="/status", known=claim, check=still_chosen)
         if held is not None and held.mappings:
-            pod = pod_path(request.namespace, request.user.name)
             await self._objects.write(
-                pod, lambda found: extended_status_patch(found, held, request.user), part="/status"
+                pod_path(request.namespace, request.user.name),
+                lambda found: extended_status_patch(found, held, request.user),
+                part="/status",
+                known=pod,
             )
         return claim
+
+    async def _pod(self, request: ClaimsRequest) -> Object:
+        """Raises _PodElsewhere if the pod cannot use its devices any more. The ledger may have given them to
+        others by then, but not before `end` had changed the claim."""
+        try:
+            pod = await self._objects.read(pod_path(request.namespace, request.user.name))
+        except DevicesRefused as exc:
+            raise _PodElsewhere from exc
+        bound = read_bound_pod(pod, request.user.uid, request.node)
+        if bound is not None and bound.result is not BindResult.DONE:
+            raise _PodElsewhere
+        return pod
+
+    async def end(self, uid: str, held: Iterable[HeldClaim]) -> None:
+        """Before the ledger gives the devices that it holds for the pod to others: take back what a pod that
+        is over has of them, and see to it that nothing that was begun for the pod is written afterwards. A
+        write under way is of one state of the claim, and this changes the state; and nobody begins another
+        one for a pod that is gone. Raises TransportError if that is not done; then ask again."""
+        for claim in held:
+            with contextlib.suppress(DevicesRefused):  # the claim is gone, or may not be changed
+                await self._end_claim(uid, claim)
+
+    async def _end_claim(self, uid: str, held: HeldClaim) -> None:
+        path = object_path(object_path(f"{_GROUP}/namespaces", held.namespace, "resourceclaims"), held.name)
+        claim = await self._ending.read(path)
+        name = user_name(claim, uid)
+        user = ClaimUser(name, uid)
+        if name and await self._is_alive(held.namespace, user):
+            return  # it was released for another reason: whoever binds it sees what it has
+        if held.mappings:
+            claim = await self._ending.write(path, lambda found: unprotecting_patch(found, user), known=claim)
+            await self._ending.delete(path, claim["metadata"]["uid"])
+            return
+
+        def freeing(found: Object) -> dict[str, Any] | None:
+            if user_name(found, uid) != name:
+                raise TransportError(f"claim {held.namespace}/{held.name} has just changed; ask again")
+            return releasing_patch(found, held.allocation, user)
+
+        claim = await self._ending.write(path, freeing, part="/status", known=claim)
+        await self._ending.write(path, idle_patch, known=claim)
+
+    async def _is_alive(self, namespace: str, user: ClaimUser) -> bool:
+        try:
+            pod = await self._ending.read(pod_path(namespace, user.name))
+        except DevicesRefused:
+            return False
+        return pod["metadata"]["uid"] == user.uid and not is_over(pod)
 
     async def _class(self, name: str) -> Object:
         """A device class as it was at most a second before it was asked for. Pods of the same moment mostly

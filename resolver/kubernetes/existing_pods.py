@@ -153,6 +153,29 @@ class ExistingPodReservations:
             results=np.array([b.result for b in bound], U8).tobytes(), texts=texts if any(texts) else []
         )
 
+    async def release(
+        self, shard: int, uids: Uids, writer: Writer, *, as_of: int | None = None
+    ) -> tuple[int, int]:
+        """Release what the pods hold on the shard; how many were released. Others may get their devices then,
+        so what was begun to write these into claims is ended first. The second number: how many pods keep
+        what they hold, because the API server did not say that it is. `as_of`: see `Ledger.release`. Raises
+        LedgerUnavailable."""
+        kept = np.zeros(len(uids), np.bool_)
+        if self._binder is not None:
+            definitions = await self._ledger.definitions(shard, uids)
+            groups = {definition: group_defined(definition) for definition in set(definitions) if definition}
+            held = {
+                uid.tobytes(): groups[definition].held_claims
+                for uid, definition in zip(uids, definitions, strict=True)
+                if definition and groups[definition].held_claims
+            }
+            if held:
+                held_up = await self._binder.end_claims(
+                    {uid_text(uid): claims for uid, claims in held.items()}
+                )
+                kept = np.array([uid_text(uid.tobytes()) in held_up for uid in uids], np.bool_)
+        return await self._ledger.release(shard, uids[~kept], writer, as_of=as_of), int(kept.sum())
+
     async def _volumes(
         self, uids: Uids, nodes: NDArray[np.uint32], steps: NDArray[np.uint8], reserved: NDArray[np.bool_]
     ) -> dict[int, tuple[PodVolumes, bool, bool]]:

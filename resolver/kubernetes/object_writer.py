@@ -1,6 +1,6 @@
 """Makes, patches and deletes objects of the API server as they are now, while others change them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from hoss.errors import TransportError
@@ -16,9 +16,15 @@ class ObjectWriter:
     """Raises TransportError if the API server does not answer, and what `refused` makes of the reason if the
     object is not there, or may not be changed. The client limits the requests under way."""
 
-    def __init__(self, api: KubeApi, refused: Callable[[str], Exception]) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        refused: Callable[[str], Exception],
+        patience_seconds: float = _PATIENCE_SECONDS,
+    ) -> None:
         self._api = api
         self._refused = refused
+        self._patience_seconds = patience_seconds
 
     async def read(self, path: str, gone: str = "") -> Object:
         """The object. `gone`: the reason if it is not there; by default what the API server says."""
@@ -65,16 +71,20 @@ class ObjectWriter:
         part: str = "",
         gone: str = "",
         known: Object | None = None,
+        check: Callable[[], Awaitable[None]] | None = None,
     ) -> Object:
         """Patch the object, or this part of it (`/status`), unless `patch_of` what it is now is None. Returns
         the object. `gone`: as in `read`. `known`: the object as it was read or written right before, which
-        saves to read it. If it has changed since, the API server refuses the patch, and it is read."""
+        saves to read it. If it has changed since, the API server refuses the patch, and it is read. `check`:
+        what has to be so of other objects after this one was read and before it is patched; it raises."""
         for _ in range(_ATTEMPTS):
             found = await self.read(path, gone) if known is None else known
             known = None
             patch = patch_of(found)
             if patch is None:
                 return found
+            if check is not None:
+                await check()
             reply = await self._ask("PATCH", path + part, dict(patch))
             if reply.done:
                 written: Object = reply.json()
@@ -89,5 +99,5 @@ class ObjectWriter:
         # Repeating is harmless: a patch is of one state of the object, a creation of one name, a deletion of
         # one UID. A second one gets 409 or 404.
         return await self._api.ask(
-            method, path, body, content_type=content_type, patience_seconds=_PATIENCE_SECONDS
+            method, path, body, content_type=content_type, patience_seconds=self._patience_seconds
         )

@@ -332,6 +332,22 @@ FAULTS = {
     ),
 }
 
+_DEVICES_OF_PODS_THAT_ARE_GONE = PlantedFault(
+    "a claim gets devices for a pod that is gone, which are given to another pod",
+    (
+        CodeEdit(
+            "resolver.kubernetes.existing_pods:ExistingPodReservations.release",
+            "if self._binder is not None:",
+            "if False:",
+        ),
+        CodeEdit(
+            "resolver.kubernetes.device_binder:DeviceBinder._bind_claim",
+            "pod = await self._pod(request)",
+            "pod = None",
+        ),
+    ),
+)
+
 # Cures undone, and faults for which a plan was written: each is found by the plan of that name in
 # tests/simulation/plans.
 UNDONE = {
@@ -457,6 +473,8 @@ UNDONE = {
         "a binding is reserved although another binding of the pod is, on another shard",
         (CodeEdit("resolver.api.two_phase:decide_alone", "proposal.exclusive and", "False and"),),
     ),
+    "devices-of-a-pod-deleted-while-it-is-bound": _DEVICES_OF_PODS_THAT_ARE_GONE,
+    "devices-written-after-their-pod-was-evicted": _DEVICES_OF_PODS_THAT_ARE_GONE,
     "preemption-on-several-shards": PlantedFault(
         "pods with rules ask for victims that the ledger never evicts",
         (

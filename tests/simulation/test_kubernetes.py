@@ -148,7 +148,12 @@ def test_a_pod_that_was_placed_anew_after_a_loss_is_deleted_when_it_is_evicted_l
 
 @pytest.mark.parametrize(
     ("name", "struck"),
-    [("devices-of-a-lost-ledger", p.REDIS_EMPTIED), ("preemption-for-pods-with-devices", p.WATCHES_CUT)],
+    [
+        ("devices-of-a-lost-ledger", p.REDIS_EMPTIED),
+        ("preemption-for-pods-with-devices", p.WATCHES_CUT),
+        ("devices-of-a-pod-deleted-while-it-is-bound", p.API_REFUSED),
+        ("devices-written-after-their-pod-was-evicted", p.API_LATE),
+    ],
 )
 def test_devices_are_given_once_and_pods_that_ask_for_them_say_why_they_wait(server, name, struck):
     result = run_plan(name, server)

@@ -146,12 +146,32 @@ def releasing_patch(claim: Object, chosen: Allocation | None, user: ClaimUser) -
     their driver has said something about stay: that is not ours to delete."""
     users = _users(claim)
     left = [known for known in users if known.get("uid") != user.uid]
-    if len(left) == len(users):
-        return None
-    status: dict[str, Any] = {"reservedFor": left or None}
+    status: dict[str, Any] = {} if len(left) == len(users) else {"reservedFor": left or None}
     if not left and chosen is not None and _has(claim, chosen) and not claim["status"].get("devices"):
         status["allocation"] = None
-    return _patch(claim) | {"status": status}
+    return _patch(claim) | {"status": status} if status else None
+
+
+def idle_patch(claim: Object) -> dict[str, Any] | None:
+    """The merge patch that unprotects a claim without devices and pods, so that no write under way that was
+    made for its former state can give it devices; None: it has some, or that state is over already."""
+    finalizers = claim["metadata"].get("finalizers") or []
+    if FINALIZER not in finalizers or _allocation(claim) is not None or _users(claim):
+        return None
+    return _patch(claim, {"finalizers": [name for name in finalizers if name != FINALIZER] or None})
+
+
+def user_name(claim: Object, uid: str) -> str:
+    """The name of the pod of this UID that uses the claim, or owns it; "": it does neither."""
+    known = [*_users(claim), *(claim["metadata"].get("ownerReferences") or ())]
+    return next((str(of["name"]) for of in known if of.get("uid") == uid), "")
+
+
+def is_over(pod: Object) -> bool:
+    """Whether the pod needs no devices any more: it has ended, or is deleted before it was bound."""
+    if not pod.get("spec", {}).get("nodeName"):
+        return bool(pod["metadata"].get("deletionTimestamp"))
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def devices_ready(claim: Object, now: datetime, within: float = BINDING_SECONDS) -> bool:

@@ -263,7 +263,7 @@ async def test_devices_that_a_lost_ledger_had_chosen_are_not_written_and_whoever
     assert asked == [server.asked]  # right before the devices would be written
 
 
-async def test_a_pod_with_a_claim_costs_the_api_server_three_requests_and_its_class_one_a_second():
+async def test_a_pod_with_a_claim_costs_the_api_server_four_requests_and_its_class_one_a_second():
     server, now = ConditionalDevice(), [datetime(2026, 11, 28, tzinfo=timezone.utc)]
     server.objects[f"{CLAIMS}/d"] = {
         **server.claim, "metadata": {**server.claim["metadata"], "name": "d"},
@@ -276,27 +276,27 @@ async def test_a_pod_with_a_claim_costs_the_api_server_three_requests_and_its_cl
             assert [bound.result for bound in await binder.bind([wish])] == [BindResult.DONE]
             now[0] += timedelta(milliseconds=900)
         assert server.asked == [
-            "PATCH c", "GET gpu", "PATCH status", "POST binding",
-            "PATCH d", "PATCH status", "POST binding",
+            "PATCH c", "GET gpu", "GET p", "PATCH status", "POST binding",
+            "PATCH d", "GET p", "PATCH status", "POST binding",
         ]  # fmt: skip
         server.objects[f"{CLAIMS}/d"]["status"] = {}
         now[0] += timedelta(milliseconds=200)
         await binder.bind([wish])
-    assert server.asked[-4:] == ["PATCH d", "GET gpu", "PATCH status", "POST binding"]
+    assert server.asked[-5:] == ["PATCH d", "GET gpu", "GET p", "PATCH status", "POST binding"]
 
 
 async def test_a_claim_that_others_brought_devices_to_is_only_read_before_the_pod_joins():
     server = ConditionalDevice()
     server.claim["status"] = {"allocation": {"devices": {}}}
     assert await server.bind(WAITING._replace(chosen={})) is BindResult.DONE
-    assert server.asked == ["GET c", "PATCH status", "POST binding"]
+    assert server.asked == ["GET c", "GET p", "PATCH status", "POST binding"]
 
 
 async def test_a_claim_for_extended_resources_is_protected_as_it_is_made():
     server = Objects(binding_status=201)
     assert await server.bind() is BindResult.DONE
     assert server.asked == [
-        "POST resourceclaims", "GET gpu", "PATCH status", "GET p", "PATCH status", "POST binding",
+        "POST resourceclaims", "GET gpu", "GET p", "PATCH status", "PATCH status", "POST binding",
     ]  # fmt: skip
 
 
@@ -416,7 +416,149 @@ async def test_a_claim_that_has_changed_since_it_was_protected_is_read_again():
     async with answering(server) as api:
         await Binder(api).bind([WAITING])
     assert [user["name"] for user in server.claim["status"]["reservedFor"]] == ["q", "p"]
-    assert server.asked[-3:] == ["PATCH status", "GET c", "PATCH status"]
+    assert server.asked[-4:] == ["PATCH status", "GET c", "GET p", "PATCH status"]
+
+
+# -- pods that are over
+
+
+PLAIN = Allocation((DeviceResult("r", DeviceId("d", "n1", "gpu-0")),))
+DEVICE = BindingRequest("default/p", UID, "n1", claims=("c",), chosen={"c": HeldClaim("default", "c", PLAIN)})
+
+
+class Versioned(ConditionalDevice):
+    """Refuses patches of another version of the claim. What `meanwhile` does happens right before the first
+    patch of its status."""
+
+    def __init__(self, meanwhile=None) -> None:
+        super().__init__()
+        self._meanwhile = meanwhile
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        if request.method != "PATCH" or "resourceclaims" not in request.path:
+            return await super().__call__(request)
+        if request.path.endswith("/status") and self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            await meanwhile(self)
+        body = orjson.loads(await request.read())
+        metadata = self.claim["metadata"]
+        if (
+            body["metadata"].get("resourceVersion", metadata["resourceVersion"])
+            != metadata["resourceVersion"]
+        ):
+            return web.json_response({"message": "modified"}, status=409)
+        await super().__call__(request)
+        self.claim["metadata"] |= {"resourceVersion": str(int(metadata["resourceVersion"]) + 1)}
+        return web.json_response(self.claim)
+
+    async def end(self, uid: str = UID, *held: HeldClaim) -> set[str]:
+        async with answering(self) as api:
+            return await Binder(api).end_claims({uid: held or (DEVICE.chosen["c"],)})
+
+    def devices(self):
+        return (self.claim.get("status") or {}).get("allocation")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"metadata": {"uid": "another"}}, id="another of its name"),
+        pytest.param({"metadata": {"uid": UID, "deletionTimestamp": "now"}}, id="being deleted"),
+        pytest.param({"metadata": {"uid": UID}, "spec": {"nodeName": "n2"}}, id="on another node"),
+        None,
+    ],
+)
+async def test_a_claim_gets_no_devices_for_a_pod_that_is_gone_or_elsewhere(change):
+    server = ConditionalDevice()
+    if change is None:
+        del server.objects[POD]
+    else:
+        server.objects[POD] = change
+    assert await server.bind(DEVICE) is BindResult.ELSEWHERE
+    assert "status" not in server.claim
+    assert "POST binding" not in server.asked
+
+
+async def test_devices_of_a_pod_that_is_deleted_while_they_are_written_are_not_written_after_its_end():
+    """The ledger has given them to another pod by then."""
+
+    async def deleted(server: Versioned) -> None:
+        del server.objects[POD]
+        assert await server.end() == set()
+
+    server = Versioned(deleted)
+    assert await server.bind(DEVICE) is BindResult.UNKNOWN
+    assert server.devices() is None
+    assert await server.bind(DEVICE) is BindResult.ELSEWHERE
+    assert server.devices() is None
+    assert not server.claim.get("status", {}).get("reservedFor")
+
+
+async def test_devices_that_were_written_for_a_pod_that_is_gone_are_taken_back():
+    server = Versioned()
+    assert await server.bind(DEVICE) is BindResult.DONE
+    del server.objects[POD]
+    assert await server.end() == set()
+    assert server.devices() is None
+    assert server.claim["status"]["reservedFor"] is None
+    assert server.claim["metadata"]["finalizers"] is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "kept"),
+    [
+        ({"nodeName": "n1"}, {"phase": "Running"}, True),
+        ({"nodeName": "n1"}, {"phase": "Failed"}, False),
+        ({}, {}, True),
+    ],
+)
+async def test_devices_stay_with_a_pod_that_is_not_over(spec, status, kept):
+    server = Versioned()
+    assert await server.bind(DEVICE) is BindResult.DONE
+    server.objects[POD] |= {"spec": spec, "status": status}
+    assert await server.end() == set()
+    assert (server.devices() is not None) == kept
+
+
+async def test_devices_that_another_pod_uses_as_well_stay():
+    server = Versioned()
+    assert await server.bind(DEVICE) is BindResult.DONE
+    server.claim["status"]["reservedFor"].append({"resource": "pods", "name": "q", "uid": "q1"})
+    del server.objects[POD]
+    assert await server.end() == set()
+    assert server.devices() is not None
+    assert [user["name"] for user in server.claim["status"]["reservedFor"]] == ["q"]
+
+
+async def test_the_claim_for_extended_resources_of_a_pod_that_is_gone_is_deleted():
+    server = Versioned()
+    assert await server.bind() is BindResult.DONE
+    server.claim = server.objects[f"{CLAIMS}/{NAME}"]
+    del server.objects[POD]
+    assert await server.end(UID, HELD) == set()
+    assert f"{CLAIMS}/{NAME}" not in server.objects
+
+
+async def test_a_claim_that_is_gone_keeps_nobody_waiting_and_one_of_a_silent_server_does():
+    server = Versioned()
+    del server.objects[f"{CLAIMS}/c"]
+    assert await server.end() == set()
+
+    async def silent(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"message": "not now"}, status=503)
+
+    async with answering(silent) as api:
+        assert await Binder(api).end_claims({UID: (DEVICE.chosen["c"],)}) == {UID}
+
+
+async def test_a_claim_that_was_unprotected_in_between_gets_its_devices_when_it_is_protected_again():
+    async def unprotected(server: Versioned) -> None:
+        server.claim["metadata"] |= {"finalizers": [], "resourceVersion": "9"}
+
+    server = Versioned(unprotected)
+    assert await server.bind(DEVICE) is BindResult.UNKNOWN
+    assert await server.bind(DEVICE) is BindResult.DONE
+    assert server.claim["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
 
 
 VOLUME_CLAIM = "/api/v1/namespaces/default/persistentvolumeclaims/data"

@@ -7,17 +7,21 @@ import numpy as np
 import pytest
 
 from hoss.errors import InvalidInput
+from hoss.model.devices import Allocation, HeldClaim
+from hoss.model.pod import PodGroup
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import FLAG_SHRUNK, account_dtype, numbered_uids
+from hoss.wire.convert_rules import definition_of
 from hoss.wire.uids import uid_text
 from resolver.core.kubernetes.binding_review import BindResult, Bound
-from resolver.core.values import LedgerNodeChange, Verdict
+from resolver.core.values import ANYBODY, LedgerNodeChange, Verdict
 from resolver.kubernetes.binder import BindingRequest
 from resolver.kubernetes.existing_pods import ExistingPodReservations
 from resolver.ledger.memory import MemoryLedger
 from resolver.messages.nodes import shard_of
 
+HOLDING = PodGroup(held_claims=(HeldClaim("default", "gpus", Allocation(())),))
 UIDS = numbered_uids(b"test-prefix-", 0, 8)
 
 
@@ -27,6 +31,10 @@ class Ground:
     def __init__(self):
         self.ledger = MemoryLedger(2, lambda: 0, lease_ms=0)
         self.bound = []
+        self.ended, self.silent = (
+            {},
+            set(),
+        )  # claims of pods that are over, and those about which it is silent
         self.standing = ExistingPodReservations(self.ledger, self)
         self.nodes = {}
         self.epoch = 0
@@ -49,9 +57,13 @@ class Ground:
         self.bound += requests
         return [Bound(BindResult.DONE) for _ in requests]
 
-    async def upsert(self, *places, cpu=600, epoch=None, named=None):
+    async def end_claims(self, pods):  # likewise
+        self.ended |= pods
+        return self.silent & pods.keys()
+
+    async def upsert(self, *places, cpu=600, epoch=None, named=None, group=None):
         """Pods 0, 1, ... stand on the nodes of these names. `named`: by index, as the writer names them."""
-        kind = pb.PodKind()
+        kind = pb.PodKind(group=b"" if group is None else definition_of(group))
         kind.requests.add(resource="cpu", amount=cpu)
         kind.requests.add(resource="pods", amount=1)
         nodes = np.array([self.nodes[place] for place in places], "<u4")
@@ -198,3 +210,24 @@ async def test_a_pod_is_not_counted_on_the_node_that_has_the_index_of_its_own_by
         Verdict.COMMITTED,
     ]
     assert await ground.places() == {1: "n1"}
+
+
+async def test_a_pod_with_devices_keeps_its_reservation_until_nobody_writes_them_into_its_claim_any_more(
+    ground,
+):
+    await ground.upsert("n0", "n0", "n1", group=HOLDING)
+    uids, texts = UIDS[:3], [uid_text(uid.tobytes()) for uid in UIDS[:3]]
+    ground.silent = {texts[1]}
+    assert await ground.standing.release(0, uids, ANYBODY) == (2, 1)
+    assert ground.ended == dict.fromkeys(texts, HOLDING.held_claims)
+    assert await ground.places() == {1: "n0"}
+    ground.silent = set()
+    assert await ground.standing.release(0, uids, ANYBODY) == (1, 0)
+    assert await ground.places() == {}
+
+
+async def test_pods_without_devices_are_released_without_a_word_to_the_api_server(ground):
+    await ground.upsert("n0", "n1")
+    assert await ground.standing.release(0, UIDS[:2], ANYBODY) == (2, 0)
+    assert ground.ended == {}
+    assert await ExistingPodReservations(ground.ledger, None).release(0, UIDS[:2], ANYBODY) == (0, 0)
