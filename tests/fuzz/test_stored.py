@@ -228,6 +228,13 @@ async def use(url: str, client: "redis.Redis") -> None:
         await ledger.close()
 
 
+async def opened_and_closed(ledger: RedisLedger) -> None:
+    try:
+        await ledger.open(2)
+    finally:
+        await ledger.close()
+
+
 @inputs(2_000, quick=30)
 @given(SEEDS)
 def test_any_ledger_is_read_and_changed_or_refused_and_then_nothing_is_changed(redis_server, seed):
@@ -244,5 +251,5 @@ def test_a_ledger_of_0_2_with_a_damaged_lease_is_not_brought_forward_in_part(red
     with redis.Redis(port=redis_server.port) as client:
         load_ledger(client, hashes)
         with pytest.raises(HossError, match="pending has a record without a deadline"):
-            asyncio.run(RedisLedger(redis_server.url).open(2))
+            asyncio.run(opened_and_closed(RedisLedger(redis_server.url)))
         assert client.hgetall(pending) == hashes[pending]
