@@ -30,7 +30,8 @@ from hoss.security.identity import CallerKind, Identity
 from hoss.security.transport import server_name
 from hoss.security.users import KIND as AUTHENTICATION
 from hoss.security.users import AuthenticationConfig
-from hossctl.commands import access, local
+from hossctl.commands import access
+from hossctl.commands.platform import local
 from hossctl.local.deployment import (
     ACCOUNTS_SECRET,
     AUTHORITY_SECRET,

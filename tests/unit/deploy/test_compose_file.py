@@ -18,7 +18,7 @@ from dispatcher.core.policy.checks import document_warnings
 from dispatcher.policy.documents import parse_policy
 from hoss.healthcheck import main as healthcheck
 from hoss.security.transport import FILES, server_name
-from hossctl.commands import local, nodes
+from hossctl.commands.platform import local, nodes
 from hossctl.load.nodes import read_nodes_file
 from hossctl.local.deployment import AUTHORITY, REDIS, Deployment
 from scheduler_worker.config import parse_labels
