@@ -10,7 +10,7 @@ from hoss.errors import InvalidInput
 from hossctl.__main__ import run
 from hossctl.choices import Mix, Submitted
 from hossctl.cli import EXIT_FAILED
-from hossctl.commands.bench_file import JsonFile, check, publish
+from hossctl.commands.bench.figures_file import JsonFile, check, publish
 from hossctl.console import Column, Document, Format
 from hossctl.options import Output, RedisUrl, Repeat, Seed, read_counts
 

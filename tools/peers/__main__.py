@@ -17,7 +17,7 @@ from typer.main import get_command
 from hoss.errors import InvalidInput
 from hossctl.__main__ import run
 from hossctl.choices import BASE_WORKERS, ON_KUBERNETES, Load, Mode
-from hossctl.commands.compare import Fills, Loads, Modes, Nodes, Out, Workers, read_axes, run_comparison
+from hossctl.commands.bench.compare import Fills, Loads, Modes, Nodes, Out, Workers, read_axes, run_comparison
 from hossctl.compare import running
 from hossctl.compare.cells import Axes, Plan
 from hossctl.compare.document import Cell, ComparisonRun

@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from typer.main import get_command
 
-from hossctl.cli import COMMANDS, app
+from hossctl.cli import app
+from hossctl.command_table import COMMANDS
 from tools.reference import GENERATED, cell, rows
 
 _KINDS = {int: "whole number", float: "number", str: "text", Path: "path"}

@@ -30,7 +30,8 @@ from hoss.security.identity import CallerKind, Identity
 from hoss.security.transport import server_name
 from hoss.security.users import KIND as AUTHENTICATION
 from hoss.security.users import AuthenticationConfig
-from hossctl.commands import access, local
+from hossctl.commands import access
+from hossctl.commands.platform import status
 from hossctl.local.deployment import (
     ACCOUNTS_SECRET,
     AUTHORITY_SECRET,
@@ -193,7 +194,7 @@ def test_a_namespace_of_restricted_pods_takes_every_pod(api: Api, overlay: str) 
 def _dashboard_flags(arguments: list[str]) -> Any:
     command, *flags = arguments
     assert command == "dashboard"
-    dashboard = typer.main.get_command(local.app).commands["dashboard"]  # type: ignore[attr-defined]
+    dashboard = typer.main.get_command(status.app).commands["dashboard"]  # type: ignore[attr-defined]
     return SimpleNamespace(**dashboard.make_context(command, flags).params)
 
 

@@ -18,7 +18,7 @@ from dispatcher.core.policy.checks import document_warnings
 from dispatcher.policy.documents import parse_policy
 from hoss.healthcheck import main as healthcheck
 from hoss.security.transport import FILES, server_name
-from hossctl.commands import local, nodes
+from hossctl.commands.platform import nodes, status
 from hossctl.load.nodes import read_nodes_file
 from hossctl.local.deployment import AUTHORITY, REDIS, Deployment
 from scheduler_worker.config import parse_labels
@@ -68,7 +68,7 @@ def test_the_nodes_command_has_the_flags_that_it_is_started_with_and_the_file_ho
 def test_the_dashboard_has_the_flags_that_it_is_started_with_and_calls_services_where_they_listen():
     module, command, *arguments = SERVICES["dashboard"]["command"]
     assert (module, command) == ("hossctl", "dashboard")
-    dashboard = typer.main.get_command(local.app).commands["dashboard"]
+    dashboard = typer.main.get_command(status.app).commands["dashboard"]
     given = dashboard.make_context("dashboard", arguments).params
     for service in ("dispatcher", "resolver"):
         port = flags(SERVICES[service])["listen"].rpartition(":")[2]

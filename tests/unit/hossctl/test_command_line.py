@@ -9,7 +9,8 @@ import yaml
 from hoss import version
 from hoss.errors import LedgerUnavailable, TransportError
 from hoss.v1 import dispatcher_pb2 as pb
-from hossctl.cli import COMMANDS, PANELS, report
+from hossctl.cli import report
+from hossctl.command_table import COMMANDS, PANELS
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}\n"
 JOB = """\

@@ -94,7 +94,7 @@ def planned(hoss, monkeypatch, tmp_path):
         (tmp_path / f"openb_pod_list_{pods}.csv").write_text(PODS + rows)
     plans = []
     monkeypatch.setattr(
-        "hossctl.commands.compare.run_comparison", lambda measuring, *_: plans.append(measuring.plan)
+        "hossctl.commands.bench.compare.run_comparison", lambda measuring, *_: plans.append(measuring.plan)
     )
 
     def run(*options):

@@ -49,7 +49,8 @@ UNUSED_BY_DEFAULT = (
 _EVERY_HELP = """
 from typer import Context
 from typer.main import get_command
-from hossctl.cli import COMMANDS, app
+from hossctl.cli import app
+from hossctl.command_table import COMMANDS
 table = get_command(app)
 for words in ("", "get pods", "bench compare"):
     done(words, lambda: table([*words.split(), "--help"], prog_name="hoss"))

@@ -7,7 +7,7 @@ import pytest
 
 from dispatcher.config import DispatcherConfig
 from dispatcher.policy.documents import PolicyDocument
-from hossctl.cli import COMMANDS, EXAMPLES
+from hossctl.command_table import COMMANDS, EXAMPLES
 from hossctl.load.nodes import SimulatedNodes
 from hossctl.local.pools import PlatformDocument
 from resolver.config import ResolverConfig

@@ -8,7 +8,7 @@ import typer
 from hoss.errors import InvalidInput
 from hossctl.choices import Claim, Peer
 from hossctl.cli import EXIT_FAILED
-from hossctl.commands.bench_file import JsonFile, check, publish
+from hossctl.commands.bench.figures_file import JsonFile, check, publish
 from hossctl.console import Column, Document, Format
 from hossctl.options import MAX_PROCESSES, Output
 

@@ -7,10 +7,11 @@ import typer
 
 from hossctl.choices import Mix
 from hossctl.cli import EXIT_FAILED
-from hossctl.commands import bench_guard, bench_kubernetes
-from hossctl.commands.bench_file import JsonFile, check, publish
-from hossctl.commands.compare import compare, report
-from hossctl.commands.plan import plan
+from hossctl.commands.bench.compare import compare, report
+from hossctl.commands.bench.figures_file import JsonFile, check, publish
+from hossctl.commands.bench.guard import guard
+from hossctl.commands.bench.kubernetes import kubernetes
+from hossctl.commands.bench.plan import plan
 from hossctl.console import Column, Document, Format, warn
 from hossctl.options import MAX_PROCESSES, Output, RedisUrl, Repeat, Seed, read_counts
 
@@ -22,8 +23,8 @@ app.add_typer(group, name="bench")
 group.command()(plan)
 group.command()(compare)
 group.command()(report)
-group.command("guard")(bench_guard.guard)
-group.command("kubernetes")(bench_kubernetes.kubernetes)
+group.command()(guard)
+group.command()(kubernetes)
 
 
 @group.command()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hossctl.cli import EXIT_FAILED
-from hossctl.commands.bench_file import JsonFile, check, publish
+from hossctl.commands.bench.figures_file import JsonFile, check, publish
 from hossctl.console import Column, Document, Format, say
 from hossctl.options import MAX_PROCESSES, Output
 

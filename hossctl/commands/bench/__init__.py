@@ -1,0 +1,1 @@
+"""`hoss bench`: what a platform achieves on this machine, and schedulers compared."""
