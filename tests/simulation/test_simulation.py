@@ -56,6 +56,7 @@ REGRESSIONS = {
     "place-before-a-move-that-was-lost": "a ledger that had lost a move was asked where the pod is",
     "commits-that-came-together": "the history of a simulation told two commits as one",
     "eviction-that-is-told-again": "after a takeover an old eviction undid the place that a pod had got since",
+    "source-that-was-asked-for-again": "the checker knew the source of a move only as it had been at first",
     "clock-that-goes-back-keeps-the-lease": "the clock of Redis went back, and a dead leader's lease stayed",
 }
 
