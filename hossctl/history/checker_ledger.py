@@ -110,7 +110,7 @@ class LedgerChecker:
         for row in event.get("resized", ()):
             self._resize(row, shard, line)
         for uid in event.get("terminating", ()):
-            self._move(uid, shard, "terminating", (_ASSUMED, _CONFIRMED), _TERMINATING)
+            self._move(uid, event, "terminating", (_ASSUMED, _CONFIRMED), _TERMINATING)
         given = self._share(event.get("shared", ()), shard, line)
         added = [self._read(row, shard, line) for row in event.get("reserved", ())]
         self._judge_shares(given, added, line)
@@ -123,18 +123,13 @@ class LedgerChecker:
         elif added:
             targets = [pod for pod in left.values() if pod is not None and pod.target_of]
             self._judge_room(_without_heirs(added, targets), line, given)
-        noted = {row["uid"]: (row["node"], row["seq"]) for row in event.get("sources", ())}
-        for uid in event.get("moved", ()):
-            self._take_target(uid, event, left, noted, line)
+        self._take_targets(event, left, line)
         for name, before, after in (
             ("committed", (_PREPARED,), _ASSUMED),
             ("confirmed", (_ASSUMED, _CONFIRMED), _CONFIRMED),
         ):
             for uid in event.get(name, ()):
-                self._move(uid, shard, name, before, after)
-        for uid in event.get("committed", ()):
-            if (pod := self.held[uid].get(shard)) is not None:
-                pod.seq = event["seq"]
+                self._move(uid, event, name, before, after)
         self._judge_gangs(event, line)
 
     def _on_snapshot(self, event: Event, line: int) -> None:
@@ -232,7 +227,8 @@ class LedgerChecker:
                 )
                 self._findings.violated(Promise.ONE_NODE, text, other.line, pod.line, line)
 
-    def _move(self, uid: str, shard: int, step: str, before: tuple[str, ...], after: str) -> None:
+    def _move(self, uid: str, event: Event, step: str, before: tuple[str, ...], after: str) -> None:
+        shard = event["shard"]
         pod, line = self.held[uid].get(shard), self._findings.line
         self._findings.judged(Promise.STATES)
         if pod is None:
@@ -245,8 +241,14 @@ class LedgerChecker:
         elif pod.state == _PREPARED and not pod.target_of:
             self._judge_alone(pod, line)
         pod.state = after
+        pod.seq = event["seq"] if step == "committed" else pod.seq
         pod.evicted = line if after == _TERMINATING else 0
         self._count_gang(pod)
+
+    def _take_targets(self, event: Event, left: Mapping[str, HeldPod | None], line: int) -> None:
+        noted = {row["uid"]: (row["node"], row["seq"]) for row in event.get("sources", ())}
+        for uid in event.get("moved", ()):
+            self._take_target(uid, event, left, noted, line)
 
     def _take_target(
         self,

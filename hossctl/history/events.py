@@ -270,7 +270,17 @@ def _has_shape(event: Event) -> bool:
 
 
 # Lists of a change of the ledger, in each of which a pod is once.
-_ONCE = ("reserved", "committed", "confirmed", "terminating", "released", "moved", "sources", "resized", "shared")
+_ONCE = (
+    "reserved",
+    "committed",
+    "confirmed",
+    "terminating",
+    "released",
+    "moved",
+    "sources",
+    "resized",
+    "shared",
+)
 
 
 def _doubled(event: Event) -> str:
