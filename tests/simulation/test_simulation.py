@@ -57,6 +57,7 @@ REGRESSIONS = {
     "commits-that-came-together": "the history of a simulation told two commits as one",
     "eviction-that-is-told-again": "after a takeover an old eviction undid the place that a pod had got since",
     "source-that-was-asked-for-again": "the checker knew the source of a move only as it had been at first",
+    "job-submitted-again-amid-a-move": "a late confirmation of a move met the same job, submitted again",
     "clock-that-goes-back-keeps-the-lease": "the clock of Redis went back, and a dead leader's lease stayed",
 }
 
