@@ -7,7 +7,7 @@ write, but a dispatcher that takes over before that may find it made."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -50,14 +50,16 @@ class Admission:
         checkpointer: Checkpointer,
         *,
         rng: random.Random,
+        until_moved: Callable[[Collection[bytes]], Awaitable[None]],
         follows_cluster: bool = False,
         max_pod_terms: int | None = None,
     ) -> None:
-        """`follows_cluster`: pods come and go with those of the API server only. `max_pod_terms`: see
+        """`until_moved`: see Mover. `follows_cluster`: pods come and go with those of the API server only. `max_pod_terms`: see
         DispatcherConfig; None: any number."""
         self._max_pod_terms = max_pod_terms
         self._runtime = runtime
         self._rng = rng
+        self._until_moved = until_moved
         self._follows_cluster = follows_cluster
         self._objects = objects
         self._checkpointer = checkpointer
@@ -250,6 +252,9 @@ class Admission:
         record = Record(submission.key, submission.submitted_ms, message.SerializeToString(), prefixes)
         try:
             try:
+                # They are those of a deleted job where its request is made again: its pods must not get places
+                # while a move of theirs may still give them one.
+                await self._until_moved(prefixes)
                 submission.order = await self._runtime.journal.record(record)
             except BaseException:
                 self._registry.abandon(submission)

@@ -96,6 +96,7 @@ class DispatcherService(DispatcherServicer):
             self._objects,
             checkpointer,
             rng=rng,
+            until_moved=mover.until_moved,
             follows_cluster=follows_cluster,
             max_pod_terms=max_pod_terms,
         )

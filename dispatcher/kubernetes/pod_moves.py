@@ -8,7 +8,7 @@ The journal has each eviction before it is asked for, and each successor before 
 term knows whose successors to await, and whether one that came meanwhile has got its place."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -231,6 +231,9 @@ class PodMoves:
             gang=bool(registry.pods.gang[row]),
         )
         return why or unsettled_claim(spec, self._runtime.machine.storage)
+
+    async def until_moved(self, _prefixes: Collection[bytes]) -> None:
+        """A successor has a UID of its own."""
 
     async def end(self, _run: MoveRun) -> None:
         """Return once the moves that a former term began have ended."""

@@ -8,7 +8,7 @@ term comes late, and where a pod is then says whether its move was made. Of evic
 Clients are told what the journal has. So a takeover never takes back what somebody was told."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -50,6 +50,9 @@ class MoveMaker(Protocol):
     record: RunRecord
     moves_back: bool  # whether a move that was made can be undone
 
+    async def until_moved(self, prefixes: Collection[bytes], /) -> None:
+        """Return once no pod whose UID begins so is on its way from one node to another."""
+
     async def take_over(self, begun: BegunRun, progress: RunProgress, /) -> MoveRun | None:
         """The run that the former term has left; None where it needs to know the nodes first."""
 
@@ -83,6 +86,10 @@ class Mover:
     def unmovable(self, row: int) -> str:
         """Why moves leave the pod in this row alone; empty: they need not."""
         return self._maker.unmovable(row)
+
+    async def until_moved(self, prefixes: Collection[bytes]) -> None:
+        """Return once no pod whose UID begins so is on its way from one node to another."""
+        await self._maker.until_moved(prefixes)
 
     async def take_over(self, journal: Recovered) -> None:
         """Go on with the run that the journal has. The pods are listed, the moves of the former term are

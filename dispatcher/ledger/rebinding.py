@@ -6,10 +6,10 @@ A pod may lose its source while the confirmation is under way: it is evicted, or
 were placed anew then, a confirmation that comes late could leave it with two reservations, because the shard
 of the target does not see what the pod holds on others. So the pods of a step are marked as uncertain:
 whoever hears that one lost its reservation looks it up first, and its look-up waits until the step has
-ended."""
+ended. If it is deleted, and its job is submitted again with the same UIDs, the submission waits as well."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.v1 import resolver_pb2
 from hoss.wire.columns import NONE_U32, Uids
+from hoss.wire.uids import UID_BYTES, UID_PREFIX_BYTES
 
 
 class Rebinding:
@@ -35,6 +36,7 @@ class Rebinding:
         self._nodes = nodes
         self._under_way = asyncio.Lock()  # a step
         self._moving: Rows = np.empty(0, np.uint32)  # the pods of the last step
+        self._moving_uids: Uids = np.empty((0, UID_BYTES), np.uint8)
         self._looked_up: list[Rows] = []  # pods whose look-ups are under way
         self.steps, self.record = MoveSteps(runtime), RunRecord(runtime)
         runtime.set_executor(m.Verify, self._verify)
@@ -53,6 +55,11 @@ class Rebinding:
             await self._runtime.verify(m.Verify(rows, instruction.uids[which]))
         finally:
             self._looked_up = [others for others in self._looked_up if others is not rows]
+
+    async def until_moved(self, prefixes: Collection[bytes]) -> None:
+        if any(uid[:UID_PREFIX_BYTES].tobytes() in prefixes for uid in self._moving_uids):
+            async with self._under_way:
+                pass
 
     async def take_over(self, _begun: BegunRun, _progress: RunProgress) -> None:
         """Where a pod is bound says whether its move was made, and that is known later."""
@@ -74,7 +81,8 @@ class Rebinding:
         if not judged:
             return
         registry = self._runtime.machine.registry
-        self._moving = registry.directory.rows_of_uids(uids_of(judged))
+        self._moving_uids = uids_of(judged)
+        self._moving = registry.directory.rows_of_uids(self._moving_uids)
         registry.pods.uncertain[self._moving] = True
         moved, reserved = await self.steps.rebind(run, judged)
         results = await self.steps.confirm(reserved) if reserved.moves else []

@@ -110,7 +110,7 @@ class LedgerChecker:
         for row in event.get("resized", ()):
             self._resize(row, shard, line)
         for uid in event.get("terminating", ()):
-            self._move(uid, shard, "terminating", (_ASSUMED, _CONFIRMED), _TERMINATING)
+            self._move(uid, event, "terminating", (_ASSUMED, _CONFIRMED), _TERMINATING)
         given = self._share(event.get("shared", ()), shard, line)
         added = [self._read(row, shard, line) for row in event.get("reserved", ())]
         self._judge_shares(given, added, line)
@@ -123,14 +123,13 @@ class LedgerChecker:
         elif added:
             targets = [pod for pod in left.values() if pod is not None and pod.target_of]
             self._judge_room(_without_heirs(added, targets), line, given)
-        for uid in event.get("moved", ()):
-            self._take_target(uid, shard, left, line)
+        self._take_targets(event, left, line)
         for name, before, after in (
             ("committed", (_PREPARED,), _ASSUMED),
             ("confirmed", (_ASSUMED, _CONFIRMED), _CONFIRMED),
         ):
             for uid in event.get(name, ()):
-                self._move(uid, shard, name, before, after)
+                self._move(uid, event, name, before, after)
         self._judge_gangs(event, line)
 
     def _on_snapshot(self, event: Event, line: int) -> None:
@@ -174,6 +173,7 @@ class LedgerChecker:
         sources = tuple(pod for pod in self.live(target_of) if not pod.left)
         return HeldPod(
             *(row["uid"], row["node"], shard, state, line, requests, ports, cards),
+            seq=row.get("seq"),
             target_of=target_of,
             sources=sources,
         )
@@ -227,7 +227,8 @@ class LedgerChecker:
                 )
                 self._findings.violated(Promise.ONE_NODE, text, other.line, pod.line, line)
 
-    def _move(self, uid: str, shard: int, step: str, before: tuple[str, ...], after: str) -> None:
+    def _move(self, uid: str, event: Event, step: str, before: tuple[str, ...], after: str) -> None:
+        shard = event["shard"]
         pod, line = self.held[uid].get(shard), self._findings.line
         self._findings.judged(Promise.STATES)
         if pod is None:
@@ -240,12 +241,28 @@ class LedgerChecker:
         elif pod.state == _PREPARED and not pod.target_of:
             self._judge_alone(pod, line)
         pod.state = after
+        pod.seq = event["seq"] if step == "committed" else pod.seq
         pod.evicted = line if after == _TERMINATING else 0
         self._count_gang(pod)
 
-    def _take_target(self, uid: str, shard: int, left: Mapping[str, HeldPod | None], line: int) -> None:
+    def _take_targets(self, event: Event, left: Mapping[str, HeldPod | None], line: int) -> None:
+        noted = {row["uid"]: (row["node"], row["seq"]) for row in event.get("sources", ())}
+        for uid in event.get("moved", ()):
+            self._take_target(uid, event, left, noted, line)
+
+    def _take_target(
+        self,
+        uid: str,
+        event: Event,
+        left: Mapping[str, HeldPod | None],
+        noted: Mapping[str, tuple[str, int]],
+        line: int,
+    ) -> None:
         """A target becomes its pod's reservation. What the pod held on this shard was released in the same
-        line (`left`); what it held on another shard when the target was reserved counts no more."""
+        line (`left`); its source on another shard counts no more. That is what the step has `noted` (node and
+        seq), as whoever moves asks for the source again when a target is reserved already; in a history that
+        does not tell it, what the pod held when the target was reserved."""
+        shard = event["shard"]
         target = self.held[uid].get(shard)
         self._findings.judged(Promise.STATES)
         if target is None or not target.target_of or target.state != _ASSUMED:
@@ -256,10 +273,15 @@ class LedgerChecker:
             return
         self._forget(uid, shard)
         pod = target.target_of
-        self._judge_source(target, left.get(pod), line)
+        if pod not in noted:
+            self._judge_source(target, left.get(pod), line)
         self._findings.judged(Promise.ONE_NODE)
         for other in self.live(pod):
-            if other.shard != shard and (other.left or any(other is source for source in target.sources)):
+            if pod in noted:
+                is_source = (other.node, other.seq) in (noted[pod], (noted[pod][0], None))
+            else:
+                is_source = any(other is source for source in target.sources)
+            if other.shard != shard and (other.left or is_source):
                 other.left = True
             elif other.brought_back or target.brought_back:
                 why = (
@@ -276,21 +298,21 @@ class LedgerChecker:
         if shard in self.held[pod]:
             self._forget(pod, shard)
         target.uid, target.target_of, target.sources = pod, "", ()
-        target.state, target.line = _CONFIRMED, line
+        target.state, target.line, target.seq = _CONFIRMED, line, event["seq"]
         self._hold(target)
         self.moves[pod, target.node] += 1
 
     def _judge_source(self, target: HeldPod, left: HeldPod | None, line: int) -> None:
-        """A pod that had its source on the target's shard gives that up in the line that moves it. One that
-        lost it before is not moved, nor is one that terminates. Another shard's sources the step cannot
-        see."""
+        """A pod that had its source on the target's shard gives up what it holds there in the line that moves
+        it. One that lost it before is not moved, nor is one that terminates. Another shard's sources the step
+        cannot see."""
         sources = [source for source in target.sources if source.shard == target.shard]
         if not sources or target.brought_back:
             return
         [source] = sources
         self._findings.judged(Promise.STATES)
         name = f"{self._name(target.target_of)} is moved to {target.node}"
-        if left is None or left.node != source.node:
+        if left is None:
             text = f"{name} and does not give up its source on {source.node}"
         elif left.state == _TERMINATING:
             text = f"{name} while it is terminating on {left.node}"

@@ -66,6 +66,7 @@ class HeldPod:
     requests: Mapping[str, int]
     ports: tuple[Port, ...] = ()
     cards: Mapping[int, int] = field(default_factory=dict)  # thousandths by card
+    seq: int | None = None  # of its commit, where the history says it
     brought_back: bool = False  # by a loss, which took its release
     target_of: str = ""  # of a move: the pod, whose own reservation stands meanwhile
     sources: "tuple[HeldPod, ...]" = ()  # of a target: what the pod held when it was reserved

@@ -122,6 +122,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "terminating?": [str],
         "released?": [str],
         "moved?": [str],
+        "sources?": [{"uid": str, "node": str, "seq": _Count}],
         "resized?": [{"uid": str, "requests": _AMOUNTS}],
         "shared?": [{"uid": str, "requests": _AMOUNTS}],
         "accounts?": [
@@ -269,7 +270,17 @@ def _has_shape(event: Event) -> bool:
 
 
 # Lists of a change of the ledger, in each of which a pod is once.
-_ONCE = ("reserved", "committed", "confirmed", "terminating", "released", "moved", "resized", "shared")
+_ONCE = (
+    "reserved",
+    "committed",
+    "confirmed",
+    "terminating",
+    "released",
+    "moved",
+    "sources",
+    "resized",
+    "shared",
+)
 
 
 def _doubled(event: Event) -> str:

@@ -415,6 +415,10 @@ UNDONE = {
             ),
         ),
     ),
+    "job-submitted-again-amid-a-move": PlantedFault(
+        "a job whose deleted pods are being moved is accepted again before the move has ended",
+        (CodeEdit("dispatcher.api.admission:Admission._write", "await self._until_moved(prefixes)", "pass"),),
+    ),
     "port-freed-before-a-view-showed-it": PlantedFault(
         "a pod that was refused by a view without a release is not woken when the release is told",
         (

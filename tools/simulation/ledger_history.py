@@ -193,8 +193,21 @@ class LedgerHistory:
             if not all(_is_inherited(held[uid], old, change.released) for uid in change.reserved):
                 event["epoch"] = rows[0]["epoch"]
         if change.moved:
+            if sources := self._sources(event["shard"], change.moved):
+                event["sources"] = sources
             event["epoch"] = self._row(shard, change.moved[0], old[change.moved[0]])["epoch"]
         self._history.append("ledger", by=_BY, **event)
+
+    def _sources(self, number: int, moved: list[bytes]) -> list[Event]:
+        """What the pods of these targets leave on other shards."""
+        noted = dict(self._redis.read("HGETALL", f"{{hoss:{number}}}:moved"))
+        sources = []
+        for pod in map(_pod_of, moved):
+            if (source := noted.get(pod)) is not None:
+                index, seq = struct.unpack("<IQ", source)
+                name = self._shards[index % len(self._shards)].names.get(source[:4], source[:4].hex())
+                sources.append({"uid": uid_text(pod), "node": name, "seq": seq})
+        return sources
 
     def _settle_leases(self, number: int, shard: _Shard, leases: set[bytes]) -> None:
         ended = shard.leases - leases

@@ -279,7 +279,7 @@ def amid_moves(rng: random.Random, plan: Plan, at: float, *, loses: bool) -> Act
     if what in (KILL_AMID_MOVE, FREEZE_AMID_MOVE):
         return Act(at, what, whom, seconds=seconds, number=rng.choice((0, 0, 1, 2, 3, 5, 10, 20)))
     if what in (REDIS_REFUSED, REDIS_LOSES_REPLIES):
-        return Act(soon, what, seconds=min(seconds, 3.0))
+        return Act(soon, what, seconds=min(seconds, _longest_without_redis("", loses=loses)))
     if what == CUT:
         return Act(soon, what, f"dispatcher-{rng.randint(1, plan.dispatchers)}", resolver, seconds=seconds)
     steps = rng.randint(1, 60) if what != STOP else 0
@@ -387,10 +387,15 @@ def fault(
         # For everybody, or for one service.
         with_redis = [name for name in plan.names if not name.startswith("w")]
         target = rng.choice(("", rng.choice(with_redis)))
-        # A leader without Redis for longer than its lease is as good as dead.
-        longest = _WITHIN_A_LEASE if loses and target.startswith("dispatcher") else 3.0
-        return [Act(at, what, target, seconds=min(seconds, longest))]
-    return [Act(at, what, seconds=0.0 if what == REDIS_RESTART else min(seconds, 3.0))]
+        return [Act(at, what, target, seconds=min(seconds, _longest_without_redis(target, loses=loses)))]
+    longest = _longest_without_redis("", loses=loses)
+    return [Act(at, what, seconds=0.0 if what == REDIS_RESTART else min(seconds, longest))]
+
+
+def _longest_without_redis(target: str, *, loses: bool) -> float:
+    """Seconds. In a plan with a loss, a leader without Redis for longer than its lease is as good as dead: its
+    successor reads what Redis has kept, and the leader's knowledge is lost."""
+    return 3.0 if not loses or target.startswith("resolver") else _WITHIN_A_LEASE
 
 
 # Scenes: what seldom comes together by chance, and where protocols break.

@@ -28,10 +28,19 @@ def journal():
     return MemoryJournal()
 
 
+async def at_once(_prefixes):
+    """No pods are moved."""
+
+
 @pytest.fixture
 def admission(bench, journal):
     runtime = Runtime(bench.machine, None, journal, clock=lambda: bench.now)
-    return Admission(runtime, ClusterObjectStore(runtime, follows_cluster=False), None, rng=random.Random(1))
+    return admission_of(runtime)
+
+
+def admission_of(runtime, until_moved=at_once):
+    objects = ClusterObjectStore(runtime, follows_cluster=False)
+    return Admission(runtime, objects, None, rng=random.Random(1), until_moved=until_moved)
 
 
 def finds(rows):
@@ -267,6 +276,25 @@ async def test_a_deletion_that_comes_while_a_large_job_is_admitted_deletes_all_o
     await submitting
 
 
+async def test_a_request_that_is_made_again_is_accepted_once_moves_of_its_deleted_pods_have_ended(
+    bench, journal
+):
+    asked, moved, prefixes = asyncio.Event(), asyncio.Event(), []
+
+    async def until_moved(of):
+        prefixes.extend(of)
+        asked.set()
+        await moved.wait()
+
+    runtime = Runtime(bench.machine, None, journal, clock=lambda: bench.now)
+    submitting = asyncio.ensure_future(admission_of(runtime, until_moved).submit(request(replicas=2)))
+    await asked.wait()
+    assert not (await journal.recover()).records
+    moved.set()
+    assert [each.uid_prefix for each in (await submitting).sets] == prefixes
+    assert len((await journal.recover()).records) == 1
+
+
 async def test_templates_that_no_pod_of_the_message_has_are_not_kept(bench, admission):
     message = request(templates=3, replicas=10)
     await admission.submit(message)
@@ -281,6 +309,7 @@ async def test_a_pod_with_too_many_terms_about_others_is_refused_by_the_name_of_
         ClusterObjectStore(runtime, follows_cluster=False),
         None,
         rng=random.Random(1),
+        until_moved=at_once,
         max_pod_terms=3,
     )
     for terms, refused in ((4, True), (3, False)):
@@ -340,7 +369,7 @@ async def test_the_policy_says_how_high_a_tenants_priorities_may_be(new_bench, j
     bench = new_bench(Policy((Rule("all"),), sharing=sharing))
     runtime = Runtime(bench.machine, None, journal, clock=lambda: bench.now)
     objects = ClusterObjectStore(runtime, follows_cluster=False)
-    admission = Admission(runtime, objects, None, rng=random.Random(1))
+    admission = Admission(runtime, objects, None, rng=random.Random(1), until_moved=at_once)
     await admission.submit(of_priority(100, "highest"), "blue")
     with pytest.raises(AccessDenied, match="priority 101 is over 100"):
         await admission.submit(of_priority(101, "higher"), "blue")

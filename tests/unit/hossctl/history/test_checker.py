@@ -702,6 +702,29 @@ def test_a_move_that_leaves_two_reservations_is_found() -> None:
     assert Promise.OWNERS.value in moved("reserve", "take", "tell")  # the source stays
 
 
+def test_the_source_of_a_move_is_what_the_step_names_and_not_what_was_held_before() -> None:
+    """A pod lost its place, and got another one, while its target was reserved. Then it is moved from there."""
+
+    def found(node: str, seq: int) -> list[str]:
+        platform = SmallPlatform()
+        for name in ("n0", "n1", "n2"):
+            platform.node(name)
+        platform.submit("r")
+        platform.bind("r-0", "n1")
+        platform.reserve_target("r-0", "n0")
+        platform.release_on(1, "r-0")
+        row = {**platform._row_at("r-0", "n1"), "seq": 7}
+        platform._change("ledger", 1, reserved=[row])
+        sources = [{"uid": "r-0", "node": node, "seq": seq}]
+        platform._change("ledger", 0, moved=["target-of-r-0"], sources=sources)
+        platform.release_on(1, "r-0")
+        return [each.text for each in check(platform.end()).violations if "not its source" in each.text]
+
+    assert found("n1", 7) == []
+    assert len(found("n1", 3)) == 1  # a former place on that node
+    assert len(found("n2", 7)) == 1
+
+
 def test_a_target_that_nobody_ends_and_one_that_was_never_reserved_are_found() -> None:
     assert Promise.OWNERS.value in moved("reserve")
     assert Promise.STATES.value in moved("take", "tell", "release")
