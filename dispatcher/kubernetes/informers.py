@@ -6,7 +6,7 @@ a new leader lists them, and writes none of them down. Changes are processed in 
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import NamedTuple, TypeVar
@@ -46,6 +46,7 @@ from hoss.telemetry import logger
 from hoss.v1.resolver_pb2 import UpsertNodesReply
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.convert import template_to_proto
+from hoss.wire.convert_selectors import labels_from_proto
 from hoss.wire.uids import uid_from_text
 
 # Accepted in one step of the event loop. Pods no two of which are alike take 0.2 ms each, others 10 us.
@@ -331,10 +332,12 @@ class Informers:
         self._storage.take()
         self.pod_groups.take()
         known = await self._runtime.until_answered(self._resolver.list_nodes)
-        self._nodes.restore(info.spec.name for info in known)
+        # With nothing else of them, all that are seen again are written anew.
+        self._nodes.restore(
+            NodeSpec(info.spec.name, labels=labels_from_proto(info.spec.labels)) for info in known
+        )
         self.pods.nodes.update((info.spec.name, info.index) for info in known)
         gone = [name for name in self._nodes.names if name not in self._node_changes]
-        self._node_changes.update(dict.fromkeys(gone))
         await self._take_nodes()
         restored = {info.spec.name for info in known}
         self.new_nodes.update(index for name, index in self.pods.nodes.items() if name not in restored)
@@ -346,6 +349,9 @@ class Informers:
                 pods += len(plan.new)
             if plan.new or number:
                 await asyncio.sleep(0)  # so that the lease is renewed
+        # Only now: those that have pods stay in the ledger, closed, until these are gone.
+        self._node_changes = dict.fromkeys(gone) | self._node_changes
+        await self._take_nodes({int(index) for part in accepted for index in np.unique(part.nodes)})
         logger().info(
             "mirror_complete",
             pods=pods,
@@ -556,11 +562,11 @@ class Informers:
                 self._node_changes[node.name] = node
         self._changed.set()
 
-    async def _take_nodes(self) -> None:
+    async def _take_nodes(self, listed: Collection[int] = ()) -> None:
         changes, self._node_changes = self._node_changes, {}
         seen = [node for node in changes.values() if node is not None]
         gone = [name for name, node in changes.items() if node is None]
-        plan = self._nodes.plan(seen, gone, self.pods.nodes)
+        plan = self._nodes.plan(seen, gone, self.pods.nodes, listed)
         for start in range(0, len(plan.upserts), _NODES_PER_CALL):
             part = plan.upserts[start : start + _NODES_PER_CALL]
             reply = await self._runtime.until_answered(partial(self._upsert, part))

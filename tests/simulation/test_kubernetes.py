@@ -125,6 +125,12 @@ def test_two_bindings_of_one_pod_on_two_shards_are_not_both_reserved(server):
     assert result.reached[p.FREEZE_AT_STEP] == 1
 
 
+def test_pods_on_a_node_that_went_between_two_terms_are_counted_when_it_comes_back(server):
+    result = run_plan("pods-on-a-node-that-went-between-two-terms", server)
+    assert result.problems() == []
+    assert result.reached[p.KILL_AT_STEP] == result.reached[p.WATCHES_LAG] == 1
+
+
 @pytest.mark.thorough
 def test_a_binding_that_comes_late_has_its_room_although_the_resolver_that_allowed_it_was_killed(server):
     result = run_plan("binding-that-comes-after-its-resolver-died", server)

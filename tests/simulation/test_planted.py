@@ -57,6 +57,7 @@ def test_some_planted_faults_are_found_by_short_plans_within_three_hundred_seeds
         "two-bindings-of-one-pod-on-two-shards",
         "devices-of-a-pod-deleted-while-it-is-bound",
         "devices-written-after-their-pod-was-evicted",
+        "pods-on-a-node-that-went-between-two-terms",
         pytest.param("confirmations-behind-a-lost-answer", marks=pytest.mark.thorough),
         pytest.param("standby-that-still-serves", marks=pytest.mark.thorough),
         pytest.param("preemption-on-several-shards", marks=pytest.mark.thorough),

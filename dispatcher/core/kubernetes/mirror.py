@@ -4,7 +4,7 @@ A pod that is on a node or waits for HOSS is a row; other pods are ignored. A no
 the ledger while pods are on it, but takes no new pods. So a pod's reservation ends with the pod, and a node
 that comes back still has its pods counted. Events of a pod may repeat; the last one counts."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -179,13 +179,19 @@ class NodeMirror:
         """Nodes without an object that still have pods."""
         return frozenset(self._terminating)
 
-    def plan(self, seen: Sequence[NodeSpec], gone: Iterable[str], indexes: Mapping[str, int]) -> NodePlan:
+    def plan(
+        self,
+        seen: Sequence[NodeSpec],
+        gone: Iterable[str],
+        indexes: Mapping[str, int],
+        listed: Collection[int] = (),
+    ) -> NodePlan:
         """The effect of these changes; a node is in at most one of the two lists. `indexes` of the ledger's
-        nodes."""
+        nodes. `listed`: those of nodes with pods that the registry does not count as bound yet."""
         upserts = {node.name: node for node in seen if self._applied.get(node.name) != node}
         self._terminating -= {node.name for node in seen}
         self._terminating |= {name for name in gone if name in self._applied}
-        occupied = self._occupied(indexes) if self._terminating else set()
+        occupied = self._occupied(indexes, listed) if self._terminating else set()
         for name in sorted(self._terminating & occupied):
             closed = replace(self._applied[name], unschedulable=True, allocatable=(), cards=0)
             if self._applied[name] != closed:
@@ -200,10 +206,10 @@ class NodeMirror:
         for name in plan.removals:
             self._applied.pop(name, None)
 
-    def restore(self, names: Iterable[str]) -> None:
+    def restore(self, nodes: Iterable[NodeSpec]) -> None:
         """The ledger has these nodes from an earlier run. Nodes that are not seen again are to be removed."""
-        for name in names:
-            self._applied.setdefault(name, NodeSpec(name))
+        for node in nodes:
+            self._applied.setdefault(node.name, node)
 
     def get(self, name: str) -> NodeSpec | None:
         """The node as it was last written to the ledger."""
@@ -214,7 +220,9 @@ class NodeMirror:
         """Names of the ledger's nodes."""
         return self._applied.keys()
 
-    def _occupied(self, indexes: Mapping[str, int]) -> set[str]:
+    def _occupied(self, indexes: Mapping[str, int], listed: Collection[int]) -> set[str]:
         pods = self._registry.pods
-        bound = set(np.unique(pods.node[: pods.size][pods.phase[: pods.size] == Phase.BOUND]).tolist())
+        bound = {*listed} | set(
+            np.unique(pods.node[: pods.size][pods.phase[: pods.size] == Phase.BOUND]).tolist()
+        )
         return {name for name in self._terminating if indexes.get(name) in bound}

@@ -20,6 +20,7 @@ from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.kube.reflector import KindAvailability, ObjectGone, ObjectSeen
 from hoss.tasks import background
+from hoss.v1 import common_pb2 as pb
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.uids import uid_from_text
 
@@ -134,6 +135,40 @@ async def test_pods_of_a_full_cluster_are_accepted_a_few_at_a_time_and_equal_one
     assert sum(part.submission.live for part in accepted) == 1000
     assert max(np.diff([*size_in_turns, pods.size])) <= 250
     assert len(read) == 1
+
+
+class NodesOfAnEarlierTerm:
+    """A ledger with these nodes. Notes what is written."""
+
+    def __init__(self, *names):
+        self.nodes = [SimpleNamespace(spec=pb.NodeSpec(name=n), index=i) for i, n in enumerate(names)]
+        self.written, self.removed = [], []
+
+    async def list_nodes(self):
+        return self.nodes
+
+    async def upsert_nodes(self, nodes, _epoch):
+        self.written += nodes
+        return SimpleNamespace(indexes=[0] * len(nodes), overcommitted=[])
+
+    async def remove_nodes(self, names, _epoch):
+        self.removed += names
+
+
+async def test_a_node_that_went_between_two_terms_stays_closed_in_the_ledger_while_pods_are_on_it(
+    informers, monkeypatch
+):
+    """If it comes back, its pods are counted: nobody sells their room meanwhile."""
+    informers._resolver = ledger = NodesOfAnEarlierTerm("gone", "empty")
+    monkeypatch.setattr(informers, "_ledger_epoch", str)
+    informers._on_pods([pod(1, "gone", "other")])
+    [accepted] = await informers.begin()
+    assert accepted.nodes.tolist() == [0]
+    assert ledger.removed == ["empty"]
+    assert [(node.name, node.unschedulable, node.allocatable) for node in ledger.written] == [
+        ("gone", True, ())
+    ]
+    assert informers.pods.on_unknown_nodes == {}
 
 
 async def test_after_catching_up_pods_are_known_that_came_before_their_node_was(informers):

@@ -153,9 +153,19 @@ def test_a_node_that_comes_back_is_as_it_was(bench, known):
 
 def test_a_node_that_the_ledger_has_from_an_earlier_time_and_that_is_not_there_goes(bench):
     nodes = NodeMirror(bench.machine.registry)
-    nodes.restore(["n1", "old"])
+    nodes.restore([NodeSpec("n1"), NodeSpec("old")])
     plan = nodes.plan([NODE], ["old"], {"n1": 7, "old": 8})
     assert (plan.upserts, plan.removals) == ((NODE,), ("old",))
+
+
+def test_a_node_that_the_ledger_has_from_an_earlier_time_is_closed_while_listed_pods_are_on_it(bench):
+    nodes, labels = NodeMirror(bench.machine.registry), (("zone", "a"),)
+    nodes.restore([NodeSpec("old", labels=labels), NodeSpec("empty")])
+    plan = nodes.plan([], ["old", "empty"], {"old": 8, "empty": 9}, {8})
+    assert plan.upserts == (NodeSpec("old", labels=labels, unschedulable=True),)
+    assert plan.removals == ("empty",)
+    nodes.done(plan)
+    assert nodes.plan([], [], {"old": 8}).removals == ("old",)
 
 
 def test_a_rejection_is_reported_once_however_often_the_pod_is_seen_and_it_ends_the_pod(mirror, known):
