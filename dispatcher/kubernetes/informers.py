@@ -434,9 +434,14 @@ class Informers:
             self._changed_meanwhile = [each for each in self._changed_meanwhile if each is not changed]
 
     def _untold_on_nodes(self) -> list[SeenPod]:
-        """The pods on nodes that have no rows yet. Rows of others are assigned."""
+        """The pods on nodes that have no rows yet. Rows of others are assigned, and those of pods that are
+        gone are deleted: their names may be those of other pods by now."""
         changes = (*self.pods.resolved(), *self._under_way, *self._pod_changes)  # the latest last
         last = {change.uid: change for change in changes}
+        gone = [uid for uid, change in last.items() if isinstance(change, GonePod)]
+        if gone:
+            rows = self._registry.directory.rows_of_uids(decode_uids(b"".join(gone)))
+            self._delete(rows[rows != NONE_U32])
         bound = [
             change
             for change in last.values()
@@ -486,8 +491,7 @@ class Informers:
 
     async def _take(self, plan: PodPlan) -> None:
         if len(plan.gone):
-            self._runtime.handle(m.Deleted(plan.gone))
-            self._registry.release_names(plan.gone)
+            self._delete(plan.gone)
         for start in range(0, len(plan.new), _PODS_PER_SUBMISSION):
             self._under_way = (*plan.new[start:], *plan.seen)
             part = plan.new[start : start + _PODS_PER_SUBMISSION]
@@ -504,6 +508,10 @@ class Informers:
         self._rejections.audit(plan.rejected)
         for row, gates in plan.ungated:
             self._runtime.handle(m.GatesRemoved(np.array([row], np.uint32), gates))
+
+    def _delete(self, rows: Rows) -> None:
+        self._runtime.handle(m.Deleted(rows))
+        self._registry.release_names(rows)
 
     def _take_changes(self, seen: Iterable[tuple[int, SeenPod]]) -> None:
         """A known pod may be resized, or get other labels or tolerations. Most events of pods change none of

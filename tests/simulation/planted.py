@@ -459,6 +459,10 @@ UNDONE = {
         "a new leader removes a node that is gone with the reservations of pods that are on it",
         (CodeEdit("dispatcher.core.kubernetes.mirror:NodeMirror._occupied", "{*listed} | ", ""),),
     ),
+    "name-of-a-pod-that-went-before-a-rebuild": PlantedFault(
+        "before a rebuild pods that are gone keep their names, and pods that have them now are refused",
+        (CodeEdit("dispatcher.kubernetes.informers:Informers._untold_on_nodes", "if gone:", "if False:"),),
+    ),
     "preemption-on-several-shards": PlantedFault(
         "pods with rules ask for victims that the ledger never evicts",
         (

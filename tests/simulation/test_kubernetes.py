@@ -131,6 +131,12 @@ def test_pods_on_a_node_that_went_between_two_terms_are_counted_when_it_comes_ba
     assert result.reached[p.KILL_AT_STEP] == result.reached[p.WATCHES_LAG] == 1
 
 
+def test_a_ledger_is_rebuilt_although_a_pod_has_the_name_of_one_that_went_meanwhile(server):
+    result = run_plan("name-of-a-pod-that-went-before-a-rebuild", server)
+    assert result.problems() == []
+    assert (result.reached[p.REDIS_ROLLS_BACK], result.reached[p.API_LOSES_ANSWERS]) == (1, 1)
+
+
 @pytest.mark.thorough
 def test_a_binding_that_comes_late_has_its_room_although_the_resolver_that_allowed_it_was_killed(server):
     result = run_plan("binding-that-comes-after-its-resolver-died", server)

@@ -29,10 +29,10 @@ def uid_of(number):
     return f"00000000-0000-0000-0000-{number:012d}"
 
 
-def pod(number, node="", scheduler="hoss"):
+def pod(number, node="", scheduler="hoss", name=""):
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}
     spec = {"schedulerName": scheduler, "containers": [container], **({"nodeName": node} if node else {})}
-    metadata = {"uid": uid_of(number), "namespace": "default", "name": f"p{number}"}
+    metadata = {"uid": uid_of(number), "namespace": "default", "name": name or f"p{number}"}
     return ObjectSeen({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
 
 
@@ -135,6 +135,19 @@ async def test_pods_of_a_full_cluster_are_accepted_a_few_at_a_time_and_equal_one
     assert sum(part.submission.live for part in accepted) == 1000
     assert max(np.diff([*size_in_turns, pods.size])) <= 250
     assert len(read) == 1
+
+
+async def test_after_catching_up_a_pod_is_known_that_has_the_name_of_one_that_was_deleted_meanwhile(
+    informers,
+):
+    """`run` waits for the ledger, which is rebuilt after the catching up: nobody else deletes the first."""
+    informers._on_pods([pod(1, "n1", "other")])
+    await informers.catch_up()
+    informers._on_pods([ObjectGone(uid_of(1), "default", "p1"), pod(2, "n2", "other", name="p1")])
+    await informers.catch_up()
+    assert nodes_of(informers, 1, 2) == [None, 1]
+    await informers._take(informers.pods.plan(informers._take_pod_changes()))  # as `run` does later
+    assert nodes_of(informers, 1, 2) == [None, 1]
 
 
 class NodesOfAnEarlierTerm:
