@@ -165,6 +165,7 @@ def test_a_pod_that_was_placed_anew_after_a_loss_is_deleted_when_it_is_evicted_l
         ("preemption-for-pods-with-devices", p.WATCHES_CUT),
         ("devices-of-a-pod-deleted-while-it-is-bound", p.API_REFUSED),
         ("devices-written-after-their-pod-was-evicted", p.API_LATE),
+        ("devices-of-a-pod-whose-node-is-closed-after-a-loss", p.REDIS_EMPTIED),
     ],
 )
 def test_devices_are_given_once_and_pods_that_ask_for_them_say_why_they_wait(server, name, struck):
