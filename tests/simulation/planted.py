@@ -479,6 +479,20 @@ UNDONE = {
     ),
     "devices-of-a-pod-deleted-while-it-is-bound": _DEVICES_OF_PODS_THAT_ARE_GONE,
     "devices-written-after-their-pod-was-evicted": _DEVICES_OF_PODS_THAT_ARE_GONE,
+    "pods-on-a-node-that-went-between-two-terms": PlantedFault(
+        "a new leader removes a node that is gone with the reservations of pods that are on it",
+        (CodeEdit("dispatcher.core.kubernetes.mirror:NodeMirror._occupied", "in bound}", "in ()}"),),
+    ),
+    "name-of-a-pod-that-went-before-a-rebuild": PlantedFault(
+        "before a rebuild pods that are gone keep their names, and pods that have them now are refused",
+        (
+            CodeEdit(
+                "dispatcher.kubernetes.informers:Informers._untold_on_nodes",
+                "self._end(rows[rows != NONE_U32])",
+                "pass",
+            ),
+        ),
+    ),
     "preemption-on-several-shards": PlantedFault(
         "pods with rules ask for victims that the ledger never evicts",
         (

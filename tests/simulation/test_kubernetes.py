@@ -125,6 +125,18 @@ def test_two_bindings_of_one_pod_on_two_shards_are_not_both_reserved(server):
     assert result.reached[p.FREEZE_AT_STEP] == 1
 
 
+def test_pods_on_a_node_that_went_between_two_terms_are_counted_when_it_comes_back(server):
+    result = run_plan("pods-on-a-node-that-went-between-two-terms", server)
+    assert result.problems() == []
+    assert result.reached[p.KILL_AT_STEP] == result.reached[p.WATCHES_LAG] == 1
+
+
+def test_a_ledger_is_rebuilt_although_a_pod_has_the_name_of_one_that_went_meanwhile(server):
+    result = run_plan("name-of-a-pod-that-went-before-a-rebuild", server)
+    assert result.problems() == []
+    assert (result.reached[p.REDIS_ROLLS_BACK], result.reached[p.API_LOSES_ANSWERS]) == (1, 1)
+
+
 @pytest.mark.thorough
 def test_a_binding_that_comes_late_has_its_room_although_the_resolver_that_allowed_it_was_killed(server):
     result = run_plan("binding-that-comes-after-its-resolver-died", server)
@@ -153,6 +165,7 @@ def test_a_pod_that_was_placed_anew_after_a_loss_is_deleted_when_it_is_evicted_l
         ("preemption-for-pods-with-devices", p.WATCHES_CUT),
         ("devices-of-a-pod-deleted-while-it-is-bound", p.API_REFUSED),
         ("devices-written-after-their-pod-was-evicted", p.API_LATE),
+        ("devices-of-a-pod-whose-node-is-closed-after-a-loss", p.REDIS_EMPTIED),
     ],
 )
 def test_devices_are_given_once_and_pods_that_ask_for_them_say_why_they_wait(server, name, struck):

@@ -168,3 +168,17 @@ def test_claims_that_disagree_with_the_bindings_are_found_at_rest(break_it, prob
     break_it(story)
     found, _ = story.at_rest()
     assert [text.replace(story.uids["a"], "A") for text in found] == problems
+
+
+def test_a_pod_that_waits_keeps_devices_on_the_node_that_its_volume_is_on_and_on_no_other():
+    story = Story(volume="local", devices=1)
+    story.reserve("local-n1-0", "a-data")
+    story.look()
+    story.give("a-gpu", "n1/gpu-0", users=("a",))
+    assert story.at_rest()[0] == []
+    story.give("a-gpu")
+    story.give("a-gpu", "n2/gpu-0", users=("a",))
+    found, _ = story.at_rest()
+    assert [text.replace(story.uids["a"], "A") for text in found] == [
+        "claim a-gpu is reserved for ['A'], and [] use it"
+    ]

@@ -3,7 +3,8 @@
 It shares no code with the services. At every moment: a volume is one claim's for good, a claim has one volume
 for good, no device is in two claims' allocations, and a claim that pods use keeps its devices. At rest: the
 claims of each pod on a node have volumes and devices that the node reaches, the pods that a claim lists are
-those on nodes that use it, and nobody holds a device without a pod."""
+those on nodes that use it, and nobody holds a device without a pod. A pod whose reservation was lost after it
+had got volumes and devices of a node may keep them while it waits: its volume lets it go nowhere else."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -69,8 +70,11 @@ class StorageJudge:
         """What is not as it must be once nothing moves. `pods`: those that are not over."""
         found: list[str] = []
         users: dict[str, set[str]] = {}
+        waiting: dict[str, set[str]] = {}  # likewise, of pods that keep devices
         for pod in pods:
             if not (node := pod["spec"].get("nodeName")):
+                for name in objects.kept_claims(pod):
+                    waiting.setdefault(name, set()).add(pod["metadata"]["uid"])
                 continue
             for name in volume_claims_of(pod):
                 if objects.node_of_claim(name) != node:
@@ -83,14 +87,23 @@ class StorageJudge:
                     found.append(
                         f"pod {_name(pod)} is on {node}, and the devices of its claim {name} {where}"
                     )
-        for name, claim in objects.device_claims.items():
-            listed = users_of(claim)
-            if listed != users.get(name, set()):
-                wanted = sorted(users.get(name, set()))
-                found.append(f"claim {name} is reserved for {sorted(listed)}, and {wanted} use it")
-            if devices_of(claim) and not listed:
-                found.append(f"claim {name} has devices, and nobody uses it")
-        return found
+        return found + _disagreements(objects, users, waiting)
+
+
+def _disagreements(
+    objects: "StoredObjects", users: Mapping[str, set[str]], waiting: Mapping[str, set[str]]
+) -> list[str]:
+    """What resource claims say that is not so. Both by claim: UIDs of pods that use it, and of those that wait
+    for the node of its devices."""
+    found = []
+    for name, claim in objects.device_claims.items():
+        listed = users_of(claim)
+        if listed - waiting.get(name, set()) != users.get(name, set()):
+            wanted = sorted(users.get(name, set()))
+            found.append(f"claim {name} is reserved for {sorted(listed)}, and {wanted} use it")
+        if devices_of(claim) and not listed:
+            found.append(f"claim {name} has devices, and nobody uses it")
+    return found
 
 
 class StoredObjects:
@@ -124,6 +137,11 @@ class StoredObjects:
         claim = self.device_claims.get(name)
         devices = frozenset() if claim is None else devices_of(claim)
         return min(devices).partition("/")[0] if devices else ""
+
+    def kept_claims(self, pod: Object) -> list[str]:
+        """The pod's resource claims with devices of the node that its volume is on."""
+        places = {self.node_of_claim(name) for name in volume_claims_of(pod)} - {""}
+        return [name for name in device_claims_of(pod) if self.node_of_devices(name) in places]
 
     def takes(self, pod: Object, node: str) -> bool:
         """Whether the pod can have its volumes and devices on the node."""
