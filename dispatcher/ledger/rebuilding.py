@@ -173,7 +173,8 @@ class LedgerRebuilder:
     def _ours(self, message: pb.FeedMessage) -> bool:
         if message.snapshot:
             self._went_back |= message.went_back and self._ledger.known_epoch == message.ledger_epoch
-            if message.ledger_epoch and self._ledger.known_epoch not in ("", message.ledger_epoch):
+            # A resolver that has started beside an emptied Redis sends no epoch, and no nodes.
+            if self._ledger.known_epoch not in ("", message.ledger_epoch):
                 self._foreign_shards.add(message.shard)
             else:
                 self._foreign_shards.discard(message.shard)
