@@ -3,8 +3,9 @@
 A binding request is repeated until its outcome is known. Meanwhile the pod keeps its reservation, so a
 binding that the API server did make cannot overcommit the node. Before the first request a reservation may
 still be released: when the pod has changed since it was placed, or its node was deleted. If the pod waits for
-its devices then, a resolver takes them back first. Several resolvers take turns, because a binding costs a
-resolver up to half a millisecond of Python."""
+its devices then, a resolver takes them back first. What an earlier term has asked for may still be written,
+so its reservations are given up only after the time that this can take. Several resolvers take turns, because
+a binding costs a resolver up to half a millisecond of Python."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.client.resolver import ResolverClient
 from hoss.errors import LedgerUnavailable, Overloaded, TransportError
+from hoss.kube.api import BINDING_REQUEST_SECONDS
 from hoss.model.devices import PodClaims, extended_claim_name
 from hoss.telemetry import logger
 from hoss.telemetry.context import calls_belong_to, now_ns
@@ -43,6 +45,12 @@ _VOLUME_SECONDS = 5.0
 class _Request(NamedTuple):
     row: int
     uid: bytes
+
+
+class _GivenUp(NamedTuple):
+    reason: str
+    not_before: float  # monotonic seconds
+    changes: int  # of the pod, when it was given up: placed anew, it is none of these
 
 
 class PodBinder:
@@ -86,7 +94,7 @@ class PodBinder:
         # that are known to wait for their devices, and were told of.
         self._devices_pending: set[bytes] = set()
         self._devices_told: set[bytes] = set()
-        self._given_up: dict[bytes, str] = {}  # by UID, why pods with devices pending are not to be bound
+        self._given_up: dict[bytes, _GivenUp] = {}  # by UID, pods that are not to be bound
         self._attempted: set[bytes] = set()  # UIDs of pods that the API server may have bound already
         # In the queue, or due to come back to it. A request is looked at anew when it is taken, so one entry
         # is enough however often it is asked for.
@@ -104,15 +112,17 @@ class PodBinder:
                 self._queue.put_nowait(request)
 
     def give_up(self, rows: Rows, uids: Uids, reason: str) -> None:
-        """Release the reservations of these pods, which an earlier term has left. It may have given devices
-        to those that have claims: a resolver takes them back first."""
+        """Release the reservations of these pods, which an earlier term has left, once no binding can take
+        effect any more that it may have asked for. It may have given devices to those that have claims: a
+        resolver takes them back first."""
         claiming = np.isin(rows, list(self._resource_claims(rows)))
-        others = rows[~claiming]
-        self._runtime.handle(m.BindingRefused(others, (reason,) * len(others)))
-        given_up = [*map(bytes, uids[claiming])]
-        self._given_up |= dict.fromkeys(given_up, reason)
-        self._devices_pending.update(given_up)
-        self.add(rows[claiming], uids[claiming])
+        self._devices_pending.update(map(bytes, uids[claiming]))
+        for row, uid in zip(rows.tolist(), map(bytes, uids), strict=True):
+            changes = int(self._machine.registry.pods.changes[row])
+            self._given_up[uid] = _GivenUp(reason, self._runtime.now() + BINDING_REQUEST_SECONDS, changes)
+            asyncio.get_running_loop().call_later(
+                BINDING_REQUEST_SECONDS + _RETRY_SECONDS, self._queue.put_nowait, _Request(row, uid)
+            )
 
     def __len__(self) -> int:
         """How many pods wait for their turn."""
@@ -144,7 +154,7 @@ class PodBinder:
                 asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._queue.put_nowait, request)
 
     async def _bind(self, batch: list[_Request]) -> None:
-        requests = self._release_outdated([request for request in batch if self._still_reserved(request)])
+        requests = self._release_outdated([request for request in batch if self._is_due(request)])
         early = dict.fromkeys(request for request in requests if self._too_early(request))
         for request in early:
             if self._machine.settlement.nominations.victims_unknown(request.row):
@@ -360,6 +370,16 @@ class PodBinder:
             self._forget_volumes(request.uid)
         return reserved
 
+    def _is_due(self, request: _Request) -> bool:
+        """Whether something is to be done for the pod. One that is given up later comes again in time."""
+        if not self._still_reserved(request):
+            return False
+        given_up = self._given_up.get(request.uid)
+        if given_up is not None and given_up.changes != self._machine.registry.pods.changes[request.row]:
+            del self._given_up[request.uid]
+            return True
+        return given_up is None or self._runtime.now() >= given_up.not_before
+
     def _release_outdated(self, requests: list[_Request]) -> list[_Request]:
         """Release the reservations of pods that must not be bound as placed, unless a binding was attempted,
         or they may have devices. Returns the other requests."""
@@ -377,12 +397,14 @@ class PodBinder:
         if reasons:
             self._machine.counters["bindings_withdrawn"] += len(reasons)
             rows = np.array([*reasons], np.uint32)
+            for uid in map(bytes, self._machine.registry.pods.uid[rows]):
+                self._given_up.pop(uid, None)
             self._runtime.handle(m.BindingRefused(rows, tuple(reasons.values()), attempted=False))
 
     def _outdated(self, row: int) -> str:
         """Why a pod must not be bound as it was placed; "" if it may be."""
-        if reason := self._given_up.get(self._machine.registry.pods.uid[row].tobytes()):
-            return reason
+        if given_up := self._given_up.get(self._machine.registry.pods.uid[row].tobytes()):
+            return given_up.reason
         if self._machine.registry.pods.outdated[row]:
             return CHANGED
         node = self._nodes.name(int(self._machine.registry.pods.node[row]))

@@ -178,7 +178,8 @@ class LedgerRebuilder:
                 # asked for nothing, until the one that takes its place is there.
                 self._ledger.known_epoch = self._new_epoch()
                 self._noticed.set()
-            if message.ledger_epoch and self._ledger.known_epoch not in ("", message.ledger_epoch):
+            # A resolver that has started beside an emptied Redis sends no epoch, and no nodes.
+            if self._ledger.known_epoch not in ("", message.ledger_epoch):
                 self._foreign_shards.add(message.shard)
             else:
                 self._foreign_shards.discard(message.shard)

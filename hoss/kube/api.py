@@ -25,6 +25,8 @@ from hoss.kube.paths import nobodys_name
 
 # A request without an answer counts as lost after this time. The API server gives up after a minute.
 REQUEST_SECONDS = 10.0
+# An API server ends a request after a minute. A binding that has not taken effect by then never does.
+BINDING_REQUEST_SECONDS = 90.0
 
 _FIRST_DELAY_SECONDS = 0.1
 _MAX_DELAY_SECONDS = 5.0

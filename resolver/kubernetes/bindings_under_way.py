@@ -7,7 +7,7 @@ Invariant: a reservation that was made for an allowed binding does not end while
 or is. So before a binding is allowed, its lease is made as long as the API server may take to write it: the
 resolver may die in the next moment (docs/adr/0110-leases-as-long-as-a-binding.md).
 
-An entry is forgotten once its reservation is confirmed or gone, and after `_BINDING_SECONDS` at the
+An entry is forgotten once its reservation is confirmed or gone, and after `BINDING_REQUEST_SECONDS` at the
 latest, unless the API server does not answer."""
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hoss.errors import LedgerUnavailable, TransportError
+from hoss.kube.api import BINDING_REQUEST_SECONDS
 from hoss.tasks import background
 from hoss.telemetry import logger
 from hoss.wire.columns import NONE_U32, decode_uids
@@ -28,9 +29,7 @@ from resolver.core.values import ReservationState, Writer
 from resolver.kubernetes.pod_source import PodSource
 from resolver.ledger.port import Ledger
 
-# An API server ends a request after a minute. A binding that has not taken effect by then never does.
-_BINDING_SECONDS = 90.0
-BINDING_LEASE_MS = round(_BINDING_SECONDS * 1000)
+BINDING_LEASE_MS = round(BINDING_REQUEST_SECONDS * 1000)
 _ROUNDS_A_LEASE = 4
 # A binding is asked for only when it is older. A round before, `renew` has forgotten what a dispatcher
 # confirmed within the first one, so the API server gets no request for it.
@@ -156,7 +155,7 @@ class BindingsUnderWay:
         if self._bindings.get((shard, binding.uid)) != binding or binding.ledger_epoch != self._ledger.epoch:
             return
         seqs = np.array([binding.seq], np.uint64)
-        is_late = self._clock() - binding.allowed_at >= _BINDING_SECONDS
+        is_late = self._clock() - binding.allowed_at >= BINDING_REQUEST_SECONDS
         if fate is _Fate.BOUND:
             await self._ledger.confirm(shard, seqs, self._writer())
             self.counters["lease_confirmed"] += 1

@@ -133,8 +133,9 @@ class PartWriter:
 
     def shard(self, state: ShardState) -> Iterator[pb.LedgerPart]:
         """A shard: its nodes, then its reservations. Left out are those that a part cannot mark: of pods that
-        a worker still prepares, because no worker will say that they are ready, and of preemptors whose
-        victims terminate. The victims hold all that they held before."""
+        a worker still prepares, because no worker will say that they are ready, targets of moves, which would
+        be reservations of pods that nobody has, and of preemptors whose victims terminate. The victims hold
+        all that they held before."""
         specs = sorted(state.snapshot.specs.items())
         for start in range(0, len(specs), _ROWS):
             yield pb.LedgerPart(
@@ -146,6 +147,7 @@ class PartWriter:
         preemptors = {preemptor for preemptor, _ in state.shares.values()}
         left_out = np.array([uid.tobytes() in preemptors for uid in state.reservations.uids], np.bool_)
         left_out |= state.reservations.states == ReservationState.PRE_BINDING
+        left_out |= state.reservations.targets
         held = state.reservations.of(~left_out)
         _give_back(held, state.shares)
         for start in range(0, len(held.uids), _ROWS):

@@ -123,11 +123,14 @@ async def test_a_pod_that_is_being_prepared_is_told_apart_until_it_is_confirmed(
     assert [S(state) for state in part.states] == [S.CONFIRMED]
 
 
-async def test_a_dump_leaves_out_pods_that_are_being_prepared(nodes, make_proposal):
-    """A part cannot mark them, and whoever reads it would take them for bound."""
+@pytest.mark.parametrize("what", ["pre_binds", "moves"])
+async def test_a_dump_leaves_out_pods_that_are_being_prepared_and_targets_of_moves(
+    nodes, make_proposal, what
+):
+    """A part cannot mark them, and whoever reads it would take them for pods that are bound."""
     assumed = make_proposal([1], [[0]])
     await nodes.commit(0, [assumed])
-    await nodes.commit(0, [replace(make_proposal([2], [[0]]), pre_binds=True)])
+    await nodes.commit(0, [replace(make_proposal([2], [[0]]), **{what: True})])
     writer = PartWriter(await nodes.schema())
     columns = [part.pods for part in writer.shard(await nodes.state(0)) if part.pods.uids]
     assert b"".join(column.uids for column in columns) == assumed.uids.tobytes()

@@ -152,6 +152,23 @@ def test_a_pod_that_was_evicted_while_its_move_is_due_gets_no_target_with_a_part
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "struck"),
+    [
+        ("node-without-an-object-at-a-takeover", p.FREEZE_AMID_MOVE),
+        ("given-up-while-its-binding-was-late", p.KILL_AMID_MOVE),
+        ("name-of-a-pod-whose-end-waits-for-the-ledger", p.REDIS_EMPTIED),
+        ("target-of-a-move-in-a-rebuilt-ledger", p.REDIS_ROLLS_BACK),
+        ("resolver-that-starts-beside-an-emptied-redis", p.REDIS_EMPTIED),
+    ],
+)
+def test_takeovers_and_losses_amid_moves_break_no_promise(server, name, struck):
+    result = run_plan(name, server)
+    assert result.problems() == []
+    assert result.reached[struck] == 1
+
+
+@pytest.mark.thorough
 def test_a_pod_that_was_placed_anew_after_a_loss_is_deleted_when_it_is_evicted_later(server):
     result = run_plan("victims-that-terminate-for-ever-after-a-loss", server)
     assert result.problems() == []

@@ -122,7 +122,10 @@ class ClusterClients(SimulatedClients):
 
     async def ask(self, act: Act) -> None:
         if act.what == p.SUBMIT:
+            is_made = act.target in self._controllers
             self._create_objects_of(act.target, act.options)
+            if is_made:  # its controller, which makes its pods, was there already
+                return
             for number in range(act.options["replicas"]):
                 self._create(act.target, f"{act.target}-{number}", act.options)
         elif act.what == p.DELETE_GROUP:

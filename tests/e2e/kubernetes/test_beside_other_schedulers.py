@@ -13,9 +13,9 @@ from e2e.kubernetes.api import Api, await_reason, events_of
 from e2e.kubernetes.guarded import await_guard, install
 from waiting import DEADLINE_SECONDS, wait_until
 
+from hoss.kube.api import BINDING_REQUEST_SECONDS
 from hossctl.local.control_plane import ControlPlane
 from hossctl.local.ports import free_ports
-from resolver.kubernetes.bindings_under_way import _BINDING_SECONDS
 
 
 @pytest.fixture
@@ -102,7 +102,9 @@ def test_a_binding_that_comes_to_nothing_gives_its_room_back_once_it_cannot_take
     pod = api.create_pod("pod", cpu="800m")
     wait_until(lambda: "nobody.example.com" in str(api.bind(pod, "n1")), "the other webhook is in force")
     wait_until(
-        lambda: reserved(cluster) == {}, "the room is given back", seconds=_BINDING_SECONDS + DEADLINE_SECONDS
+        lambda: reserved(cluster) == {},
+        "the room is given back",
+        seconds=BINDING_REQUEST_SECONDS + DEADLINE_SECONDS,
     )
     api("DELETE", f"{path}/nobody")
     wait_until(lambda: api.bind(pod, "n1")[0] == 201, "there is room")

@@ -16,6 +16,7 @@ from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.ports import PodLocations
 from dispatcher.runtime import Runtime
 from hoss.client.resolver import ResolverClient
+from hoss.kube.api import BINDING_REQUEST_SECONDS
 from hoss.model.cluster import StorageUpdate
 from hoss.model.devices import ClaimUse, PodClaims
 from hoss.model.pod import PodSpec
@@ -258,9 +259,47 @@ async def test_a_pod_of_an_earlier_term_that_is_given_up_gives_its_devices_back_
     bench, monkeypatch, claims, asked
 ):
     pod = WaitingForDevices(bench, monkeypatch, pb.BIND_REFUSED, claims=claims)
+    monkeypatch.setattr("dispatcher.kubernetes.binder.BINDING_REQUEST_SECONDS", 0.0)
     await pod.run(given_up="no room")
     assert pod.resolver.asked == asked
     assert pod.released == pod.rows.tolist()
+
+
+@pytest.mark.parametrize("then", ["no binding came", "the binding came", "placed anew"])
+async def test_a_pod_is_given_up_once_no_binding_can_come_that_an_earlier_term_asked_for(
+    bench, monkeypatch, then
+):
+    """The API server may have the request, and writes it without asking again."""
+    pod = WaitingForDevices(bench, monkeypatch, pb.BIND_DONE, claims=())
+    runtime = Runtime(bench.machine, None, None)
+    runtime.set_executor(m.Release, pod.released_by)
+    now = [0.0]
+    monkeypatch.setattr(runtime, "now", lambda: now[0])
+    binder = binder_of(runtime, pod.resolver, on_bound=lambda rows, _names: pod.bound.extend(rows.tolist()))
+    request = pod.rows, pod.pods.uid[pod.rows].copy()
+    binder.give_up(*request, "no room")
+    binder.add(*request)  # as when its confirmation is answered
+    running = asyncio.ensure_future(binder.run())
+    await until(lambda: not len(binder))
+    assert (pod.released, pod.bound, pod.resolver.asked) == ([], [], [])
+    if then == "the binding came":
+        bench.handle(m.Assigned(pod.rows, np.array([1], np.uint32)))
+    elif then == "placed anew":
+        uids, nodes = pod.pods.uid[pod.rows].copy(), pod.pods.node[pod.rows].copy()
+        bench.handle(m.Evicted(uids, nodes, ("preempted by default/urgent on node n1",), (b"",)))
+        bench.pump()
+        bench.answer("w1", m.OutcomeCode.BOUND, node=1)
+    now[0] = BINDING_REQUEST_SECONDS
+    binder.add(*request)
+    if then == "the binding came":
+        await until(lambda: not binder._given_up)
+        assert (pod.released, pod.resolver.asked) == ([], [])
+    else:
+        await until(lambda: pod.released or pod.bound)
+        assert pod.released == (pod.rows.tolist() if then == "no binding came" else [])
+        assert not binder._given_up
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 @pytest.mark.parametrize(("of_profile", "told"), [(None, 0.0), ({"DynamicResources": 90.0}, 90.0)])

@@ -5,6 +5,7 @@ import random
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.pods.sets import NewPods
@@ -14,6 +15,7 @@ from dispatcher.ports import LedgerStatus
 from hoss.errors import TransportError
 from hoss.model.pod import PodSpec
 from hoss.tasks import background
+from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 
 UID = bytes(range(16))
@@ -148,3 +150,19 @@ async def test_nothing_of_a_ledger_counts_from_the_moment_on_at_which_the_feed_s
     assert (ledger.stands.epoch, term.lost) == (ledger.known_epoch, 1)
     follow(pb.FeedMessage(seq=1, snapshot=True, ledger_epoch=ledger.known_epoch))
     assert [message.seq for message in seen] == [9, 1]
+
+
+@pytest.mark.parametrize("epoch", ["", "another"])
+async def test_nodes_are_not_forgotten_for_what_a_resolver_tells_of_another_ledger_or_of_none(
+    bench, monkeypatch, epoch
+):
+    """It has started beside an emptied Redis. The ledger is rebuilt with the nodes that are known."""
+    made, _, _, _ = rebuilder_of(bench, monkeypatch, silent=0)
+    nodes = ClusterNodes()
+    apply = made.filtered(nodes.read)
+    entry = pb.NodeEntry(index=0, spec=common_pb2.NodeSpec(name="n0"))
+    apply(pb.FeedMessage(snapshot=True, shards=1, ledger_epoch="old", nodes=[entry]))
+    apply(pb.FeedMessage(snapshot=True, shards=1, ledger_epoch=epoch))
+    assert [index for index, _ in nodes.to_rebuild()] == [0]
+    apply(pb.FeedMessage(snapshot=True, shards=1, ledger_epoch="old"))
+    assert not [*nodes.to_rebuild()]
