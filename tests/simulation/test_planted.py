@@ -49,7 +49,8 @@ def test_some_planted_faults_are_found_by_short_plans_within_three_hundred_seeds
         "index-of-a-removed-node",
         "release-that-comes-late",
         "clock-that-goes-back-keeps-the-lease",
-        "answer-about-a-former-place",
+        # Found only after some eighty seeds; a test of the runtime finds it at once.
+        pytest.param("answer-about-a-former-place", marks=pytest.mark.thorough),
         "port-freed-before-a-view-showed-it",
         "node-added-before-a-rebuild",
         "node-acknowledged-before-the-feed-showed-it",
