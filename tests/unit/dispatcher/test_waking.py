@@ -93,26 +93,45 @@ def test_a_refusal_that_knew_of_the_change_is_not_tried_again(bench):
     assert bench.phases(rows) == [Phase.UNSCHEDULABLE]
 
 
-def test_a_deleted_pod_wakes_the_one_that_shuns_it(bench):
-    def away_from(app):
-        term = PodAffinityTerm("zone", LabelSelector((Requirement("app", "In", (app,)),)), ("default",))
-        return PodSpec(pod_affinity=PodAffinity(anti_required=(term,)))
+def away_from(app):
+    term = PodAffinityTerm("zone", LabelSelector((Requirement("app", "In", (app,)),)), ("default",))
+    return PodSpec(pod_affinity=PodAffinity(anti_required=(term,)))
 
+
+SHUNNED = {
+    "reason": "1 node(s) didn't match pod anti-affinity rules",
+    "refused_by": ("InterPodAffinity",),
+}
+
+
+def test_a_deleted_pod_wakes_the_one_that_shuns_it(bench):
     bench.join("w1")
     bench.machine.registry.has_pod_rules = True  # as intake tells it with the first pod that does
     database = bench.pods("database", spec=PodSpec(labels=(("app", "db"),)))
     bench.answer("w1", m.OutcomeCode.BOUND, node=3)
     shuns_it, shuns_another = bench.pods("a", spec=away_from("db")), bench.pods("b", spec=away_from("cache"))
     for _ in range(2):
-        refuse(
-            bench, reason="1 node(s) didn't match pod anti-affinity rules", refused_by=("InterPodAffinity",)
-        )
+        refuse(bench, **SHUNNED)
     bench.pass_time(2.0)
     bench.handle(m.Deleted(database))
     bench.handle(m.Released(database))
     assert bench.in_hand("w1") == 0, "workers have not heard of it yet"
     bench.pass_time(0.2)
     assert bench.phases([*shuns_it, *shuns_another]) == [Phase.SCHEDULING, Phase.UNSCHEDULABLE]
+
+
+def test_a_refusal_by_a_view_that_did_not_show_a_release_yet_is_tried_again(bench):
+    bench.join("w1")
+    bench.machine.registry.has_pod_rules = True
+    database = bench.pods("database", spec=PodSpec(labels=(("app", "db"),)))
+    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    bench.handle(m.Deleted(database))
+    bench.handle(m.Released(database, {0: 7}))
+    bench.pass_time(2.0)
+    old, new = bench.pods("old", spec=away_from("db")), bench.pods("new", spec=away_from("db"))
+    refuse(bench, seen=6, **SHUNNED)
+    refuse(bench, seen=7, **SHUNNED)
+    assert bench.phases([*old, *new]) == [Phase.BACKOFF, Phase.UNSCHEDULABLE]
 
 
 def test_pods_that_no_change_helped_are_tried_after_five_minutes_and_not_before(bench):
