@@ -23,8 +23,6 @@ LEASES, PENDING, HOLDS, META = (f"{{hoss:0}}:{key}" for key in ("leases", "pendi
 @pytest.fixture
 def redis(redis_server):
     with Redis.from_url(redis_server.url) as client:
-        client.flushall()
-        client.set("{hoss}:epochs", 0)
         yield client
 
 
