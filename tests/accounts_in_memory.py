@@ -11,7 +11,10 @@ import numpy as np
 
 from hoss.model.node import NodeSpec
 from hoss.model.resources import BASE_RESOURCES
-from hoss.wire.columns import CARD_SLOTS, FLAG_GONE, NO_CARD, account_dtype
+from hoss.v1 import resolver_pb2
+from hoss.wire.columns import CARD_SLOTS, FLAG_GONE, NO_CARD, U32, account_dtype, encode
+from hoss.wire.convert import node_to_proto
+from hoss.wire.convert_rules import definition_of
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, Verdicts
 
 GIB = 2**30
@@ -64,6 +67,32 @@ class AccountsInMemory:
             snapshot=True,
             shards=self.shards,
             schema=self.schema,
+        )
+
+    def snapshot_message(self, *groups):
+        """`snapshot` as a resolver sends it, with a pod of each of these groups on each of these nodes:
+        (group, nodes)."""
+        of = self.accounts(sorted(self.specs))
+        return resolver_pb2.FeedMessage(
+            seq=self.seq,
+            snapshot=True,
+            shards=self.shards,
+            schema=self.schema,
+            nodes=[
+                resolver_pb2.NodeEntry(index=index, spec=node_to_proto(spec))
+                for index, spec in sorted(self.specs.items())
+            ],
+            accounts=resolver_pb2.Accounts(
+                resources=len(self.schema),
+                indexes=of.indexes.tobytes(),
+                records=of.records.tobytes(),
+                card_indexes=of.card_indexes.tobytes(),
+                cards=of.cards.tobytes(),
+            ),
+            groups=[
+                resolver_pb2.GroupRun(group=definition_of(group), nodes=encode(nodes, U32))
+                for group, nodes in groups
+            ],
         )
 
     def reserve(self, nodes, requests):

@@ -29,6 +29,7 @@ from hoss.model.placing import (
 )
 from hoss.model.pod import PodSpec, group_of
 from hoss.sdk.view import ProposedPods, SchedulerView
+from hoss.tasks import in_turns
 from hoss.telemetry import logger
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as rpb
@@ -255,21 +256,22 @@ class CustomScheduler:
 
     # From the resolvers
 
-    def apply_feed(self, message: rpb.FeedMessage) -> None:
-        """One message of the node feed."""
+    async def apply_feed(self, message: rpb.FeedMessage) -> None:
+        """One message of the node feed. A large one in slices: pods wait until it is taken in as a whole, and
+        everything else has its turn."""
         was_complete = self.view.complete
-        self.view.apply(message)
+        await in_turns(self.view.applying(message), keeps=True)
         still_waiting = []
         for missing, work, rows in self._until_seen:
             if all(self.view.seqs.get(shard, 0) >= seq for shard, seq in missing.items()) or message.snapshot:
                 self._queue.append((work, rows))
-                self._wake.set()
             else:
                 still_waiting.append((missing, work, rows))
         self._until_seen = still_waiting
         if self.view.complete and not was_complete:
             # The dispatcher gives work to ready workers only.
             self._link.send(pb.WorkerMessage(heartbeat=self.heartbeat()))
+        if self._queue:
             self._wake.set()
 
     def take_verdict(self, proposal: rpb.ProposalBatch, verdict: rpb.VerdictBatch) -> None:
@@ -334,7 +336,7 @@ class CustomScheduler:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._queue and self.view.complete:
+            while self._queue and self.view.complete and self.view.whole:
                 await self._place_next()
 
     async def finish(self, timeout_seconds: float) -> None:

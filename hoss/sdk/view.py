@@ -18,6 +18,7 @@ from hoss.model.node import NodeSpec
 from hoss.model.placing import NodeSnapshot, admits
 from hoss.model.pod import PodAffinityTerm, PodGroup, PodSpec, group_of
 from hoss.model.resources import PODS, ResourceSchema
+from hoss.model.slices import Steps
 from hoss.v1.resolver_pb2 import Accounts, FeedMessage, GroupRun
 from hoss.wire.columns import (
     CARD_SLOTS,
@@ -36,6 +37,10 @@ from hoss.wire.convert import node_from_proto
 from hoss.wire.convert_rules import group_defined
 
 _FIRST_CAPACITY = 64
+
+# Specs or groups that are taken in between two yields, and the most that one takes.
+_SLICE_ROWS = 100
+_ROW_MICROS = 50.0
 
 
 @dataclass(slots=True, eq=False)
@@ -73,12 +78,18 @@ class SchedulerView:
         self._admitting: dict[PodSpec, tuple[int, NDArray[np.bool_]]] = {}
         self._repelling: dict[PodGroup, NDArray[np.int64]] = {}  # pods by node, of groups with anti-affinity
         self._holds: dict[int, set[int]] = {}
+        self._partial: set[int] = set()  # shards of which a message is being taken in
         self._committed: dict[int, deque[tuple[int, ProposedPods]]] = {}  # by shard: (seq, pods), any order
 
     @property
     def complete(self) -> bool:
         """Whether it has every shard."""
         return 0 < self.shards == len(self.seqs)
+
+    @property
+    def whole(self) -> bool:
+        """False while a message is being taken in: no pod may be placed now."""
+        return not self._partial
 
     @property
     def size(self) -> int:
@@ -101,8 +112,10 @@ class SchedulerView:
 
     # From the ledger
 
-    def apply(self, message: FeedMessage) -> None:
-        """Take in one message of the feed. Raises ColumnError for columns that do not fit together."""
+    def applying(self, message: FeedMessage) -> Steps[None]:
+        """Take in one message of the feed, in slices. Between them verdicts may be taken in, and no pod be
+        placed (`whole`). Raises ColumnError for columns that do not fit together."""
+        self._partial.add(message.shard)
         self.shards = message.shards or self.shards
         if message.schema:
             self._extend_schema(message.schema)
@@ -111,14 +124,29 @@ class SchedulerView:
             check_node_index(entry.index, name="nodes.index")
         highest = max((*(e.index for e in message.nodes), int(indexes.max(initial=-1))), default=-1)
         self._grow(highest + 1)
+        of_shard = np.arange(message.shard, self.size, max(self.shards, 1))
         if message.snapshot:
-            self._clear(message.shard)
-        for entry in message.nodes:
-            self._specs[entry.index] = None if entry.removed else node_from_proto(entry.spec)
-            self._specs_version += 1
+            yield from self._clear(of_shard)
+        for start in range(0, len(message.nodes), _SLICE_ROWS):
+            entries = message.nodes[start : start + _SLICE_ROWS]
+            for entry in entries:
+                self._specs[entry.index] = None if entry.removed else node_from_proto(entry.spec)
+            yield len(entries) * _ROW_MICROS
+        for start in range(0, len(message.groups), _SLICE_ROWS):
+            runs = message.groups[start : start + _SLICE_ROWS]
+            for run in runs:
+                self._count(run)
+            yield len(runs) * _ROW_MICROS
+        if message.snapshot:
+            self._accounts[of_shard] = self._blank(len(of_shard))
+            for node in of_shard.tolist():
+                self._cards.pop(node, None)
         self._put(indexes, message.accounts, anew={entry.index for entry in message.nodes})
-        for run in message.groups:
-            self._count(run)
+        self._specs_version += message.snapshot or len(message.nodes) > 0
+        self._reached(message)
+        self._partial.discard(message.shard)
+
+    def _reached(self, message: FeedMessage) -> None:
         self.seqs[message.shard] = message.seq
         holds = set() if message.snapshot else self._holds.get(message.shard, set())
         self._holds[message.shard] = holds.union(message.holds).difference(message.ended_holds)
@@ -155,15 +183,20 @@ class SchedulerView:
         blank["flags"] = FLAG_GONE
         return blank
 
-    def _clear(self, shard: int) -> None:
-        nodes = np.arange(shard, self.size, max(self.shards, 1))
-        self._accounts[nodes] = self._blank(len(nodes))
+    def _clear(self, nodes: NDArray[np.intp]) -> Steps[None]:
+        """Forget specs and pods of these nodes. Their accounts and cards are replaced in the last step, with
+        the seq: so `digest` is that of `seqs` at any time."""
         for node in nodes.tolist():
             self._specs[node] = None
-            self._cards.pop(node, None)
-        for pods in self._repelling.values():
-            pods[nodes] = 0
-        self._specs_version += 1
+        groups = list(self._repelling)
+        for start in range(0, len(groups), _SLICE_ROWS):
+            of_slice = groups[start : start + _SLICE_ROWS]
+            for group in of_slice:
+                pods = self._repelling[group]
+                pods[nodes] = 0
+                if not pods.any():
+                    del self._repelling[group]
+            yield len(of_slice) * _ROW_MICROS
 
     def _put(self, indexes: NDArray[np.intp], accounts: Accounts, *, anew: set[int]) -> None:
         records = decode_accounts(accounts.records, accounts.resources, most=len(self.schema))

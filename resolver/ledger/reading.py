@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +59,7 @@ _SIZE_COMMANDS = {"feed": "xlen", "leases": "zcard"}
 _UNSIZED = frozenset(("meta", "nonces"))
 
 _SCAN_STEP = 2000
-_AT_ONCE = 20_000  # reservations that are read in one step of Redis, which takes 8 ms
+_AT_ONCE = 20_000  # reservations and definitions that are read in one step of Redis, which takes 8 ms
 _FEED_STEP = 64
 _ASSUMED_READ = 4000  # reservations
 _NO_NODE = NONE_U32.to_bytes(4, "little")
@@ -207,7 +207,7 @@ class LedgerReading:
         *commands: tuple[Any, ...],
         step: int = _SCAN_STEP,
         incomplete: bool = False,
-    ) -> AsyncIterator[tuple[Position, dict[bytes, bytes], list[Any]]]:
+    ) -> AsyncGenerator[tuple[Position, dict[bytes, bytes], list[Any]], None]:
         """A hash in slices of about `step` entries, each at a moment of its own, with the replies of the
         commands then. `key` is a position in SHARD_KEYS. An entry may be in two slices, and one that comes or
         goes meanwhile in none."""
@@ -223,29 +223,36 @@ class LedgerReading:
 
     async def _read_with_reservations(
         self, shard: int, *commands: tuple[Any, ...], incomplete: bool
-    ) -> tuple[Position, dict[bytes, bytes], list[Any]]:
-        """As `_read`, with all reservations of the same moment.
+    ) -> tuple[Position, dict[bytes, bytes], dict[bytes, bytes], list[Any]]:
+        """As `_read`, with all reservations and all definitions of groups of the same moment.
 
         Many are read in slices, so that they do not hold up Redis. If the shard has changed meanwhile, they
         are read once more, in one step. A shard that waits to be rebuilt does not change."""
-        key, slices, cursor = self._keys[shard][5], dict[bytes, bytes](), 0
-        position, (count,) = await self._read(shard, ("hlen", key), incomplete=incomplete)
-        unchanged = count > _AT_ONCE
-        while unchanged:
-            scan = ("hscan", key, cursor, None, _SCAN_STEP)
-            now, ((cursor, part),) = await self._read(shard, scan, incomplete=incomplete)
-            slices |= part
-            unchanged = now == position
-            if cursor == 0:
-                break
-        if unchanged:
-            now, replies = await self._read(shard, *commands, incomplete=incomplete)
-            if now == position:
-                return now, slices, replies
-        position, (held, *replies) = await self._read(
-            shard, ("hgetall", key), *commands, incomplete=incomplete
+        large = self._keys[shard][5], self._keys[shard][10]
+        position, counts = await self._read(shard, *(("hlen", key) for key in large), incomplete=incomplete)
+        if sum(counts) > _AT_ONCE:
+            held = await self._unchanged(shard, 5, position, incomplete=incomplete)
+            if held is not None:
+                definitions = await self._unchanged(shard, 10, position, incomplete=incomplete)
+                now, replies = await self._read(shard, *commands, incomplete=incomplete)
+                if definitions is not None and now == position:
+                    return now, held, definitions, replies
+        position, (held, definitions, *replies) = await self._read(
+            shard, *(("hgetall", key) for key in large), *commands, incomplete=incomplete
         )
-        return position, held, replies
+        return position, held, definitions, replies
+
+    async def _unchanged(
+        self, shard: int, key: int, position: Position, *, incomplete: bool
+    ) -> dict[bytes, bytes] | None:
+        """A hash, read in slices; None if the shard was not at this position at each of them."""
+        found: dict[bytes, bytes] = {}
+        async with contextlib.aclosing(self.scan(shard, key, incomplete=incomplete)) as slices:
+            async for at, part, _ in slices:
+                if at != position:
+                    return None
+                found |= part
+        return found
 
     async def _readable(self, shard: int, held: dict[bytes, bytes]) -> dict[bytes, bytes]:
         """Those of these reservations that can be read. The others are set aside, unless the ledger waits to
@@ -278,9 +285,10 @@ class LedgerReading:
             if not groups:
                 position, columns = await self._read(shard, *nodes, incomplete=incomplete)
                 return _live_snapshot(position, *columns)
-            position, held, (accounts, cards, specs, definitions, holds) = await self._read_with_reservations(
-                shard, *nodes, ("hgetall", keys[10]), ("hkeys", keys[15]), incomplete=incomplete
+            position, held, definitions, replies = await self._read_with_reservations(
+                shard, *nodes, ("hkeys", keys[15]), incomplete=incomplete
             )
+            accounts, cards, specs, holds = replies
             await asyncio.sleep(0)  # others get their turn between steps
             _, records = stored.read_reservations(await self._readable(shard, held), resources)
             prepared = tuple(sorted(commit_seqs(holds)))
@@ -324,9 +332,9 @@ class LedgerReading:
     async def state(self, shard: int) -> ShardState:
         with stored.damage_named(shard):
             keys = self._keys[shard]
-            position, held, columns = await self._read_with_reservations(
+            position, held, groups, columns = await self._read_with_reservations(
                 shard,
-                *(("hgetall", keys[key]) for key in (1, 2, 3, 9, 10, 11)),
+                *(("hgetall", keys[key]) for key in (1, 2, 3, 9, 11)),
                 ("hgetall", keys[6]),
                 ("hgetall", keys[15]),
                 ("zrangebyscore", keys[17], "-inf", "+inf", None, None, True),
@@ -338,7 +346,7 @@ class LedgerReading:
                 ("hgetall", keys[12]),
                 incomplete=True,
             )
-            accounts, cards, specs, ports, groups, group_pods, pending, prepared, leases, *clocks = columns
+            accounts, cards, specs, ports, group_pods, pending, prepared, leases, *clocks = columns
             *clocks, moved, shares, damaged, labels = clocks
             await asyncio.sleep(0)  # others get their turn between steps
             readable = await self._readable(shard, held)

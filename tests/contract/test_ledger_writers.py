@@ -157,6 +157,21 @@ async def test_what_is_only_prepared_is_never_confirmed_and_ends_by_itself(nodes
     assert (await nodes.snapshot(0)).prepared == ()
 
 
+async def test_the_last_change_by_an_end_of_leases_is_told_and_no_later_one(nodes, make_node, make_proposal):
+    """The binding webhook looks at a node's pods again after each."""
+    nodes._leases = Leases(commit_ms=0)
+    assert await nodes.reap(0) == 0
+    assert nodes.leases_ended[0] == 0
+    await nodes.commit(0, [make_proposal([1], [[0]])])
+    assert await nodes.reap(0) == 1
+    ended = await nodes.seq(0)
+    assert nodes.leases_ended[0] == ended
+    await nodes.upsert_nodes(0, [make_node("another")])
+    assert await nodes.seq(0) > ended
+    assert await nodes.reap(0) == 0
+    assert nodes.leases_ended[0] == ended
+
+
 @pytest.mark.topologies
 async def test_a_lease_is_prolonged_and_never_shortened(nodes, make_proposal):
     nodes._leases = Leases(commit_ms=0)

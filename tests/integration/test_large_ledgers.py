@@ -16,7 +16,7 @@ from resolver.ledger import reading
 from resolver.ledger.rebuild import RedisRebuild
 from resolver.ledger.store import RedisLedger, RedisQuarantine
 
-RESERVATIONS = "{hoss:0}:reservations"
+RESERVATIONS, DEFINITIONS = "{hoss:0}:reservations", "{hoss:0}:groups"
 READS = {
     "an audit's": lambda ledger: ledger.state(0),
     "a follower's": lambda ledger: ledger.snapshot(0, groups=True),
@@ -37,41 +37,59 @@ async def ledger(redis_server, make_node, make_proposal):
 
 @pytest.fixture
 def asked(ledger, monkeypatch):
-    """The commands that read reservations, in their order. More than two are many."""
+    """The commands that read reservations and definitions of groups, in their order. More than two are
+    many."""
     monkeypatch.setattr(reading, "_AT_ONCE", 2)
     commands, read = [], ledger._read
 
     async def noted(shard, *wanted, **more):
-        commands.extend(command[0] for command in wanted if command[1:2] == (RESERVATIONS,))
+        commands.extend(
+            command[:2] for command in wanted if command[1:2] in ((RESERVATIONS,), (DEFINITIONS,))
+        )
         return await read(shard, *wanted, **more)
 
     monkeypatch.setattr(ledger, "_read", noted)
     return commands
 
 
+def of_both(command):
+    return [(command, RESERVATIONS), (command, DEFINITIONS)]
+
+
 @pytest.mark.parametrize("read", READS.values(), ids=list(READS))
-async def test_many_reservations_are_read_in_slices_while_nothing_changes(ledger, asked, read):
+async def test_many_reservations_and_definitions_are_read_in_slices_while_nothing_changes(
+    ledger, asked, read
+):
     found = await read(ledger)
-    assert asked == ["hlen", "hscan"]
+    assert asked == of_both("hlen") + of_both("hscan")
     pods = len(found.reservations.uids) if hasattr(found, "reservations") else len(found.runs[0].nodes) // 4
     assert pods == 3
 
 
+@pytest.mark.parametrize(
+    ("after", "slices"),
+    [
+        (("hlen", RESERVATIONS), [("hscan", RESERVATIONS)]),
+        (("hscan", RESERVATIONS), of_both("hscan")),
+        (("hscan", DEFINITIONS), of_both("hscan")),
+    ],
+    ids=["the first look", "a slice of reservations", "a slice of definitions"],
+)
 @pytest.mark.parametrize("read", READS.values(), ids=list(READS))
 async def test_if_the_shard_changes_meanwhile_they_are_read_at_one_moment(
-    ledger, asked, monkeypatch, make_proposal, read
+    ledger, asked, monkeypatch, make_proposal, *, read, after, slices
 ):
     sliced = ledger._read
 
-    async def changed_after_a_slice(shard, *wanted, **more):
+    async def changed_after_it(shard, *wanted, **more):
         answer = await sliced(shard, *wanted, **more)
-        if wanted and wanted[0][0] == "hscan":
+        if wanted and wanted[0][:2] == after:
             await ledger.commit(0, [make_proposal([9], [[0]])])
         return answer
 
-    monkeypatch.setattr(ledger, "_read", changed_after_a_slice)
+    monkeypatch.setattr(ledger, "_read", changed_after_it)
     found = await read(ledger)
-    assert asked == ["hlen", "hscan", "hgetall"]
+    assert asked == of_both("hlen") + slices + of_both("hgetall")
     if hasattr(found, "reservations"):
         rows = found.snapshot.accounts
         requested = np.frombuffer(rows.records, account_dtype(rows.resources))["amounts"][0, 0, 1]

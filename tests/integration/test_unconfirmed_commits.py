@@ -23,8 +23,6 @@ LEASES, PENDING, HOLDS, META = (f"{{hoss:0}}:{key}" for key in ("leases", "pendi
 @pytest.fixture
 def redis(redis_server):
     with Redis.from_url(redis_server.url) as client:
-        client.flushall()
-        client.set("{hoss}:epochs", 0)
         yield client
 
 
@@ -153,3 +151,14 @@ async def test_leases_that_nobody_ends_are_found(ledger, redis, assumed):
     assert "no resolver is running" in text
     assert await repaired(ledger) == []
     assert np.array(redis.hkeys(PENDING)).tolist() == [str(assumed).encode()]
+
+
+async def test_they_are_found_also_where_the_clock_went_back_while_there_were_none(
+    ledger, redis, make_proposal
+):
+    redis.hincrby(META, "lease_seen", HOUR_MS)
+    await ledger.reap(0)
+    await ledger.commit(0, [make_proposal([1], [[0]])])
+    redis.hincrby(META, "lease_seen", -60_000)
+    [text] = await findings(ledger)
+    assert "no resolver is running" in text

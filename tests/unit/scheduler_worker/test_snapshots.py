@@ -13,11 +13,9 @@ from hoss.client.worker_link import DispatcherLink
 from hoss.model.pod import PodAffinity, PodAffinityTerm, PodGroup, group_of
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.slices import finished
-from hoss.v1 import resolver_pb2 as pb
 from hoss.v1 import workerlink_pb2
 from hoss.wire.columns import I64, U32, encode, numbered_uids
-from hoss.wire.convert import node_to_proto, pod_spec_to_proto
-from hoss.wire.convert_rules import definition_of
+from hoss.wire.convert import pod_spec_to_proto
 from scheduler_worker import messages
 from scheduler_worker.core.cache import node_info
 from scheduler_worker.core.cache.node_info import NodeInfoCache
@@ -152,21 +150,7 @@ def test_a_snapshot_that_was_not_taken_in_to_its_end_is_made_good_by_the_next(ha
 
 def feed_message(ledger):
     """All nodes of the ledger, and three groups."""
-    nodes = [pb.NodeEntry(index=i, spec=node_to_proto(spec)) for i, spec in sorted(ledger.specs.items())]
-    found = ledger.snapshot().accounts
-    accounts = pb.Accounts(
-        resources=len(ledger.schema), indexes=encode(found.indexes, U32), records=found.records.tobytes()
-    )
-    groups = [pb.GroupRun(group=definition_of(group(i)), nodes=encode([i], U32)) for i in range(3)]
-    return pb.FeedMessage(
-        seq=ledger.seq,
-        snapshot=True,
-        shards=1,
-        schema=ledger.schema,
-        nodes=nodes,
-        accounts=accounts,
-        groups=groups,
-    )
+    return ledger.snapshot_message(*((group(i), [i]) for i in range(3)))
 
 
 def test_a_message_is_read_in_slices_of_nodes_and_of_groups(ledger):
