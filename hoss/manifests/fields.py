@@ -225,8 +225,8 @@ _SELECTOR_OPERATORS = {
 
 
 def parse_label_selector(text: str, *, where: str) -> tuple[Requirement, ...]:
-    """The ANDed requirements of a label selector such as `app=web,tier in (a, b),!canary`. Empty text has none:
-    it selects everything. Raises InvalidInput."""
+    """The ANDed requirements of a label selector such as `app=web,tier in (a, b),!canary`. Empty text has
+    none: it selects everything. Raises InvalidInput."""
     if text.count("(") != text.count(")"):
         raise InvalidInput(f"{quoted(text)} has unbalanced parentheses", where=where)
     parts = [part.strip() for part in _SELECTOR_PART.findall(text)]
