@@ -22,7 +22,9 @@ ResultT = TypeVar("ResultT")
 
 
 class BlockingDispatcherClient:
-    """A DispatcherClient whose calls block. Use it in a with block, or call `close`."""
+    """A DispatcherClient whose calls block: each is the call of the same name there.
+
+    Use it in a with block, or call `close`."""
 
     def __init__(
         self, addresses: Sequence[str] | None = None, *, open_channel: OpenChannel = found_channel
