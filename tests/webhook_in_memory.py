@@ -10,8 +10,8 @@ from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.uids import uid_from_text
 from resolver.api.two_phase import finish_prepared
 from resolver.core.kubernetes.binding_review import Review
-from resolver.kubernetes.binding_webhook import BindingWebhook
-from resolver.kubernetes.volumes_and_devices import VolumesAndDevices
+from resolver.kubernetes.webhook.binding_webhook import BindingWebhook
+from resolver.kubernetes.webhook.volumes_and_devices import VolumesAndDevices
 from resolver.ledger.memory import MemoryLedger
 from resolver.messages.nodes import shard_of
 

@@ -15,7 +15,7 @@ from waiting import DEADLINE_SECONDS, wait_until
 
 from hossctl.local.control_plane import ControlPlane
 from hossctl.local.ports import free_ports
-from resolver.kubernetes.bindings_under_way import _BINDING_SECONDS
+from resolver.kubernetes.webhook.bindings_under_way import _BINDING_SECONDS
 
 
 @pytest.fixture
