@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     import grpc.aio
 
-    from hoss.redis_access import RedisAccess
+    from hoss.redis.access import RedisAccess
     from hoss.serving import Server
 
 # Serves AdmissionReviews within the block: the callable gets a request's body, and returns status and body.
@@ -76,8 +76,8 @@ class Host:
         return await asyncio.to_thread(work)
 
     def redis(self, url: str, *, timeout_seconds: float, connections: int | None = None) -> "RedisAccess":
-        """See hoss.redis_access.reach."""
-        from hoss.redis_access import reach  # noqa: PLC0415
+        """See hoss.redis.access.reach."""
+        from hoss.redis.access import reach  # noqa: PLC0415
 
         return reach(url, timeout_seconds=timeout_seconds, connections=connections)
 

@@ -1,14 +1,21 @@
-"""gRPC channels with the limits, keepalive and retries that all clients share."""
+"""gRPC channels with the limits, keepalive and retries that all clients share, and streams whose requests a
+task of HOSS writes."""
 
+import asyncio
+import contextlib
 import json
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import grpc.aio
 
 from hoss.errors import TransportError
+from hoss.tasks import end_tasks
+
+if TYPE_CHECKING:
+    StreamCall = grpc.aio.StreamStreamCall[Any, Any]
 
 # A snapshot of 20,000 nodes is some 20 MB; a Submit message of 50,000 distinct pods likewise.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -155,3 +162,31 @@ def _numeric(address: str) -> str:
         return f"{socket.gethostbyname(host)}:{port}"
     except _UNKNOWN_NAME as exc:
         raise _unknown(address, host) from exc
+
+
+@contextlib.asynccontextmanager
+async def written(call: "StreamCall", requests: AsyncIterable[Any]) -> AsyncIterator[None]:
+    """Write requests to the call while the body reads its replies. The call and the writer end with the body.
+    Raises the error of the requests' iterator."""
+    # gRPC would read an iterator of requests in a task of its own. When the peer ends the stream, gRPC drops
+    # that task while it waits for the next request, and Python reports a pending task that was destroyed.
+    writer = asyncio.ensure_future(_write(call, requests))
+    try:
+        yield
+    finally:
+        call.cancel()
+        await end_tasks((writer,))
+        if not writer.cancelled() and (error := writer.exception()) is not None:
+            raise error
+
+
+async def _write(call: "StreamCall", requests: AsyncIterable[Any]) -> None:
+    try:
+        async for request in requests:
+            await call.write(request)
+        await call.done_writing()
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        pass  # the stream has ended: the reader of the replies gets the error
+    except BaseException:
+        call.cancel()  # otherwise both sides would wait for each other
+        raise

@@ -146,7 +146,7 @@ class Query:
                 where="-l",
             )
         if self.selector:
-            from hoss.manifests.selectors import parse_label_selector  # noqa: PLC0415 - few commands select
+            from hoss.manifests.fields import parse_label_selector  # noqa: PLC0415 - few commands select
 
             parse_label_selector(self.selector, where="-l")
         if self.phases and self.kind is not Kind.PODS:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hoss.errors import HossError, InvalidInput, quoted
-from hoss.redis_url import PASSWORD_VARIABLE, parse_redis_url, without_password
+from hoss.redis.url import PASSWORD_VARIABLE, parse_redis_url, without_password
 from hossctl.console import Format
 from hossctl.endpoints import Endpoints
 from hossctl.jsonpath import Template, read_template

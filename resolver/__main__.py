@@ -96,7 +96,7 @@ def _configuration(arguments: argparse.Namespace) -> ResolverConfig:
 
 
 def _check_certificate(directory: Path) -> None:
-    from resolver.kubernetes.webhook_server import CERTIFICATE_FILES  # noqa: PLC0415 - for the webhook alone
+    from resolver.kubernetes.webhook.server import CERTIFICATE_FILES  # noqa: PLC0415 - for the webhook alone
 
     missing = [name for name in CERTIFICATE_FILES if not os.access(directory / name, os.R_OK)]
     if missing:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hoss.errors import InvalidInput, NotFound
-from hoss.manifests.selectors import parse_label_selector
+from hoss.manifests.fields import parse_label_selector
 from hoss.model.cluster import StorageUpdate, key_of
 from hoss.v1 import dispatcher_pb2, resolver_pb2
 

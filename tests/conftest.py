@@ -22,10 +22,10 @@ from run_report import RunReport
 from waiting import DEADLINE_SECONDS, wait_until
 
 from dispatcher.journal import redis_store
-from hoss import redis_access
 from hoss.model.conflicts import Criteria
 from hoss.model.pod import HostPort
 from hoss.model.resources import PODS, Pairs
+from hoss.redis import access as redis_access
 from hoss.v1 import common_pb2
 from hoss.wire.columns import NONE_U32, numbered_uids
 from hossctl.local.process import ServiceProcess

@@ -72,12 +72,12 @@ def ends(versions: dict[Version, str]) -> list[Version]:
 # Needs no more than grpcio and protobuf, as a program that submits jobs and asks about them.
 CLIENT = """
 import sys
-from hoss.client.sync import DispatcherClient
+from hoss.client.sync import BlockingDispatcherClient
 from hoss.client.dispatcher import submission
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 heavy = sorted({"numpy", "redis", "pydantic", "yaml", "aiohttp", "orjson"} & {m.partition(".")[0] for m in sys.modules})
 assert not heavy, heavy
-with DispatcherClient([sys.argv[1]]) as dispatcher:
+with BlockingDispatcherClient([sys.argv[1]]) as dispatcher:
     for request in submission([Workload("client", PodTemplate(PodSpec()), 3)]):
         dispatcher.submit(request)
     assert sum(job.replicas for job in dispatcher.list_jobs("default")) == 3

@@ -27,7 +27,7 @@ import yaml
 from waiting import wait_until
 
 from hoss.errors import ConfigError
-from hoss.redis_url import PASSWORD_VARIABLE
+from hoss.redis.url import PASSWORD_VARIABLE
 from hossctl.local.ports import free_ports
 from hossctl.local.redis_server import RedisServer, carried_server, find_redis_server
 

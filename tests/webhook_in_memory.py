@@ -11,8 +11,8 @@ from hoss.wire.uids import uid_from_text
 from resolver.api.two_phase import decide_alone
 from resolver.core.kubernetes.binding_review import Review
 from resolver.core.values import ReservationState
-from resolver.kubernetes.binding_webhook import BindingWebhook
-from resolver.kubernetes.volumes_and_devices import VolumesAndDevices
+from resolver.kubernetes.webhook.binding_webhook import BindingWebhook
+from resolver.kubernetes.webhook.volumes_and_devices import VolumesAndDevices
 from resolver.ledger.memory import MemoryLedger
 from resolver.messages.nodes import shard_of
 

@@ -15,7 +15,7 @@ from dispatcher.core.workers.membership import Worker
 from dispatcher.ledger.moving import Mover
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
-from hoss.manifests.selectors import parse_label_selector
+from hoss.manifests.fields import parse_label_selector
 from hoss.model.quantity import whole_number
 from hoss.model.selectors import Requirement
 from hoss.model.slices import Steps

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hoss.errors import ConfigError, LedgerUnavailable
-from hoss.redis_access import Redis, RedisAccess, ResponseError
+from hoss.redis.access import Redis, RedisAccess, ResponseError
 from hoss.telemetry import logger
 
 TERM = "{hoss}:journal:term"  # the newest term; missing before the first

@@ -20,7 +20,7 @@ from dispatcher.journal.records import read_field
 from dispatcher.ports import FaultRecord, GateRemovals, Record, Recovered, SavedPolicy
 from hoss.errors import LedgerUnavailable, OutcomeUnknown
 from hoss.host import THIS_HOST
-from hoss.redis_access import OpenRedis, RedisError, words
+from hoss.redis.access import OpenRedis, RedisError, words
 
 SUBMISSIONS = "{hoss}:journal:submissions"  # request key -> order, time and SubmitRequest
 DELETIONS = "{hoss}:journal:deletions"  # UID prefix -> count and bitmap

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from dispatcher.journal.fenced_redis import FORMAT, STATE, TERM, check_format
 from hoss.errors import LedgerUnavailable
 from hoss.host import THIS_HOST
-from hoss.redis_access import OpenRedis, RedisError, words
+from hoss.redis.access import OpenRedis, RedisError, words
 
 LEASE = "{hoss}:journal:lease"  # "<term> <address>"; expires
 _OVER_AFTER = 1.25  # lengths of a lease, of two clocks that drift

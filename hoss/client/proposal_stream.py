@@ -17,8 +17,8 @@ import grpc.aio
 from hoss.client.backoff import Backoff
 from hoss.client.errors import translate
 from hoss.client.resolver import ResolverClient
-from hoss.client.writing import written
 from hoss.host import THIS_HOST
+from hoss.rpc import written
 from hoss.telemetry import logger
 from hoss.v1.resolver_pb2 import ProposalBatch, VerdictBatch
 

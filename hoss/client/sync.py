@@ -1,6 +1,6 @@
 """The dispatcher's client for programs without an event loop: the same calls, blocking.
 
-    with DispatcherClient() as dispatcher:
+    with BlockingDispatcherClient() as dispatcher:
         for pod in dispatcher.list_pods("default"):
             ...
 
@@ -21,8 +21,10 @@ from hoss.v1 import dispatcher_pb2 as pb
 ResultT = TypeVar("ResultT")
 
 
-class DispatcherClient:
-    """The blocking hoss.client.dispatcher.DispatcherClient. Use it in a with block, or call `close`."""
+class BlockingDispatcherClient:
+    """A DispatcherClient whose calls block: each is the call of the same name there.
+
+    Use it in a with block, or call `close`."""
 
     def __init__(
         self, addresses: Sequence[str] | None = None, *, open_channel: OpenChannel = found_channel
@@ -40,7 +42,7 @@ class DispatcherClient:
             self._end_thread()
             raise
 
-    def __enter__(self) -> "DispatcherClient":  # noqa: PYI034 - typing.Self came with Python 3.11
+    def __enter__(self) -> "BlockingDispatcherClient":  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
 
     def __exit__(

@@ -11,9 +11,9 @@ import grpc.aio
 from hoss import rpc
 from hoss.client.backoff import Backoff
 from hoss.client.errors import translate
-from hoss.client.writing import written
 from hoss.errors import AccessDenied, ConfigError
 from hoss.host import THIS_HOST
+from hoss.rpc import written
 from hoss.tasks import end_tasks
 from hoss.telemetry import logger
 from hoss.v1.workerlink_pb2 import DispatcherMessage, Heartbeat, Register, Welcome, WorkerMessage

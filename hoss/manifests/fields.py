@@ -2,7 +2,7 @@
 
 Functions return a field's value with the right type and raise InvalidInput with the field's path otherwise. A
 missing or null field has its default, as in Kubernetes. Names, labels and resource names follow
-apimachinery's validation."""
+apimachinery's validation, and kubectl's label selectors its labels package."""
 
 import re
 from datetime import datetime
@@ -11,6 +11,7 @@ from typing import Any
 
 from hoss.errors import InvalidInput, quoted
 from hoss.model.resources import Pairs
+from hoss.model.selectors import Requirement
 
 Object = dict[str, Any]  # one mapping of a parsed manifest
 
@@ -206,3 +207,42 @@ def check_namespace(name: str, path: str) -> str:
         rule = f"at most {_MAX_LABEL} lower-case letters, digits and '-', {_ENDS}"
         raise InvalidInput(f"{quoted(name)} is no valid namespace: {rule}", where=path)
     return name
+
+
+# Of a label selector such as `app=web,tier in (a, b),!canary`.
+_SELECTOR_PART = re.compile(r"[^,(]+(?:\([^)]*\))?")
+_SET_PART = re.compile(r"(\S+)\s+(in|notin)\s*\(([^)]*)\)")
+_COMPARED_PART = re.compile(r"([^=!<>\s]+)\s*(==|=|!=|>|<)\s*(\S*)")
+_SELECTOR_OPERATORS = {
+    "=": "In",
+    "==": "In",
+    "!=": "NotIn",
+    ">": "Gt",
+    "<": "Lt",
+    "in": "In",
+    "notin": "NotIn",
+}
+
+
+def parse_label_selector(text: str, *, where: str) -> tuple[Requirement, ...]:
+    """The ANDed requirements of a label selector such as `app=web,tier in (a, b),!canary`. Empty text has
+    none: it selects everything. Raises InvalidInput."""
+    if text.count("(") != text.count(")"):
+        raise InvalidInput(f"{quoted(text)} has unbalanced parentheses", where=where)
+    parts = [part.strip() for part in _SELECTOR_PART.findall(text)]
+    return tuple(_requirement(part, where) for part in parts if part)
+
+
+def _requirement(part: str, where: str) -> Requirement:
+    if found := _SET_PART.fullmatch(part):
+        values = tuple(check_label_value(value.strip(), where) for value in found[3].split(","))
+        return Requirement(check_key(found[1], where), _SELECTOR_OPERATORS[found[2]], values)
+    if found := _COMPARED_PART.fullmatch(part):
+        value = check_label_value(found[3], where)
+        return Requirement(check_key(found[1], where), _SELECTOR_OPERATORS[found[2]], (value,))
+    if part.startswith("!"):
+        return Requirement(check_key(part[1:].strip(), where), "DoesNotExist")
+    if " " in part:
+        forms = "key=value, key!=value, key in (a,b), key notin (a,b), key or !key"
+        raise InvalidInput(f"{quoted(part)} is no requirement; write {forms}", where=where)
+    return Requirement(check_key(part, where), "Exists")

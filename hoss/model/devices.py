@@ -225,6 +225,7 @@ class ResourceClaim:
 
     @property
     def title(self) -> str:
+        """NAMESPACE/NAME, as kube-scheduler's messages name claims."""
         return f"{self.namespace}/{self.name}"
 
 

@@ -96,10 +96,12 @@ class LabelSelector:
         return cls(tuple(sorted(set(requirements), key=lambda r: (r.key, r.operator, r.values))))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether the labels meet every requirement."""
         return all(r.matches(labels) for r in self.requirements)
 
     @property
     def everything(self) -> bool:
+        """Whether it matches any labels."""
         return not self.requirements
 
 
@@ -111,6 +113,7 @@ class NodeSelectorTerm:
     match_fields: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str], name: str) -> bool:
+        """Whether the node of these labels and this name meets every requirement."""
         if not self.match_expressions and not self.match_fields:
             return False
         fields = {"metadata.name": name}
@@ -130,11 +133,12 @@ class NodeSelectorTerm:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelector:
-    """ORed terms."""
+    """ORed terms. Without terms it matches nothing."""
 
     terms: tuple[NodeSelectorTerm, ...]
 
     def matches(self, labels: Mapping[str, str], name: str) -> bool:
+        """Whether the node of these labels and this name meets one term."""
         return any(term.matches(labels, name) for term in self.terms)
 
 
@@ -156,6 +160,7 @@ class NodeScope:
     required: bool = True
 
     def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node of these labels is in the scope."""
         return all(r.matches(labels) for r in self.requirements)
 
     def __str__(self) -> str:

@@ -22,6 +22,7 @@ from hoss.wire.convert_selectors import (
 
 
 def pod_spec_to_proto(spec: PodSpec) -> pb.PodSpec:
+    """The message of a spec. Amounts stay in schema units (cpu in milli, memory in bytes)."""
     message = pb.PodSpec(
         namespace=spec.namespace,
         labels=labels_to_proto(spec.labels),
@@ -141,6 +142,7 @@ def template_from_proto(message: dispatcher_pb2.PodTemplate) -> PodTemplate:
 
 
 def node_to_proto(node: NodeSpec) -> pb.NodeSpec:
+    """The message of a node. Amounts stay in schema units (cpu in milli, memory in bytes)."""
     return pb.NodeSpec(
         name=node.name,
         labels=labels_to_proto(node.labels),
@@ -157,6 +159,7 @@ def node_to_proto(node: NodeSpec) -> pb.NodeSpec:
 
 
 def node_from_proto(message: pb.NodeSpec) -> NodeSpec:
+    """The node of a message, as it was written: nothing is checked here."""
     return NodeSpec(
         name=message.name,
         labels=labels_from_proto(message.labels),

@@ -197,7 +197,7 @@ def redis_accounts(
     output: Output = Format.TABLE,
 ) -> None:
     """Print the commands that make the accounts of HOSS in Redis, with the keys and commands of each."""
-    from hoss.redis_accounts import ACCOUNTS, written_accounts
+    from hoss.redis.accounts import ACCOUNTS, written_accounts
 
     if out is not None:
         out.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ _RIGHTS_MANIFEST = _DEPLOY / "base" / "rbac.yaml"
 _RIGHTS = ("ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding")
 _RESOLVER = "system:serviceaccount:hoss-system:hoss-resolver"
 
-_PATH_FILE, _PATH_SECRET_BYTES = "path", 24  # see resolver/kubernetes/webhook_callers.py
+_PATH_FILE, _PATH_SECRET_BYTES = "path", 24  # see resolver/kubernetes/webhook/callers.py
 _LIFETIME = timedelta(days=365)  # of a certificate; `hoss up` makes a new one each time
 _APPLY = "application/apply-patch+yaml"
 _NOT_FOUND = 404

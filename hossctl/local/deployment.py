@@ -26,7 +26,7 @@ from typing import Any
 from hoss.errors import HossError
 from hoss.kube.api import KubeApi, Refused
 from hoss.kube.paths import object_path
-from hoss.redis_accounts import DISPATCHER, RESOLVER, USERS_FILE, RedisAccount, written_accounts
+from hoss.redis.accounts import DISPATCHER, RESOLVER, USERS_FILE, RedisAccount, written_accounts
 from hoss.security.authority import Authority
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.transport import server_name

@@ -20,7 +20,7 @@ import orjson
 from hoss.contexts import LOCAL, Context, load_contexts, save_contexts
 from hoss.errors import HossError, InvalidInput
 from hoss.host import THIS_HOST
-from hoss.redis_accounts import DISPATCHER, RESOLVER, RedisAccount, password_in
+from hoss.redis.accounts import DISPATCHER, RESOLVER, RedisAccount, password_in
 from hoss.security.identity import CallerKind, Identity, Role
 from hossctl.local.ports import check_loopback
 from hossctl.local.process import (

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 from hoss.errors import HossError, LedgerUnavailable
-from hoss.redis_access import RedisAccess, RedisError, reach
+from hoss.redis.access import RedisAccess, RedisError, reach
 from hossctl.cli import run_async
 
 _KEYS = "{hoss*"  # see docs/architecture.md, the ledger's keys

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hoss.errors import ConfigError, LedgerUnavailable
-from hoss.redis_accounts import account_lines
+from hoss.redis.accounts import account_lines
 from hossctl.local.ports import free_ports
 from hossctl.local.process import let_go_on, private_directory
 
@@ -84,7 +84,7 @@ class RedisServer:
         `append_only`: writes reach the disk within a second, and a later start in the same directory reads
         them. `options`: further settings of redis.conf, which take precedence. `binary`: instead of the one
         that is found. `password_file`: clients must give the password in it. `accounts`: with the services'
-        accounts (hoss.redis_accounts), whose passwords are in this directory. `port`: a free one by default.
+        accounts (hoss.redis.accounts), whose passwords are in this directory. `port`: a free one by default.
         `ends_with_us`: the server is killed when this process ends, also by SIGKILL; else it goes on.
         Raises ConfigError where there is no binary or the port is taken, and LedgerUnavailable, with the end
         of the log, when the server does not come up."""

@@ -45,7 +45,7 @@ async def _reservations(endpoints: Endpoints, query: Query) -> list[Document]:
 
 async def _other(dispatcher: DispatcherClient, query: Query) -> list[Document]:
     if query.kind is Kind.WORKERS:
-        from hoss.manifests.selectors import parse_label_selector  # noqa: PLC0415 - workers only
+        from hoss.manifests.fields import parse_label_selector  # noqa: PLC0415 - workers only
 
         conditions = parse_label_selector(query.selector, where="-l")
         workers = [worker_document(worker) for worker in await dispatcher.list_workers()]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hoss.errors import InvalidInput, LedgerUnavailable, NotFound, quoted
-from hoss.manifests.selectors import parse_label_selector
+from hoss.manifests.fields import parse_label_selector
 from hoss.model.selectors import Requirement
 from hoss.security.identity import CallerKind, caller
 from hoss.v1 import common_pb2

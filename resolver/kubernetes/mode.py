@@ -20,13 +20,12 @@ from hoss.telemetry import logger
 from resolver.config import WebhookConfig
 from resolver.core.values import Decision, Proposal
 from resolver.kubernetes.binder import Binder
-from resolver.kubernetes.binding_webhook import BindingWebhook
 from resolver.kubernetes.pod_source import KubePods, WatchedPods, pods_of_other_schedulers
 from resolver.kubernetes.storage_source import ClusterStorage
-from resolver.kubernetes.volumes_and_devices import VolumesAndDevices
-from resolver.kubernetes.webhook_callers import WebhookCallers
-from resolver.kubernetes.webhook_certificates import CertificateSecret
-from resolver.kubernetes.webhook_server import (
+from resolver.kubernetes.webhook.binding_webhook import BindingWebhook
+from resolver.kubernetes.webhook.callers import WebhookCallers
+from resolver.kubernetes.webhook.certificates import CertificateSecret
+from resolver.kubernetes.webhook.server import (
     PATH_FILE,
     CertificateFiles,
     CertificateSource,
@@ -36,6 +35,7 @@ from resolver.kubernetes.webhook_server import (
     serve_webhook,
     wait_for_certificate,
 )
+from resolver.kubernetes.webhook.volumes_and_devices import VolumesAndDevices
 from resolver.ledger.port import Ledger
 
 

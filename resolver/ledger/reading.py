@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import LedgerUnavailable
-from hoss.redis_access import OpenRedis
+from hoss.redis.access import OpenRedis
 from hoss.wire.columns import FLAG_GONE, NONE_U32, U32, U64, Uids
 from hoss.wire.uids import UID_BYTES
 from resolver.core.commits import UnconfirmedCommits, commit_seqs

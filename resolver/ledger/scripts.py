@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from hoss.errors import LedgerUnavailable
-from hoss.redis_access import NoScriptError, OpenRedis, RedisAccess, RedisError, ResponseError, words
+from hoss.redis.access import NoScriptError, OpenRedis, RedisAccess, RedisError, ResponseError, words
 from resolver.core.moves import MoveResult
 from resolver.core.values import ReservationState, Verdict
 from resolver.ledger.port import LedgerLostError

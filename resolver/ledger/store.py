@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hoss.errors import ConfigError, LedgerUnavailable
 from hoss.host import THIS_HOST
 from hoss.model.resources import BASE_RESOURCES
-from hoss.redis_access import OpenRedis
+from hoss.redis.access import OpenRedis
 from hoss.wire.columns import U32, U64, Uids, account_dtype
 from hoss.wire.uids import UID_BYTES
 from resolver.core import values

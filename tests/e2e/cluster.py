@@ -13,7 +13,7 @@ import psutil
 import redis
 from waiting import DEADLINE_SECONDS, wait_until
 
-from hoss.redis_accounts import DISPATCHER, RESOLVER, RedisAccount
+from hoss.redis.accounts import DISPATCHER, RESOLVER, RedisAccount
 from hossctl.endpoints import Endpoints
 from hossctl.local.ports import free_ports
 from hossctl.local.process import ServiceProcess, stop_all

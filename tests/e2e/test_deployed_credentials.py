@@ -26,7 +26,7 @@ from hoss.client.access import ClientAccess
 from hoss.client.dispatcher import DispatcherClient
 from hoss.errors import HossError
 from hoss.host import THIS_HOST
-from hoss.redis_accounts import DISPATCHER
+from hoss.redis.accounts import DISPATCHER
 from hoss.security.authority import Authority
 from hoss.security.transport import server_name
 from hossctl.local.deployment import Deployment

@@ -16,7 +16,7 @@ from redis_topologies import make_account
 from waiting import until
 
 from hoss.errors import LedgerUnavailable
-from hoss.redis_url import PASSWORD_VARIABLE
+from hoss.redis.url import PASSWORD_VARIABLE
 from hossctl.endpoints import clients_of
 from hossctl.local.process import ServiceProcess, launch_python
 from hossctl.local.redis_server import RedisServer

@@ -9,7 +9,7 @@ from e2e.crashes import Moment, pods_under_way
 from redis_topologies import SOON_MS, ClusterSetup, ComposedSentinels, SentinelSetup
 from waiting import until
 
-from hoss.redis_url import PASSWORD_VARIABLE
+from hoss.redis.url import PASSWORD_VARIABLE
 
 
 @pytest.fixture

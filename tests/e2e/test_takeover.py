@@ -304,7 +304,7 @@ async def test_of_a_client_that_vanishes_in_mid_stream_what_was_acknowledged_sta
     script = (
         "import os, sys\n"
         "from hoss.client.dispatcher import submission\n"
-        "from hoss.client.sync import DispatcherClient\n"
+        "from hoss.client.sync import BlockingDispatcherClient\n"
         "from hoss.model.pod import PodSpec, PodTemplate, Workload\n"
         "template = PodTemplate(PodSpec(), owner_kind='Job')\n"
         "def say(*words):\n"
@@ -313,7 +313,7 @@ async def test_of_a_client_that_vanishes_in_mid_stream_what_was_acknowledged_sta
         "    for i in range(100_000):\n"
         "        say('sends', f'job-{i}')\n"
         "        yield next(submission([Workload(f'job-{i}', template, 7)]))\n"
-        "with DispatcherClient(sys.argv[1].split(',')) as dispatcher:\n"
+        "with BlockingDispatcherClient(sys.argv[1].split(',')) as dispatcher:\n"
         "    for reply in dispatcher.submit_stream(requests()):\n"
         "        say('acknowledged', reply.sets[0].name)\n"
     )

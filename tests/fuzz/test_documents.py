@@ -17,8 +17,8 @@ from dispatcher.policy.documents import DEFAULT_YAML, parse_policy
 from hoss.config import parse_document
 from hoss.errors import InvalidInput
 from hoss.manifests.documents import read_manifest
+from hoss.manifests.fields import parse_label_selector
 from hoss.manifests.guarded import json_value
-from hoss.manifests.selectors import parse_label_selector
 from hoss.model.quantity import parse_quantity, read_quantity
 from hoss.v1 import resolver_pb2
 from hossctl.history import events

@@ -264,7 +264,7 @@ async def test_a_lone_address_where_nobody_listens_is_said_soon():
 
 
 def test_the_sync_client_says_so_as_well_and_ends_its_thread():
-    with sync.DispatcherClient(["127.0.0.1:9"]) as client:
+    with sync.BlockingDispatcherClient(["127.0.0.1:9"]) as client:
         with pytest.raises(TransportError, match=r"127\.0\.0\.1:9"):
             client.status()
         with pytest.raises(TransportError):

@@ -8,7 +8,7 @@ import pytest
 import redis
 from redis_topologies import as_documented
 
-from hoss.redis_accounts import RESOLVER
+from hoss.redis.accounts import RESOLVER
 from hoss.wire.columns import account_dtype, numbered_uids
 from resolver.core.quarantine import QuarantineRequest
 from resolver.core.values import Writer

@@ -10,7 +10,7 @@ import pytest_asyncio
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from hoss.redis_access import Redis, reach
+from hoss.redis.access import Redis, reach
 
 MORE_THAN_SOCKETS_HOLD = 32 * 2**20
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 from redis_topologies import documented_rights
 
-from hoss.redis_accounts import ACCOUNTS, DISPATCHER, EVERYTHING, RESOLVER, account_lines, written_accounts
+from hoss.redis.accounts import ACCOUNTS, DISPATCHER, EVERYTHING, RESOLVER, account_lines, written_accounts
 from hossctl.local.redis_server import RedisServer
 from resolver.ledger.reading import SHARD_KEYS, shard_keys
 

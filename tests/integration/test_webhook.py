@@ -22,10 +22,10 @@ from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.uids import uid_from_text
 from hossctl.local.binding_webhook import make_certificate
 from resolver.core.values import LedgerNodeChange
-from resolver.kubernetes.binding_webhook import BindingWebhook
-from resolver.kubernetes.volumes_and_devices import VolumesAndDevices
-from resolver.kubernetes.webhook_callers import PATH, WebhookCallers, path_with
-from resolver.kubernetes.webhook_server import LiveCertificate, serve_webhook
+from resolver.kubernetes.webhook.binding_webhook import BindingWebhook
+from resolver.kubernetes.webhook.callers import PATH, WebhookCallers, path_with
+from resolver.kubernetes.webhook.server import LiveCertificate, serve_webhook
+from resolver.kubernetes.webhook.volumes_and_devices import VolumesAndDevices
 from resolver.ledger.memory import MemoryLedger
 
 REVIEW = b'{"apiVersion": "%s", "kind": "%s", "request": {"uid": "1"}}'

@@ -288,17 +288,17 @@ FAULTS = {
         "nobody looks after the lease of a binding that the webhook allowed, and the API server binds late",
         (
             CodeEdit(
-                "resolver.kubernetes.binding_webhook:BindingWebhook._try_to_reserve",
+                "resolver.kubernetes.webhook.binding_webhook:BindingWebhook._try_to_reserve",
                 "lease_ms=BINDING_LEASE_MS",
                 "lease_ms=0",
             ),
             CodeEdit(
-                "resolver.kubernetes.binding_webhook:BindingWebhook._answer",
+                "resolver.kubernetes.webhook.binding_webhook:BindingWebhook._answer",
                 "self.under_way.reserved(review, shard, uid, decision.seq, ledger_epoch)",
                 "pass",
             ),
             CodeEdit(
-                "resolver.kubernetes.binding_webhook:BindingWebhook._begin",
+                "resolver.kubernetes.webhook.binding_webhook:BindingWebhook._begin",
                 "if await self.under_way.begin(review, shard, uid, seq):",
                 "if True:",
             ),

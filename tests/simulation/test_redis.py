@@ -14,7 +14,7 @@ from dispatcher.journal.redis_store import SUBMISSIONS, RedisJournal
 from dispatcher.leader.lease import LEASE, Granted, LeaseHeld, RedisLease
 from dispatcher.ports import Record
 from hoss.errors import LedgerUnavailable
-from hoss.redis_access import NoScriptError, RedisError, ResponseError, reach
+from hoss.redis.access import NoScriptError, RedisError, ResponseError, reach
 from resolver.core.values import Verdict
 from resolver.ledger.port import LedgerLostError
 from resolver.ledger.store import RedisLedger

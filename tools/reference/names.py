@@ -8,7 +8,7 @@ from hoss.manifests.pod import ANNOTATION as DURING_EXECUTION
 from hoss.manifests.pod import MOVABLE_ANNOTATION
 from hoss.model.node import NOISY_LABEL
 from hoss.model.resources import DEVICE_RESOURCE, DEVICE_SHARE_RESOURCE
-from hoss.redis_url import PASSWORD_VARIABLE
+from hoss.redis.url import PASSWORD_VARIABLE
 from hoss.telemetry.collector import ENDPOINT, INTERVAL, PROTOCOL
 from hossctl.cli import QUIET
 from hossctl.compare.modes import PARTITION

@@ -21,7 +21,7 @@ from redis.asyncio.connection import BlockingConnectionPool, Connection, Connect
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from hoss.redis_access import OpenRedis, RedisAccess, reach
+from hoss.redis.access import OpenRedis, RedisAccess, reach
 from tools.simulation.loop import Process, current_process
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.redis_commands import Command, Effect, UnsupportedCommand, as_bytes, name_of

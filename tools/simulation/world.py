@@ -36,7 +36,7 @@ from tools.simulation.redis_backend import DrivenRedis
 if TYPE_CHECKING:
     import grpc.aio
 
-    from hoss.redis_access import RedisAccess
+    from hoss.redis.access import RedisAccess
     from hoss.serving import Server
 
 ResultT = TypeVar("ResultT")

@@ -1,1 +1,1 @@
-"""Commands on what a platform holds: pods, jobs and cluster objects, submitted, listed, explained, deleted."""
+"""Commands on what a platform holds: pods, jobs and cluster objects, from submission to deletion."""

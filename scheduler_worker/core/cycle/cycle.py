@@ -117,6 +117,7 @@ class Cycle:
 
     @property
     def rankings_kept(self) -> int:
+        """How many rankings of nodes are remembered."""
         return len(self._rankings)
 
     @property

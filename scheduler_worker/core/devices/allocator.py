@@ -52,6 +52,7 @@ class ClaimShape:
 
     @classmethod
     def of(cls, claim: ResourceClaim) -> "ClaimShape":
+        """The shape of a claim, which is that of all claims that ask alike."""
         return cls(claim.requests, claim.constraints)
 
     @property

@@ -23,11 +23,15 @@ class UnsignedInteger(int):
 
 @dataclass(frozen=True, slots=True)
 class Literal:
+    """A constant: None, bool, int, UnsignedInteger, float, str or bytes."""
+
     value: object
 
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
+    """A variable, by its name."""
+
     name: str
 
 
@@ -77,11 +81,15 @@ class Conditional:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
+    """`[item, ...]`."""
+
     items: "tuple[Node, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
+    """`{key: value, ...}`, in the order written."""
+
     entries: "tuple[tuple[Node, Node], ...]"
 
 

@@ -78,6 +78,8 @@ class OfferedDevice:
 
     @classmethod
     def of(cls, device: Device, of: ResourceSlice) -> "OfferedDevice":
+        """A device as this slice offers it. Where the slice says which nodes reach its devices, the device's
+        own word does not count."""
         own = device.reach if of.reach is None else None
         return cls(
             id=DeviceId(of.driver, of.pool, device.name),

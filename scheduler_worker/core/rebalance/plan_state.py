@@ -77,7 +77,9 @@ class CountedPod:
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    moves: int = 100
+    """How much a plan may move."""
+
+    moves: int = 100  # in all
     per_workload: int = 1_000_000  # moves of pods of one workload
 
 

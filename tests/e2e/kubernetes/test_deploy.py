@@ -25,7 +25,7 @@ from dispatcher.core.policy.checks import document_warnings
 from dispatcher.flags import parse_flags, read_config
 from dispatcher.policy.documents import parse_policy
 from hoss.config import load_document
-from hoss.redis_url import parse_redis_url
+from hoss.redis.url import parse_redis_url
 from hoss.security.identity import CallerKind, Identity
 from hoss.security.transport import server_name
 from hoss.security.users import KIND as AUTHENTICATION

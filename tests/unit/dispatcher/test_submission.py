@@ -4,7 +4,7 @@ import pytest
 
 from hoss.client.dispatcher import WORKLOADS_PER_MESSAGE, submission
 from hoss.errors import InvalidInput
-from hoss.manifests.selectors import parse_label_selector
+from hoss.manifests.fields import parse_label_selector
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.wire.columns import U32, decode
 

@@ -29,7 +29,7 @@ NAMES = {
     "grpc.aio.insecure_channel",
     "grpc.aio.secure_channel",
     "grpc.aio.server",
-    "hoss.redis_access.reach",
+    "hoss.redis.access.reach",
     "hoss.rpc.channel",
     "hoss.serving.Server",
     "hoss.serving.until_stopped",
@@ -45,7 +45,7 @@ GENERATORS = {"random.Random", "numpy.random.default_rng"}
 ALLOWED = {
     "hoss/client/access.py": "what a user's program connects with; services have a host instead",
     "hoss/host.py": "this is the real machine",
-    "hoss/redis_accounts.py": "passwords, for commands; services make none",
+    "hoss/redis/accounts.py": "passwords, for commands; services make none",
     "hoss/rpc.py": "gRPC's channels; a host that has others does not call this",
     "hoss/serving.py": "gRPC's server; a host that has another does not call this",
     "hoss/sdk/running.py": "what a user's program runs; services have a host instead",

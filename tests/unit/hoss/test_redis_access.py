@@ -4,8 +4,8 @@ import pytest
 from redis.asyncio import Connection
 
 from hoss.errors import ConfigError
-from hoss.redis_access import reach
-from hoss.redis_url import PASSWORD_VARIABLE, parse_redis_url, without_password
+from hoss.redis.access import reach
+from hoss.redis.url import PASSWORD_VARIABLE, parse_redis_url, without_password
 
 
 def test_one_server_by_host_port_and_database():

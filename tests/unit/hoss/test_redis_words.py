@@ -2,7 +2,7 @@
 
 import pytest
 
-from hoss.redis_access import words
+from hoss.redis.access import words
 
 FULL = (
     "Error running script (call to f_1): @user_script: 3: -MISCONF Errors writing to the AOF file: "

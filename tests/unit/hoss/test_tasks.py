@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 import pytest
 from waiting import DEADLINE_SECONDS
 
-from hoss.client.writing import written
+from hoss.rpc import written
 from hoss.tasks import background, end_tasks, in_turns
 from hoss.telemetry.collector import ENDPOINT, INTERVAL, PROTOCOL, metrics_pushed
 from hoss.telemetry.metrics import Metrics

@@ -40,7 +40,7 @@ UNUSED_BY_STATUS = tuple(name for name in UNUSED_BY_LISTS if name != "structlog"
 UNUSED_BY_DEFAULT = (
     "dispatcher.kubernetes.mode", "dispatcher.tracing", "hoss.kube.api",
     "hoss.telemetry.tracing",
-    "resolver.kubernetes.mode", "resolver.tracing", "resolver.kubernetes.webhook_server",
+    "resolver.kubernetes.mode", "resolver.tracing", "resolver.kubernetes.webhook.server",
     "scheduler_worker.tracing",
     "aiohttp", "cryptography.x509", "jinja2", "kubernetes", "matplotlib", "opentelemetry", "psutil", "rich",
     "yaml", "prometheus_client", "requests",

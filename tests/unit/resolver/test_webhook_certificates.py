@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 from cryptography import x509
 
 from hoss.certificates import KeyPair, issue, new_authority, validity
-from resolver.kubernetes.webhook_certificates import Certificates, authorities, renewed
+from resolver.kubernetes.webhook.certificates import Certificates, authorities, renewed
 
 _NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _LIFETIME = timedelta(days=90)

@@ -27,8 +27,8 @@ from hoss.manifests.guarded import json_value
 from hoss.security.transport import FollowedFile
 from hoss.telemetry import logger
 from resolver.core.kubernetes.binding_review import answer_document, read_review
-from resolver.kubernetes.binding_webhook import BindingWebhook
-from resolver.kubernetes.webhook_callers import PATH, WebhookCallers
+from resolver.kubernetes.webhook.binding_webhook import BindingWebhook
+from resolver.kubernetes.webhook.callers import PATH, WebhookCallers
 
 CERTIFICATE_FILES = ("tls.crt", "tls.key")  # as in mounted Secrets
 PATH_FILE = "path"  # beside them: the secret of the path, if there is one

@@ -1,4 +1,4 @@
-"""Redis clients by URL (hoss/redis_url.py): one server, the master that Sentinel names, or a Cluster.
+"""Redis clients by URL (hoss/redis/url.py): one server, the master that Sentinel names, or a Cluster.
 
 All keys of one script or transaction share a hash tag, so they are on one server, and a plain client of that
 server is enough. Clients never retry by themselves: only the caller knows whether a command may be repeated.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hiredis import pack_command
 
 from hoss.imports import without
-from hoss.redis_url import parse_redis_url
+from hoss.redis.url import parse_redis_url
 
 # redis-py imports OpenTelemetry, where it is installed, for metrics of its own.
 with without("opentelemetry"):

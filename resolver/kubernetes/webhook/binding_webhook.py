@@ -41,10 +41,10 @@ from resolver.core.kubernetes.binding_review import (
 from resolver.core.kubernetes.denials import RecentDenials
 from resolver.core.kubernetes.volumes_and_devices import NotGiven
 from resolver.core.values import Decision, Proposal, ReservationState, Verdict, Writer
-from resolver.kubernetes.bindings_under_way import BINDING_LEASE_MS, BindingsUnderWay
-from resolver.kubernetes.pod_locations import PodLocation, PodLocator
 from resolver.kubernetes.pod_source import DemandCache, PodDemand, PodSource, may_have_devices, takes_names
-from resolver.kubernetes.volumes_and_devices import Share, VolumeFacts, VolumesAndDevices
+from resolver.kubernetes.webhook.bindings_under_way import BINDING_LEASE_MS, BindingsUnderWay
+from resolver.kubernetes.webhook.pod_locations import PodLocation, PodLocator
+from resolver.kubernetes.webhook.volumes_and_devices import Share, VolumeFacts, VolumesAndDevices
 from resolver.ledger.port import Ledger
 from resolver.messages.nodes import shard_of
 from resolver.messages.proposals import group_of

@@ -17,8 +17,8 @@ from hoss.errors import InvalidInput
 from hoss.kube.api import JSON, STRATEGIC_PATCH, KubeApi, Object, Refused
 from hoss.kube.paths import object_path
 from hoss.telemetry import logger
-from resolver.kubernetes.webhook_callers import WebhookCallers, path_with
-from resolver.kubernetes.webhook_server import LiveCertificate
+from resolver.kubernetes.webhook.callers import WebhookCallers, path_with
+from resolver.kubernetes.webhook.server import LiveCertificate
 
 _AUTHORITY_LIFETIME = timedelta(days=3650)
 _PEM_END = b"-----END CERTIFICATE-----\n"
