@@ -123,3 +123,6 @@ class BlockingDispatcherClient:
 
 async def _close(stream: AsyncIterator[Any]) -> None:
     await stream.aclose()  # type: ignore[attr-defined]  # all streams are generators
+
+
+DispatcherClient = BlockingDispatcherClient  # the name until 0.2: it is that of another class, too

@@ -241,16 +241,21 @@ class _SharedColumns:
 
 
 def _shared_columns(runs: tuple[Run, ...], resources: int) -> _SharedColumns:
-    requests = np.zeros((len(runs), resources), np.int64)
-    devices = np.zeros((len(runs), 2), np.uint16)
-    for slot, run in enumerate(runs):
-        demand = run.pod_class.demand
-        requests[slot, : len(demand.request)] = demand.request
+    # Where pods of a batch are mixed, each is a run, and few of them are of different classes.
+    numbers: dict[int, int] = {}
+    of_run = [numbers.setdefault(id(run.pod_class), len(numbers)) for run in runs]
+    classes = {id(run.pod_class): run.pod_class for run in runs}.values()
+    requests = np.zeros((len(classes), resources), np.int64)
+    devices = np.zeros((len(classes), 2), np.uint16)
+    for row, pod_class in enumerate(classes):
+        demand = pod_class.demand
+        requests[row, : len(demand.request)] = demand.request
         # The node has devices for these resources, and none of the resources itself.
-        by_devices = {m.resource for held in run.pod_class.group.held_claims for m in held.mappings}
-        for row, name in zip(demand.rows.tolist(), demand.names, strict=True) if by_devices else ():
-            requests[slot, row] *= name not in by_devices
+        by_devices = {m.resource for held in pod_class.group.held_claims for m in held.mappings}
+        for resource, name in zip(demand.rows.tolist(), demand.names, strict=True) if by_devices else ():
+            requests[row, resource] *= name not in by_devices
         if demand.devices is not None and DEVICE_RESOURCE not in by_devices:
-            devices[slot] = demand.devices.count, demand.devices.milli
-    priorities = np.array([run.pod_class.priority for run in runs], np.int32)
-    return _SharedColumns(requests, priorities, np.array([run.attempt for run in runs], np.uint16), devices)
+            devices[row] = demand.devices.count, demand.devices.milli
+    priorities = np.array([pod_class.priority for pod_class in classes], np.int32)
+    attempts = np.array([run.attempt for run in runs], np.uint16)
+    return _SharedColumns(requests[of_run], priorities[of_run], attempts, devices[of_run])
