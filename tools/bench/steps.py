@@ -144,9 +144,11 @@ class _Dispatcher:
         self.runtime = Runtime(machine, cast("LedgerPort", self.ledger), self.journal)
         objects = ClusterObjectStore(self.runtime, follows_cluster=False)
         checkpointer = Checkpointer(self.runtime)
-        self.admission = Admission(self.runtime, objects, checkpointer, rng=random.Random(1))
         self.nodes = ClusterNodes()
         mover = Mover(self.runtime, self.nodes, Rebinding(self.runtime, self.nodes))
+        self.admission = Admission(
+            self.runtime, objects, checkpointer, rng=random.Random(1), until_moved=mover.until_moved
+        )
         self.queries = Queries(self.runtime, self.nodes, cast("Any", None))
         self.pods = PodQueries(self.runtime, self.nodes, mover)
 
