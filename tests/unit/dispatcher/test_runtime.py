@@ -3,8 +3,8 @@ of workers that are gone."""
 
 import asyncio
 import random
-from types import SimpleNamespace
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
