@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -429,7 +430,7 @@ async def test_a_job_that_is_not_durable_yet_is_not_found_by_deletions_and_remov
         none,
         none,
         none,
-        mover=SimpleNamespace(until_moved=None),
+        mover=SimpleNamespace(until_moved=AsyncMock()),
         leadership=none,
         checkpointer=none,
         rng=random.Random(1),
@@ -461,7 +462,7 @@ async def test_while_many_pods_of_a_deletion_are_looked_up_others_get_their_turn
         none,
         none,
         none,
-        mover=SimpleNamespace(until_moved=None),
+        mover=SimpleNamespace(until_moved=AsyncMock()),
         leadership=none,
         checkpointer=none,
         rng=random.Random(1),
@@ -496,7 +497,7 @@ async def test_names_that_are_submitted_while_a_deletion_looks_up_are_not_delete
         none,
         none,
         none,
-        mover=SimpleNamespace(until_moved=None),
+        mover=SimpleNamespace(until_moved=AsyncMock()),
         leadership=none,
         checkpointer=none,
         rng=random.Random(1),
