@@ -4,7 +4,9 @@ of workers that are gone."""
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -428,7 +430,7 @@ async def test_a_job_that_is_not_durable_yet_is_not_found_by_deletions_and_remov
         none,
         none,
         none,
-        mover=none,
+        mover=SimpleNamespace(until_moved=AsyncMock()),
         leadership=none,
         checkpointer=none,
         rng=random.Random(1),
@@ -455,7 +457,15 @@ async def test_while_many_pods_of_a_deletion_are_looked_up_others_get_their_turn
     monkeypatch.setattr("dispatcher.api.service._NAMES_AT_ONCE", 10)
     none, turns = cast("Any", None), []
     service = DispatcherService(
-        runtime, none, none, none, none, mover=none, leadership=none, checkpointer=none, rng=random.Random(1)
+        runtime,
+        none,
+        none,
+        none,
+        none,
+        mover=SimpleNamespace(until_moved=AsyncMock()),
+        leadership=none,
+        checkpointer=none,
+        rng=random.Random(1),
     )
 
     async def delete(count):
@@ -482,7 +492,15 @@ async def test_names_that_are_submitted_while_a_deletion_looks_up_are_not_delete
     monkeypatch.setattr("dispatcher.api.service._NAMES_AT_ONCE", 1)
     none = cast("Any", None)
     service = DispatcherService(
-        runtime, none, none, none, none, mover=none, leadership=none, checkpointer=none, rng=random.Random(1)
+        runtime,
+        none,
+        none,
+        none,
+        none,
+        mover=SimpleNamespace(until_moved=AsyncMock()),
+        leadership=none,
+        checkpointer=none,
+        rng=random.Random(1),
     )
     template = PodTemplate(PodSpec(), owner_kind="Job" if kind == "jobs" else "")
     (request,) = submission([Workload("late", template, 1)], "late")
