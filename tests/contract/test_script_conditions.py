@@ -209,6 +209,19 @@ async def test_a_quarantine_that_cannot_be_read_is_over_and_keeps_no_other_from_
     assert [int(accounts[node]["flags"]) for node in (0, 2)] == [0, 0]
 
 
+@redis_alone
+async def test_a_node_that_comes_back_is_in_quarantine_as_long_as_that_lasts(nodes, make_node):
+    quarantine = RedisQuarantine(nodes)
+    for name, node, ends in (("a", 0, True), ("b", 2, False)):
+        lasts = QuarantineRequest("test", 0 if ends else 3_600_000, 1000)
+        assert await quarantine.take(0, node, lasts) == "taken"
+        await close(nodes, name)
+        assert list(await quarantine.end(0)) == ([node] if ends else [])
+        await nodes.upsert_nodes(0, [make_node(name, cpu=500)])
+    accounts, _ = await rows_of(nodes)
+    assert [bool(int(accounts[node]["flags"]) & FLAG_QUARANTINED) for node in (0, 2)] == [False, True]
+
+
 class _ModelQuarantine:
     """As RedisQuarantine, at the hour 0."""
 
