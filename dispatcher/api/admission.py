@@ -54,8 +54,8 @@ class Admission:
         follows_cluster: bool = False,
         max_pod_terms: int | None = None,
     ) -> None:
-        """`until_moved`: see Mover. `follows_cluster`: pods come and go with those of the API server only. `max_pod_terms`: see
-        DispatcherConfig; None: any number."""
+        """`until_moved`: see Mover. `follows_cluster`: pods come and go with those of the API server only.
+        `max_pod_terms`: see DispatcherConfig; None: any number."""
         self._max_pod_terms = max_pod_terms
         self._runtime = runtime
         self._rng = rng
@@ -252,8 +252,8 @@ class Admission:
         record = Record(submission.key, submission.submitted_ms, message.SerializeToString(), prefixes)
         try:
             try:
-                # They are those of a deleted job where its request is made again: its pods must not get places
-                # while a move of theirs may still give them one.
+                # They are those of a deleted job where its request is made again: its pods must not get
+                # places while a move of theirs may still give them one.
                 await self._until_moved(prefixes)
                 submission.order = await self._runtime.journal.record(record)
             except BaseException:

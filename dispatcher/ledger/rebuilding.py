@@ -2,10 +2,10 @@
 bound where.
 
 The epoch identifies a ledger. Another epoch, a recovery tombstone in its place, or a feed that does not have
-what it had shown, means that commits are lost. Then all workers are disconnected, so that the pods in their hands are unbound again; the journal is
-rewritten; and the ledger is rebuilt from the dispatcher's bound pods and nodes. Until then the dispatcher
-grants nothing, looks nothing up and ignores the feed: an empty ledger would let every pod be placed a second
-time.
+what it had shown, means that commits are lost. Then all workers are disconnected, so that the pods in their
+hands are unbound again; the journal is rewritten; and the ledger is rebuilt from the dispatcher's bound pods
+and nodes. Until then the dispatcher grants nothing, looks nothing up and ignores the feed: an empty ledger
+would let every pod be placed a second time.
 
 In Kubernetes mode the lost ledger knew more than the dispatcher: it had the pods that others bound and the
 watches have not shown yet. So the dispatcher catches up with the API server first, for as long as that takes

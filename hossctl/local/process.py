@@ -120,7 +120,8 @@ _going_on: list[subprocess.Popen[bytes]] = []
 
 
 def let_go_on(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-    """Keep the handle of a child that nobody waits for: without one, a child that has ended stays a zombie."""
+    """Keep the handle of a child that nobody waits for: without one, a child that has ended stays a
+    zombie."""
     _going_on[:] = [child for child in _going_on if child.poll() is None]
     _going_on.append(process)
     return process

@@ -61,8 +61,9 @@ def carry_out(
     show: Callable[[int, str], None],
 ) -> Document:
     """Start the plan's moves, and follow them until they are done or paused, or the time is over, also with
-    the next dispatcher. `show` gets how many are made or refused so far, and a remark. Raises NotFound where that one knows nothing of them, and where another run has taken
-    their place: what became of them is not known, and whoever began it does not want them planned again."""
+    the next dispatcher. `show` gets how many are made or refused so far, and a remark. Raises NotFound where
+    the next dispatcher knows nothing of them, and where another run has taken their place: what became of
+    them is not known, and whoever began it does not want them planned again."""
 
     async def follow() -> Document:
         async with dispatcher_of(endpoints) as client:

@@ -369,8 +369,8 @@ class RedisLedger(LedgerReading):
             ]
             if holding == [epoch] * self.shards:
                 return epoch
-            # Another resolver granted this worker a later epoch meanwhile: ours is fenced already. Or the server
-            # of the count has lost some of it.
+            # Another resolver granted this worker a later epoch meanwhile: ours is fenced already. Or the
+            # server of the count has lost some of it.
             epoch = max(holding)
 
     async def next_epoch(self, worker: str = "", *, above: int) -> int:

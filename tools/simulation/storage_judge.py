@@ -93,8 +93,8 @@ class StorageJudge:
 def _disagreements(
     objects: "StoredObjects", users: Mapping[str, set[str]], waiting: Mapping[str, set[str]]
 ) -> list[str]:
-    """What resource claims say that is not so. Both by claim: UIDs of pods that use it, and of those that wait
-    for the node of its devices."""
+    """What resource claims say that is not so. Both by claim: UIDs of pods that use it, and of those that
+    wait for the node of its devices."""
     found = []
     for name, claim in objects.device_claims.items():
         listed = users_of(claim)
