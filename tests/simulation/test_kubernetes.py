@@ -378,10 +378,10 @@ def test_a_pod_waits_only_with_a_reason_that_is_true(story):
     assert story.at_rest() == []
 
 
-def _gang(story, pods, minimum, scheduler="hoss"):
+def _gang(story, pods, minimum, *, names="gang", scheduler="hoss"):
     """Pods of a gang by annotation, which say why they wait."""
     for number in range(pods):
-        name = f"gang-{number}"
+        name = f"{names}-{number}"
         owner = {"kind": "ReplicaSet", "name": "gang", "uid": "1", "controller": True}
         metadata = {
             "name": name,
@@ -412,6 +412,19 @@ def test_a_gang_whose_minimum_is_placed_waits_only_where_nothing_has_room_for_on
         pod["metadata"]["uid"]: "n1" for pod in story.model.objects("Pod") if pod["spec"].get("nodeName")
     }
     assert story.at_rest(**bound) == ["pod gang-2 waits while n2 has room for it"]
+
+
+def test_a_gang_waits_truly_whatever_pods_of_its_group_another_scheduler_has_placed(story):
+    """They do not count: the gang needs room for its whole minimum."""
+    _gang(story, 2, 2, names="other", scheduler="other")
+    _gang(story, 3, 3)
+    for name in ("other-0", "other-1"):
+        story.bind(name, "n1")
+    bound = {
+        pod["metadata"]["uid"]: "n1" for pod in story.model.objects("Pod") if pod["spec"].get("nodeName")
+    }
+    story.node("n2", "1")
+    assert story.at_rest(**bound) == []
 
 
 # -- the server

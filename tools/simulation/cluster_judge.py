@@ -121,9 +121,11 @@ class ClusterJudge:
         ]
         rooms = [_Room(node, on_nodes.values(), has_storage) for node in nodes]
         minimums = {group["metadata"]["name"]: group["spec"]["minMember"] for group in groups}
-        for pod in living:
-            if not node_of(pod) and pod["spec"]["schedulerName"] == "hoss":
-                gang = [other for other in living if gang_of(other) == gang_of(pod)] if gang_of(pod) else []
+        ours = [pod for pod in living if pod["spec"]["schedulerName"] == "hoss"]
+        for pod in ours:
+            if not node_of(pod):
+                # Pods of other schedulers do not count (docs/operations/gangs.md).
+                gang = [other for other in ours if gang_of(other) == gang_of(pod)] if gang_of(pod) else []
                 found += _why_not(pod, rooms, gang, minimums)
         return sorted(found)
 
