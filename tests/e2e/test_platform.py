@@ -144,9 +144,11 @@ def test_a_killed_worker_is_reported_and_its_pods_go_on(platform):
 
 
 def test_a_service_that_cannot_start_shows_its_log_and_leaves_nothing(hoss):
+    hoss("--version")  # with it the fork server of the tests starts
     before = {p.pid for p in psutil.Process().children(recursive=True)}
-    failed = hoss("up", "--nodes", "5", "--worker", "NO_NAME", code=1)
-    assert "worker-NO_NAME ended with code" in failed.stderr
+    failed = hoss("up", "--nodes", "5", "--dashboard-token-file", "nowhere", code=1)
+    assert "dashboard ended with code" in failed.stderr
+    assert "nowhere: cannot be read" in failed.stderr
     assert "Traceback" not in failed.stderr
     assert not (hoss.home / "platform.json").exists()
     assert (

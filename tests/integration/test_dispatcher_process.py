@@ -42,6 +42,7 @@ from resolver.api.maintenance import Availability
 from resolver.api.proposing import ProposeStream
 from resolver.api.service import ResolverService
 from resolver.core.values import Proposal, Verdict
+from resolver.kubernetes.existing_pods import ExistingPodReservations
 from resolver.ledger.memory import MemoryLedger
 from resolver.messages.nodes import node_change
 
@@ -78,7 +79,7 @@ class ResolverInMemory(ResolverService):
             quarantine=never_asked,
             counters=Counter,
             rebuilding=never_asked,
-            existing_pods=never_asked,
+            existing_pods=ExistingPodReservations(self.held, None),
             unix_clock=lambda: 0.0,
         )
 

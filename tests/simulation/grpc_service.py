@@ -50,15 +50,19 @@ class Gate:
             writer.transport.abort()
 
     async def stop(self):
+        """Returns when both ends of each connection are closed."""
         self._server.close()
-        self.break_all()
         for pipe in self._pipes:
             pipe.cancel()
         await asyncio.gather(*self._pipes, return_exceptions=True)
+        self.break_all()
+        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
 
     async def _accept(self, reader, writer):
+        self._writers.append(writer)
+        self._pipes.append(asyncio.current_task())
         there_reader, there_writer = await asyncio.open_connection(self._host, int(self._port))
-        self._writers += writer, there_writer
+        self._writers.append(there_writer)
         for source, target in ((reader, there_writer), (there_reader, writer)):
             self._pipes.append(asyncio.ensure_future(self._pass_on(source, target)))
 

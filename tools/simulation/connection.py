@@ -323,7 +323,6 @@ class Stream:
         longest = end.keepalive.interval_seconds + end.keepalive.frozen_seconds
         after = network.delay() if network.rng.random() < 0.5 else network.rng.uniform(0, longest)
         lost = Status(grpc.StatusCode.UNAVAILABLE, "Socket closed")
-        network.missed_until = max(network.missed_until, network.loop.time() + after)
         network.later(after, self._end, lost, context=end.context)
 
 

@@ -101,7 +101,6 @@ class Network:
         self._frozen: dict[str, None] = {}
         self._numbers = 0
         self._last_port = 40_000
-        self.missed_until = 0.0  # when clients have missed all replies that were dropped
 
     # -- what a process uses, called in its context
 

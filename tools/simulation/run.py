@@ -189,8 +189,7 @@ class _Simulation:
         deadline, calm, why = self._world.loop.time() + seconds, 0, ["nobody answered"]
         if any(act.is_fault for act in self._plan.acts):
             # Until then a dispatcher may not follow the feed again, and nothing moves for want of news.
-            struck_until = max(self._struck_until, self._world.network.missed_until)
-            await self._keep_running_until(struck_until + self._noticed_within_seconds())
+            await self._keep_running_until(self._struck_until + self._noticed_within_seconds())
         while self._world.loop.time() < deadline:
             self._faults.start_all()
             why = await self._unsettled(thoroughly=calm == _CALM_LOOKS - 1)
