@@ -65,7 +65,7 @@ def start_deaf_worker(cluster: Cluster, directory: Path) -> None:
     policy = directory / "deaf.yaml"
     policy.write_text(_POLICY)
     run_hoss(cluster, "policy", "set", "-f", str(policy))
-    cluster.start_worker("deaf", "for=deaf", options=("--sync", "refusal", "--pull-interval-ms", "60000"))
+    cluster.start_worker("deaf", "for=deaf", options=("--sync", "refusal", "--pull-interval-ms", "1000"))
 
 
 def counted(cluster: Cluster, counter: str) -> int:
