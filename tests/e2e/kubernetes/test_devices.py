@@ -167,10 +167,9 @@ def test_of_two_workers_whose_pods_want_the_last_device_at_once_one_gets_it_and_
     storage.create_claim("slow", storage_class="slow")
     api.create_pod("first", scheduler="hoss", resourceClaims=claiming("first"), volumes=mounting("slow"))
     wait_until(lambda: storage.selected_node("slow"), "the first waits for its volume")
-    before = counted(cluster, "conflict_topology")
     api.create_pod("second", scheduler="hoss", resourceClaims=claiming("second"), metadata=FOR_DEAF)
     await_reason(api, "second", "1 cannot allocate all claims")
-    assert counted(cluster, "conflict_topology") > before  # its worker proposed: it could not know
+    assert counted(cluster, "conflict_topology") >= 1  # its worker proposed: it could not know
     storage.provision("slow")
     placed(api, "first")
     assert {devices.device_of(name) for name in ("earlier", "first")} == {"n1/gpu-0", "n1/gpu-1"}
