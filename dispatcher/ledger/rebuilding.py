@@ -141,7 +141,7 @@ class LedgerRebuilder:
         while True:
             self._noticed.clear()
             await self.check()
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._noticed.wait(), _CHECK_SECONDS)
 
     async def check(self) -> None:
