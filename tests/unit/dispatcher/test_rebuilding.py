@@ -171,6 +171,7 @@ async def test_nodes_are_not_forgotten_for_what_a_resolver_tells_of_another_ledg
 
 async def test_a_ledger_is_looked_at_again_and_again_as_long_as_the_feed_shows_no_loss(bench, monkeypatch):
     """On every Python: until 3.11 the time that is over is another error than the built-in one."""
+    monkeypatch.setattr("dispatcher.ledger.rebuilding._CHECK_SECONDS", 0.01)
     made, ledger, _, _ = rebuilder_of(bench, monkeypatch, silent=0)
     ledger.stands = LedgerStatus("old", shards=1, recovering=False)
     looks, third = itertools.count(1), asyncio.Event()

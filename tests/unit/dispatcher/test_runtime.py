@@ -4,9 +4,7 @@ of workers that are gone."""
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -22,6 +20,9 @@ from dispatcher.core.policy.rules import Policy
 from dispatcher.core.workers.reports import Heartbeat
 from dispatcher.journal.memory import MemoryJournal
 from dispatcher.ledger.move_steps import MOVER
+from dispatcher.ledger.moving import Mover
+from dispatcher.ledger.nodes import ClusterNodes
+from dispatcher.ledger.rebinding import Rebinding
 from dispatcher.ports import Knowledge, LedgerMarks, PodLocations, Record, ReservationColumns
 from dispatcher.recovery import recover
 from dispatcher.runtime import Runtime, TermFailed
@@ -414,6 +415,22 @@ def _record(made: Any) -> Any:
     return Record(made.key, 1, b"message", tuple(pod_set.uid_prefix for pod_set in made.sets))
 
 
+def service_of(runtime: Runtime) -> DispatcherService:
+    """The calls that need no ledger but the runtime's."""
+    none, nodes = cast("Any", None), ClusterNodes()
+    return DispatcherService(
+        runtime,
+        none,
+        none,
+        none,
+        none,
+        mover=Mover(runtime, nodes, Rebinding(runtime, nodes)),
+        leadership=none,
+        checkpointer=none,
+        rng=random.Random(1),
+    )
+
+
 async def test_a_job_that_is_not_durable_yet_is_not_found_by_deletions_and_removed_gates(runtime, journal):
     """Nothing of it is deleted, so nobody may be told so."""
     durable, record = asyncio.Event(), journal.record
@@ -424,17 +441,7 @@ async def test_a_job_that_is_not_durable_yet_is_not_found_by_deletions_and_remov
 
     journal.record = slow
     none = cast("Any", None)
-    service = DispatcherService(
-        runtime,
-        none,
-        none,
-        none,
-        none,
-        mover=SimpleNamespace(until_moved=AsyncMock()),
-        leadership=none,
-        checkpointer=none,
-        rng=random.Random(1),
-    )
+    service = service_of(runtime)
     template = PodTemplate(PodSpec(scheduling_gates=("a.io/g",)), owner_kind="Job")
     (request,) = submission([Workload("web", template, 3)], "web")
     submitting = asyncio.ensure_future(service.Submit(request, none))
@@ -456,17 +463,7 @@ async def test_while_many_pods_of_a_deletion_are_looked_up_others_get_their_turn
 ):
     monkeypatch.setattr("dispatcher.api.service._NAMES_AT_ONCE", 10)
     none, turns = cast("Any", None), []
-    service = DispatcherService(
-        runtime,
-        none,
-        none,
-        none,
-        none,
-        mover=SimpleNamespace(until_moved=AsyncMock()),
-        leadership=none,
-        checkpointer=none,
-        rng=random.Random(1),
-    )
+    service = service_of(runtime)
 
     async def delete(count):
         uids = b"".join(bytes([n]) * 16 for n in range(1, count + 1))
@@ -491,17 +488,7 @@ async def test_names_that_are_submitted_while_a_deletion_looks_up_are_not_delete
 ):
     monkeypatch.setattr("dispatcher.api.service._NAMES_AT_ONCE", 1)
     none = cast("Any", None)
-    service = DispatcherService(
-        runtime,
-        none,
-        none,
-        none,
-        none,
-        mover=SimpleNamespace(until_moved=AsyncMock()),
-        leadership=none,
-        checkpointer=none,
-        rng=random.Random(1),
-    )
+    service = service_of(runtime)
     template = PodTemplate(PodSpec(), owner_kind="Job" if kind == "jobs" else "")
     (request,) = submission([Workload("late", template, 1)], "late")
     names = [*(f"none-{n}" for n in range(200)), "late"]
