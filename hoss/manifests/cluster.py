@@ -39,11 +39,10 @@ from hoss.model.cluster import (
     Service,
     default_spread_selector,
 )
-from hoss.model.pod import PodSpec
+from hoss.model.pod import ENDED_PHASES, PodSpec
 from hoss.model.selectors import LabelSelector, Requirement
 
 _Read = TypeVar("_Read")
-_GONE = ("Succeeded", "Failed")
 _CONTROLLER_GROUPS = {"ReplicationController": "", "ReplicaSet": "apps", "StatefulSet": "apps"}
 _CONTROLLER_LISTS = {
     "replicationControllers": "ReplicationController",
@@ -135,7 +134,7 @@ def _read_bound_pod(pod: Object) -> BoundPod | None:
     metadata, spec = mapping(pod, "metadata", "pod"), mapping(pod, "spec", "pod")
     status = mapping(pod, "status", "pod")
     node = text(spec, "nodeName", "spec")
-    if not node or text(status, "phase", "status") in _GONE:
+    if not node or text(status, "phase", "status") in ENDED_PHASES:
         return None
     resources = as_bound(read_pod_resources(spec, "spec"), status)
     cpu_milli, memory_bytes = nonzero_requests(resources)

@@ -15,6 +15,8 @@ from hoss.model.resources import Amounts, Pairs
 from hoss.model.selectors import LabelSelector, NodeScope, NodeSelector, PreferredTerm
 from hoss.model.volumes import PodVolumes
 
+ENDED_PHASES = ("Succeeded", "Failed")  # of a pod in a cluster: its containers run no more
+
 
 @dataclass(frozen=True, slots=True)
 class PodAffinityTerm:

@@ -13,7 +13,6 @@ order, so of two gangs that want the same room one gets it. A resolver that dies
 unconfirmed commits, which end by their leases. The same proposal sent again finds its pods as DUPLICATE and
 continues."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -24,7 +23,7 @@ from hoss.errors import LedgerUnavailable
 from hoss.wire.columns import NONE_U32
 from resolver.api.committing import Committer
 from resolver.core.values import CONFLICT, Decision, Proposal, ReservationState, Verdict
-from resolver.ledger.port import Ledger
+from resolver.ledger.port import Ledger, lookup_on_shards
 
 Parts = Sequence[tuple[int, Proposal]]
 
@@ -87,7 +86,7 @@ async def _held_elsewhere(
     before it looks, so one at least sees the other."""
     if decision.nodes[0] != proposal.nodes[0, 0]:
         return decision
-    found = await asyncio.gather(*(ledger.lookup(at, proposal.uids) for at in range(ledger.shards)))
+    found = await lookup_on_shards(ledger, proposal.uids)
     others = [held[0] for at, held in enumerate(found) if at != shard and held["node"][0] != NONE_U32]
     if not others or found[shard]["state"][0] != ReservationState.PREPARED:
         return None

@@ -20,7 +20,7 @@ from hoss.wire.convert_rules import definition_of, group_defined, is_unreviewed
 from hoss.wire.uids import uid_text
 from resolver.core.kubernetes.binding_review import BindResult, Bound
 from resolver.core.values import MAX_BATCH_PODS, Proposal, Verdict, Writer
-from resolver.ledger.port import Ledger
+from resolver.ledger.port import Ledger, lookup_on_shards
 from resolver.messages.parts import check_kind
 from resolver.messages.proposals import group_of
 
@@ -83,9 +83,7 @@ class ExistingPodReservations:
 
     async def _held(self, uids: Uids) -> NDArray[np.bool_]:
         """Which pods hold a reservation, on whichever shard."""
-        found = await asyncio.gather(
-            *(self._ledger.lookup(shard, uids) for shard in range(self._ledger.shards))
-        )
+        found = await lookup_on_shards(self._ledger, uids)
         held: NDArray[np.bool_] = np.any([records["node"] != NONE_U32 for records in found], axis=0)
         return held
 

@@ -5,6 +5,7 @@ Every operation is atomic on its shard and may be repeated: the second call find
 All raise LedgerUnavailable if the ledger is away, or is not the one that was opened. Then all or nothing was
 done."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -219,3 +220,8 @@ class Ledger(Protocol):
     async def check(self) -> dict[str, str]:
         """Check that the ledger is there and the same. Returns facts about it (version, mode,
         persistence)."""
+
+
+async def lookup_on_shards(ledger: Ledger, uids: Uids) -> list[NDArray[Any]]:
+    """What `lookup` says of these pods, by shard: a script sees the reservations of its own shard only."""
+    return await asyncio.gather(*(ledger.lookup(shard, uids) for shard in range(ledger.shards)))

@@ -25,7 +25,7 @@ from hoss.manifests.pod import ANNOTATION, MOVABLE_ANNOTATION, read_pod_template
 from hoss.manifests.volumes import read_pod_volumes
 from hoss.model.cluster import Controller, OwnerReference
 from hoss.model.devices import CLASS_RESOURCE_PREFIX, PodClaims
-from hoss.model.pod import DuringExecution, Movable, PodTemplate
+from hoss.model.pod import ENDED_PHASES, DuringExecution, Movable, PodTemplate
 from hoss.model.resources import DEVICE_RESOURCE
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.volumes import PodVolumes
@@ -54,7 +54,6 @@ _DURING_EXECUTION = tuple(member.value for member in DuringExecution)
 _MOVABLE = tuple(member.value for member in Movable)
 
 _MAX_TEMPLATES = 20_000
-_ENDED = ("Succeeded", "Failed")
 
 
 class SeenPod(NamedTuple):
@@ -144,7 +143,7 @@ class PodReader:
             node=spec.get("nodeName", ""),
             ours=ours,
             leaving="deletionTimestamp" in metadata,
-            ended=status.get("phase") in _ENDED,
+            ended=status.get("phase") in ENDED_PHASES,
             template=template,
             problem=problem,
             rejection=rejection_of(status),

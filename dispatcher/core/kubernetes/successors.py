@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from dispatcher.core.kubernetes.pod_objects import SeenPod, controller_of
 from hoss.kube.paths import object_path
-from hoss.model.pod import Movable, PodSpec
+from hoss.model.pod import ENDED_PHASES, Movable, PodSpec
 from hoss.model.volume_topology import why_not_reached
 from hoss.model.volumes import ClaimMount, VolumeView
 
@@ -72,7 +72,7 @@ class PodController(NamedTuple):
             if (owner := controller_of(pod["metadata"])) is not None
             and f"{owner['kind']} {owner['name']}" == self.title
             and "deletionTimestamp" not in pod["metadata"]
-            and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+            and pod.get("status", {}).get("phase") not in ENDED_PHASES
         ]
 
 

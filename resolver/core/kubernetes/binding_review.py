@@ -257,8 +257,9 @@ def proposal_for(
 ) -> Proposal:
     """The proposal that reserves the room, unless the pod holds something elsewhere. It has a commit, and so
     a lease, of its own: bindings succeed and fail one by one. `known`: the seq at which the index was the
-    node's. `lease_ms`: how long the lease lasts; 0: as usual. `existing`: the pod is on the node already, so its room is counted whether it fits or
-    not. `seen`: by shard, up to where what the pod takes by name was judged; empty: it takes nothing so.
+    node's. `lease_ms`: how long the lease lasts; 0: as usual. `existing`: the pod is on the node already, so
+    its room is counted whether it fits or not. `seen`: by shard, up to where what the pod takes by name was
+    judged; empty: it takes nothing so.
 
     For a dry run it is a gang that cannot reach its minimum: it is decided in the same way, and nothing is
     reserved."""

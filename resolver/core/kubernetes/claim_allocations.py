@@ -23,6 +23,7 @@ from hoss.model.devices import (
     DeviceResult,
     HeldClaim,
 )
+from hoss.model.pod import ENDED_PHASES
 from hoss.model.selectors import NodeSelector, Requirement
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -92,10 +93,7 @@ def unprotecting_patch(claim: Object, user: ClaimUser) -> dict[str, Any] | None:
     """The merge patch after which the claim for the pod's extended resources can be deleted; None: nothing
     keeps it. Raises DevicesRefused if it is another pod's."""
     check_extended(claim, user)
-    finalizers = claim["metadata"].get("finalizers") or []
-    if FINALIZER not in finalizers:
-        return None
-    return _patch(claim, {"finalizers": [name for name in finalizers if name != FINALIZER] or None})
+    return _without_finalizer(claim)
 
 
 def check_extended(claim: Object, user: ClaimUser) -> None:
@@ -155,10 +153,7 @@ def releasing_patch(claim: Object, chosen: Allocation | None, user: ClaimUser) -
 def idle_patch(claim: Object) -> dict[str, Any] | None:
     """The merge patch that unprotects a claim without devices and pods, so that no write under way that was
     made for its former state can give it devices; None: it has some, or that state is over already."""
-    finalizers = claim["metadata"].get("finalizers") or []
-    if FINALIZER not in finalizers or _allocation(claim) is not None or _users(claim):
-        return None
-    return _patch(claim, {"finalizers": [name for name in finalizers if name != FINALIZER] or None})
+    return None if _allocation(claim) is not None or _users(claim) else _without_finalizer(claim)
 
 
 def user_name(claim: Object, uid: str) -> str:
@@ -171,7 +166,7 @@ def is_over(pod: Object) -> bool:
     """Whether the pod needs no devices any more: it has ended, or is deleted before it was bound."""
     if not pod.get("spec", {}).get("nodeName"):
         return bool(pod["metadata"].get("deletionTimestamp"))
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return pod.get("status", {}).get("phase") in ENDED_PHASES
 
 
 def devices_ready(claim: Object, now: datetime, within: float = BINDING_SECONDS) -> bool:
@@ -334,6 +329,13 @@ def _requirement(requirement: Requirement) -> Object:
     if requirement.values:
         found["values"] = list(requirement.values)
     return found
+
+
+def _without_finalizer(claim: Object) -> dict[str, Any] | None:
+    finalizers = claim["metadata"].get("finalizers") or []
+    if FINALIZER not in finalizers:
+        return None
+    return _patch(claim, {"finalizers": [name for name in finalizers if name != FINALIZER] or None})
 
 
 def _patch(claim: Object, metadata: dict[str, Any] | None = None) -> dict[str, Any]:

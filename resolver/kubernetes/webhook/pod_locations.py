@@ -8,7 +8,7 @@ import numpy as np
 
 from hoss.wire.columns import NONE_U32, decode_uids
 from resolver.core.values import ReservationState
-from resolver.ledger.port import Ledger
+from resolver.ledger.port import Ledger, lookup_on_shards
 from resolver.messages.nodes import shard_of
 
 
@@ -49,12 +49,9 @@ class PodLocator:
         return await future
 
     async def look_up(self, uids: Sequence[bytes]) -> list[PodLocation]:
-        """Look on every shard: a script sees the reservations of its own shard only. What is merely prepared
-        counts where there is nothing else."""
+        """Look on every shard. What is merely prepared counts where there is nothing else."""
         location = [PodLocation(0, NONE_U32)] * len(uids)
-        column = decode_uids(b"".join(uids))
-        shards = range(self._ledger.shards)
-        found = await asyncio.gather(*(self._ledger.lookup(shard, column) for shard in shards))
+        found = await lookup_on_shards(self._ledger, decode_uids(b"".join(uids)))
         for shard, records in enumerate(found):
             for position in np.flatnonzero(records["node"] != NONE_U32).tolist():
                 node, seq, _, state = records[position].tolist()

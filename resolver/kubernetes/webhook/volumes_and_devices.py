@@ -34,7 +34,7 @@ from resolver.core.kubernetes.volumes_and_devices import (
 from resolver.core.values import Group
 from resolver.kubernetes.pod_source import PodDemand
 from resolver.kubernetes.storage_source import StorageSource
-from resolver.ledger.port import Ledger
+from resolver.ledger.port import Ledger, lookup_on_shards
 from resolver.messages.proposals import group_of
 
 _LOOK_SECONDS = 1.0  # a view that is not asked follows the ledger all the same, or it would need a snapshot
@@ -164,9 +164,7 @@ class VolumesAndDevices:
         if not users:
             return set()
         uids = list({uid for of_claim in users.values() for uid in of_claim})
-        column = decode_uids(b"".join(map(uid_from_text, uids)))
-        shards = range(self._ledger.shards)
-        found = await asyncio.gather(*(self._ledger.lookup(shard, column) for shard in shards))
+        found = await lookup_on_shards(self._ledger, decode_uids(b"".join(map(uid_from_text, uids))))
         reserved = {
             uids[i] for records in found for i in np.flatnonzero(records["node"] != NONE_U32).tolist()
         }
