@@ -57,6 +57,6 @@ def _takers(pods: PodChecker, end: EndChecker) -> dict[str, tuple[_Take, ...]]:
         "node-removed": (ledger.on_node_removed,),
         "ledger": (pods.see_reserved, ledger.on_ledger),
         **dict.fromkeys(("granted", "fenced", "term"), (ledger.on_epoch,)),
-        "reservations": (pods.see_reserved, ledger.on_reservations),
+        "reservations": (pods.see_reserved, ledger.accounts.on_reservations),
         **dict.fromkeys(("table", "journal", "workers", "cache", "digest"), (end.on_state,)),
     }

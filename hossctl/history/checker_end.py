@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 
 from hossctl.history.checker_judgement import Findings, Promise
 from hossctl.history.checker_pods import Fate, PodChecker, Watcher
-from hossctl.history.checker_room import HeldPod, NodeLoad, PodFacts, held_for, why_not
+from hossctl.history.checker_room import (
+    ASSUMED,
+    PREPARED,
+    TERMINATING,
+    HeldPod,
+    NodeLoad,
+    PodFacts,
+    held_for,
+    why_not,
+)
 from hossctl.history.events import BOUND, CLIENTS, DELETED, FAILED, SCHEDULING, UNSCHEDULABLE, Event
 
 _WAITING = "waiting"
@@ -214,10 +223,10 @@ class EndChecker:
             if pod.target_of or pod.left:
                 text += f"no move of {self._pods.name(pod.target_of or pod.uid)} is under way"
                 self._findings.violated(Promise.OWNERS, text, pod.line, line)
-            elif pod.state == "prepared":
+            elif pod.state == PREPARED:
                 text += "whoever prepared it is long gone"
                 self._findings.violated(Promise.OWNERS, text, pod.line, line)
-            elif pod.state == "terminating":
+            elif pod.state == TERMINATING:
                 self._findings.unjudged(Promise.OWNERS, "its pod is terminating")
             elif row is None:
                 self._findings.violated(Promise.OWNERS, text + "does not exist", pod.line, line)
@@ -235,7 +244,7 @@ class EndChecker:
             where = f"its reservation is on {held[0].node}" if held else "it has no reservation"
             text = f"{name} is bound to {node}, and {where}"
             self._findings.violated(Promise.AGREEMENT, text, *lines, line)
-        elif any(pod.state == "assumed" for pod in held):
+        elif any(pod.state == ASSUMED for pod in held):
             text = f"{name} is bound to {node}, and its reservation was never confirmed: its lease will end"
             self._findings.violated(Promise.AGREEMENT, text, *lines, line)
 

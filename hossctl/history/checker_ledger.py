@@ -1,47 +1,31 @@
 """The ledger as its changes say it is: nodes, reservations, accounts, and who was allowed to write.
 
-Judges at every change: no overcommit, one node a pod, states in their order, gangs whole, and accounts that
-are the sums of their reservations."""
+Judges at every change: no overcommit, one node a pod, states in their order, and gangs whole. What the ledger
+says of itself is judged by `checker_accounts`."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
+from hossctl.history.checker_accounts import AccountChecker
 from hossctl.history.checker_fencing import FencingChecker
 from hossctl.history.checker_judgement import Findings, Promise
 from hossctl.history.checker_room import (
+    ASSUMED,
+    CONFIRMED,
+    PREPARED,
+    TERMINATING,
     HeldPod,
     NodeFacts,
     NodeLoad,
     PodFacts,
+    amounts_text,
     node_facts,
-    offered,
+    nonzero,
     ports_of,
     shortages,
     whole_requests,
 )
 from hossctl.history.events import RESERVATIONS, Event
-
-_PREPARED, _ASSUMED, _CONFIRMED, _TERMINATING = "prepared", "assumed", "confirmed", "terminating"
-
-
-@dataclass(slots=True)
-class _Account:
-    """What the ledger itself says of a node."""
-
-    shard: int
-    requested: Mapping[str, int]
-    line: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ShardList:
-    """The reservations of one shard after one change, as they were listed."""
-
-    line: int
-    shard: int
-    seq: int
-    rows: list[HeldPod]
 
 
 class LedgerChecker:
@@ -63,44 +47,45 @@ class LedgerChecker:
         self._removed: dict[str, int] = {}  # name -> line
         self.held: dict[str, dict[int, HeldPod]] = defaultdict(dict)  # UID -> shard -> reservation
         self.loads: dict[str, NodeLoad] = defaultdict(NodeLoad)
-        self._accounts: dict[str, _Account] = {}
-        self._seqs: dict[int, int] = {}
-        self._seq_lines: dict[int, int] = {}
         self._resized: set[str] = set()
         self._gang_live: dict[str, set[str]] = defaultdict(set)
         self.whole: set[str] = set()  # gangs that had their minimum once
         self._fencing = FencingChecker(findings)
-        self._lists: list[_ShardList] = []  # not compared yet
         self.moves: Counter[tuple[str, str]] = Counter()  # by pod and node, that watchers may be told
-        self._final_rows: list[HeldPod] | None = None
+        self.accounts = AccountChecker(
+            *(findings, self.nodes, self.held, self.loads),
+            name=self._name,
+            read=self._read,
+            sees_reservations=self.sees_reservations,
+        )
 
     # -- nodes
 
     def on_node(self, event: Event, line: int) -> None:
         """A node was added or changed."""
-        self._advance(event, line)
+        self.accounts.advance(event, line)
         self.nodes[event["name"]] = node_facts(event, line)
         self._removed.pop(event["name"], None)
 
     def on_node_removed(self, event: Event, line: int) -> None:
         """A node was removed."""
-        self._advance(event, line)
+        self.accounts.advance(event, line)
         self.nodes.pop(event["name"], None)
-        self._accounts.pop(event["name"], None)
+        self.accounts.forget_node(event["name"])
         self._removed[event["name"]] = line
 
     # -- changes
 
     def on_ledger(self, event: Event, line: int) -> None:
         """One change of a shard, or a snapshot of it."""
-        self._advance(event, line)
+        self.accounts.advance(event, line)
         self._fencing.on_change(event, line)
         if event.get("snapshot"):
             self._on_snapshot(event, line)
         else:
             self._on_change(event, line)
-        self._on_accounts(event, line)
-        self._settle_lists(event["shard"], line)
+        self.accounts.on_accounts(event, line)
+        self.accounts.settle_lists(event["shard"], line)
 
     def _on_change(self, event: Event, line: int) -> None:
         shard = event["shard"]
@@ -110,7 +95,7 @@ class LedgerChecker:
         for row in event.get("resized", ()):
             self._resize(row, shard, line)
         for uid in event.get("terminating", ()):
-            self._move(uid, event, "terminating", (_ASSUMED, _CONFIRMED), _TERMINATING)
+            self._move(uid, event, "terminating", (ASSUMED, CONFIRMED), TERMINATING)
         given = self._share(event.get("shared", ()), shard, line)
         added = [self._read(row, shard, line) for row in event.get("reserved", ())]
         self._judge_shares(given, added, line)
@@ -125,8 +110,8 @@ class LedgerChecker:
             self._judge_room(_without_heirs(added, targets), line, given)
         self._take_targets(event, left, line)
         for name, before, after in (
-            ("committed", (_PREPARED,), _ASSUMED),
-            ("confirmed", (_ASSUMED, _CONFIRMED), _CONFIRMED),
+            ("committed", (PREPARED,), ASSUMED),
+            ("confirmed", (ASSUMED, CONFIRMED), CONFIRMED),
         ):
             for uid in event.get(name, ()):
                 self._move(uid, event, name, before, after)
@@ -136,16 +121,15 @@ class LedgerChecker:
         """The whole shard anew. Without `lost` it has to be what the changes before have made of it."""
         shard = event["shard"]
         if "accounts" in event:
-            told = {row["node"] for row in event["accounts"]}
-            for name in [n for n, a in self._accounts.items() if a.shard == shard and n not in told]:
+            for name in self.accounts.missing(shard, {row["node"] for row in event["accounts"]}):
                 self.nodes.pop(name, None)  # removed meanwhile
-                del self._accounts[name]
+                self.accounts.forget_node(name)
         if not self.sees_reservations:
             return
         new = {row["uid"]: self._read(row, shard, line) for row in event.get("reserved", ())}
         old = {uid: pod for uid, by_shard in self.held.items() if (pod := by_shard.get(shard))}
-        if shard in self._seq_lines and not event.get("lost"):
-            self._compare(old, new, line, f"the snapshot of shard {shard}")
+        if self.accounts.knows(shard) and not event.get("lost"):
+            self.accounts.compare(old, new, line, f"the snapshot of shard {shard}")
         for uid in old:
             self._forget(uid, shard)
         for pod in new.values():
@@ -165,11 +149,11 @@ class LedgerChecker:
         requests = facts.requests if facts else {}
         if "requests" in row:
             # A terminating pod may hold nothing of a resource any more.
-            left = row.get("state") == _TERMINATING
-            requests = _positive(row["requests"]) if left else whole_requests(row["requests"])
+            left = row.get("state") == TERMINATING
+            requests = nonzero(row["requests"]) if left else whole_requests(row["requests"])
         ports = ports_of(row["ports"]) if "ports" in row else facts.ports if facts else ()
         cards = {int(card): milli for card, milli in row.get("cards", {}).items()}
-        state = row.get("state", _ASSUMED)
+        state = row.get("state", ASSUMED)
         sources = tuple(pod for pod in self.live(target_of) if not pod.left)
         return HeldPod(
             *(row["uid"], row["node"], shard, state, line, requests, ports, cards),
@@ -179,7 +163,7 @@ class LedgerChecker:
         )
 
     def _reserve(self, pod: HeldPod, *, unchecked: bool) -> None:
-        self._judge_amounts(pod)
+        self._judgeamounts_text(pod)
         before = self.held[pod.uid].get(pod.shard)
         if before is not None:
             text = f"{self._name(pod.uid)} is reserved on {pod.node} while it is reserved on {before.node}"
@@ -188,14 +172,14 @@ class LedgerChecker:
             self._forget(pod.uid, pod.shard)
         elif pod.target_of:
             pass  # beside what its pod holds
-        elif pod.state != _PREPARED and not unchecked:
+        elif pod.state != PREPARED and not unchecked:
             self._judge_alone(pod, pod.line)
-        elif pod.state != _PREPARED:
+        elif pod.state != PREPARED:
             why = "reserved unchecked: a pod may move between shards in two steps"
             self._findings.unjudged(Promise.ONE_NODE, why)
         self._hold(pod)
 
-    def _judge_amounts(self, pod: HeldPod) -> None:
+    def _judgeamounts_text(self, pod: HeldPod) -> None:
         """A pod is reserved with what it asks for; what cards add to that is not modelled."""
         facts = self._facts.get(pod.target_of or pod.uid)
         if not pod.requests:
@@ -204,7 +188,7 @@ class LedgerChecker:
         if facts and pod.uid not in self._resized and not facts.cards[0]:
             self._findings.judged(Promise.AGREEMENT)
             if facts.requests != pod.requests:
-                asked, held = _amounts(facts.requests), _amounts(pod.requests)
+                asked, held = amounts_text(facts.requests), amounts_text(pod.requests)
                 text = f"{facts} asks for {asked}, and its reservation is {held}"
                 self._findings.violated(Promise.AGREEMENT, text, facts.line, pod.line)
 
@@ -212,7 +196,7 @@ class LedgerChecker:
         """A reservation becomes live: no other one of the pod may be."""
         self._findings.judged(Promise.ONE_NODE)
         for other in self.held[pod.uid].values():
-            if other.shard == pod.shard or other.state == _PREPARED or other.left:
+            if other.shard == pod.shard or other.state == PREPARED or other.left:
                 continue
             if other.brought_back or pod.brought_back:
                 why = (
@@ -238,11 +222,11 @@ class LedgerChecker:
         if pod.state not in before:
             text = f"{self._name(uid)} is {step} while its reservation on {pod.node} is {pod.state}"
             self._findings.violated(Promise.STATES, text, pod.line, line)
-        elif pod.state == _PREPARED and not pod.target_of:
+        elif pod.state == PREPARED and not pod.target_of:
             self._judge_alone(pod, line)
         pod.state = after
         pod.seq = event["seq"] if step == "committed" else pod.seq
-        pod.evicted = line if after == _TERMINATING else 0
+        pod.evicted = line if after == TERMINATING else 0
         self._count_gang(pod)
 
     def _take_targets(self, event: Event, left: Mapping[str, HeldPod | None], line: int) -> None:
@@ -265,7 +249,7 @@ class LedgerChecker:
         shard = event["shard"]
         target = self.held[uid].get(shard)
         self._findings.judged(Promise.STATES)
-        if target is None or not target.target_of or target.state != _ASSUMED:
+        if target is None or not target.target_of or target.state != ASSUMED:
             what = (
                 "is no target of a move" if target is None or not target.target_of else f"is {target.state}"
             )
@@ -298,7 +282,7 @@ class LedgerChecker:
         if shard in self.held[pod]:
             self._forget(pod, shard)
         target.uid, target.target_of, target.sources = pod, "", ()
-        target.state, target.line, target.seq = _CONFIRMED, line, event["seq"]
+        target.state, target.line, target.seq = CONFIRMED, line, event["seq"]
         self._hold(target)
         self.moves[pod, target.node] += 1
 
@@ -314,7 +298,7 @@ class LedgerChecker:
         name = f"{self._name(target.target_of)} is moved to {target.node}"
         if left is None:
             text = f"{name} and does not give up its source on {source.node}"
-        elif left.state == _TERMINATING:
+        elif left.state == TERMINATING:
             text = f"{name} while it is terminating on {left.node}"
         else:
             return
@@ -324,12 +308,12 @@ class LedgerChecker:
         """`left`: what the pod gave up in the same change. On another node, that is a move in one step,
         unless the pod was evicted: what terminates is not moved. Nobody but the mover makes one, and it
         reserves nothing but targets for pods that give nothing up."""
-        if pod.target_of or event.get("unchecked") or _PREPARED in (pod.state, left and left.state):
+        if pod.target_of or event.get("unchecked") or PREPARED in (pod.state, left and left.state):
             return
         if left is None:
             text = f"{self._name(pod.uid)} is moved to {pod.node} and gives nothing up for it"
             self._fencing.on_reserved(event, line, moves=True, text=text)
-        elif left.node != pod.node and left.state != _TERMINATING:
+        elif left.node != pod.node and left.state != TERMINATING:
             self.moves[pod.uid, pod.node] += 1
             text = f"{self._name(pod.uid)} is taken from {left.node} to {pod.node} by who makes no moves"
             self._fencing.on_reserved(event, line, moves=False, text=text)
@@ -356,13 +340,13 @@ class LedgerChecker:
         for row in rows:
             pod = self.held[row["uid"]].get(shard)
             self._findings.judged(Promise.STATES)
-            if pod is None or pod.state != _TERMINATING:
+            if pod is None or pod.state != TERMINATING:
                 text = f"{self._name(row['uid'])} shares its room and is not terminating"
                 self._findings.violated(Promise.STATES, text, line)
                 continue
             self.loads[pod.node].remove(pod)
             given[pod.node].update(pod.requests)
-            pod.requests, pod.line = _positive(row["requests"]), line
+            pod.requests, pod.line = nonzero(row["requests"]), line
             given[pod.node].subtract(pod.requests)
             self._hold(pod)
         return given
@@ -375,8 +359,8 @@ class LedgerChecker:
             for pod in added:
                 taken.update(pod.requests if pod.node == name else {})
             self._findings.judged(Promise.NO_OVERCOMMIT)
-            if lost := _positive(amounts - taken):
-                text = f"node {name}: terminating pods gave away {_amounts(lost)}, and nobody took it"
+            if lost := nonzero(amounts - taken):
+                text = f"node {name}: terminating pods gave away {amounts_text(lost)}, and nobody took it"
                 self._findings.violated(Promise.NO_OVERCOMMIT, text, line)
 
     def _hold(self, pod: HeldPod) -> None:
@@ -429,7 +413,7 @@ class LedgerChecker:
 
     def _count_gang(self, pod: HeldPod) -> None:
         facts = self._facts.get(pod.uid)
-        if facts and facts.gang and pod.state != _PREPARED:
+        if facts and facts.gang and pod.state != PREPARED:
             self._gang_live[facts.gang].add(pod.uid)
 
     def _judge_gangs(self, event: Event, line: int) -> None:
@@ -465,152 +449,6 @@ class LedgerChecker:
     def _needed(self, facts: PodFacts) -> int:
         return min(facts.minimum, self._gang_size(facts.gang))
 
-    # -- accounts and order
-
-    def _on_accounts(self, event: Event, line: int) -> None:
-        """What the ledger says of its nodes: it never grows beyond what is allocatable, and is the sum of the
-        reservations."""
-        for row in event.get("accounts", ()):
-            name, requested = row["node"], row["requested"]
-            before = self._accounts.get(name)
-            given = row.get("allocatable")
-            node = NodeFacts(name, line, given) if given is not None else self.nodes.get(name)
-            self._accounts[name] = _Account(event["shard"], requested, line)
-            if self.sees_reservations:
-                self._judge_sum(name, requested, line)
-            if node is None:
-                self._findings.unjudged(Promise.NO_OVERCOMMIT, "the node was never described")
-                continue
-            over = {
-                resource: (amount, most)
-                for resource, amount in requested.items()
-                if (most := offered(node, resource)) is not None and amount > most
-            }
-            if over and (event.get("snapshot") or row.get("excused")):
-                why = "more is requested than allocatable, and how it came to that is not in the history"
-                self._findings.unjudged(Promise.NO_OVERCOMMIT, why)
-                continue
-            self._findings.judged(Promise.NO_OVERCOMMIT)
-            for resource, (amount, most) in sorted(over.items()):
-                had = before.requested.get(resource, 0) if before else 0
-                if amount > had:  # a node that shrank may be over what it offers, and gets nothing more
-                    text = (
-                        f"node {name}: the ledger's account went from {had} to {amount} of {resource}, "
-                        f"and {most} are allocatable"
-                    )
-                    lines = (before.line if before else 0, node.line, line)
-                    self._findings.violated(Promise.NO_OVERCOMMIT, text, *lines)
-
-    def _judge_sum(self, name: str, requested: Mapping[str, int], line: int) -> None:
-        self._findings.judged(Promise.AGREEMENT)
-        held = _positive(self.loads[name].requested)
-        if held != _positive(requested):
-            text = (
-                f"node {name}: the ledger's account is {_amounts(requested)}, and its reservations sum up to "
-                f"{_amounts(held)}"
-            )
-            self._findings.violated(Promise.AGREEMENT, text, line)
-
-    def _advance(self, event: Event, line: int) -> None:
-        """Sequence numbers rise by one; a snapshot may begin anew, and a repair may leave a gap."""
-        if "shard" not in event or "seq" not in event:
-            return
-        shard, seq = event["shard"], event["seq"]
-        last = self._seqs.get(shard)
-        previous = event.get("previous", seq - 1)
-        if last is not None and not event.get("snapshot") and not event.get("repair"):
-            self._findings.judged(Promise.AGREEMENT)
-            # One change may be told in several lines, as of nodes that come together.
-            if last not in (previous, seq):
-                kind = "went back" if seq < last else "has a gap"
-                text = f"shard {shard} {kind}: change {seq} follows {last}"
-                self._findings.violated(Promise.AGREEMENT, text, self._seq_lines[shard], line)
-        self._seqs[shard] = seq
-        self._seq_lines[shard] = line
-
-    # -- lists of all reservations
-
-    def on_reservations(self, event: Event, line: int) -> None:
-        """A list of the reservations: of the shards in `seqs` exact as of those changes, of others taken
-        while they changed."""
-        seqs = {int(shard): seq for shard, seq in event["seqs"].items()}
-        rows: dict[int, list[HeldPod]] = {shard: [] for shard in seqs}
-        seen: dict[str, HeldPod] = {}
-        for row in event["rows"]:
-            pod = self._read(row, row.get("shard", 0), line)
-            rows.setdefault(pod.shard, []).append(pod)
-            other = seen.get(pod.uid)
-            if other is None or other.state == _PREPARED:
-                seen[pod.uid] = pod
-            elif pod.state != _PREPARED and pod.node != other.node:
-                if {pod.shard, other.shard} <= seqs.keys():
-                    text = f"{self._name(pod.uid)} is reserved on {other.node} and on {pod.node}"
-                    self._findings.violated(Promise.ONE_NODE, text, line)
-                else:
-                    self._findings.unjudged(Promise.ONE_NODE, "listed twice while reservations changed")
-        self._findings.judged(Promise.ONE_NODE, len(seen))
-        if event.get("final"):
-            self._final_rows = [pod for pods in rows.values() for pod in pods]
-        moving = rows.keys() - seqs.keys()
-        why = "a list of reservations that was taken while they changed"
-        self._findings.unjudged(Promise.AGREEMENT, why, len(moving))
-        self._lists += [_ShardList(line, shard, seq, rows[shard]) for shard, seq in seqs.items()]
-        for shard in seqs:
-            self._settle_lists(shard, line)
-
-    def _settle_lists(self, shard: int, line: int) -> None:
-        """Compare lists with the changes, where both are of the same moment."""
-        known = self._seqs.get(shard, -1)
-        for listed in [each for each in self._lists if each.shard == shard and each.seq <= known]:
-            self._lists.remove(listed)
-            if listed.seq < known:
-                why = "a list of reservations that is older than the changes before it"
-                self._findings.unjudged(Promise.AGREEMENT, why)
-            elif self.sees_reservations:
-                model = {uid: pod for uid, held in self.held.items() if (pod := held.get(shard))}
-                by_uid = {pod.uid: pod for pod in listed.rows}
-                self._compare(model, by_uid, line, f"the list of line {listed.line}, shard {shard},")
-            elif self._accounts:
-                self._compare_accounts(listed, line)
-
-    def _compare(
-        self, model: Mapping[str, HeldPod], listed: Mapping[str, HeldPod], line: int, what: str
-    ) -> None:
-        self._findings.judged(Promise.AGREEMENT, len(model.keys() | listed.keys()))
-        for uid in sorted(model.keys() | listed.keys()):
-            here, there = model.get(uid), listed.get(uid)
-            before = here.node if here else "nowhere"
-            after = there.node if there else "nowhere"
-            if before != after:
-                text = f"{self._name(uid)}: {what} has it on {after}, and by the changes it is on {before}"
-                self._findings.violated(
-                    Promise.AGREEMENT, text, here.line if here else 0, there.line if there else 0, line
-                )
-
-    def _compare_accounts(self, listed: _ShardList, line: int) -> None:
-        loads: dict[str, NodeLoad] = defaultdict(NodeLoad)
-        for pod in listed.rows:
-            loads[pod.node].add(pod)
-        here = {name for name, account in self._accounts.items() if account.shard == listed.shard}
-        for name in sorted(loads.keys() | here):
-            account = self._accounts.get(name)
-            held, said = _positive(loads[name].requested), _positive(account.requested if account else {})
-            self._findings.judged(Promise.AGREEMENT)
-            if name in self.nodes:  # accounts do not tell of cards
-                self._findings.judged(Promise.NO_OVERCOMMIT)
-                cards = range(self.nodes[name].cards)
-                leaving = [pod for pod in listed.rows if pod.node == name and pod.state == _TERMINATING]
-                for text in shortages(self.nodes[name], loads[name].without(leaving), (), cards):
-                    found = f"node {name}: {text}"
-                    self._findings.violated(Promise.NO_OVERCOMMIT, found, listed.line, line)
-            if held != said:
-                text = (
-                    f"node {name}: the ledger's account is {_amounts(said)}, and its reservations sum up to "
-                    f"{_amounts(held)}"
-                )
-                lines = (account.line if account else 0, listed.line, line)
-                self._findings.violated(Promise.AGREEMENT, text, *lines)
-
     # -- who may write, and the end
 
     def on_epoch(self, event: Event, line: int) -> None:
@@ -624,29 +462,20 @@ class LedgerChecker:
     def finish(self) -> None:
         """Judge what needs the whole history."""
         self._fencing.finish()
-        why = "a list of reservations that the changes do not reach"
-        self._findings.unjudged(Promise.AGREEMENT, why, len(self._lists))
+        self.accounts.finish()
 
     def live(self, uid: str) -> list[HeldPod]:
         """The reservations of a pod that are not merely prepared."""
-        return [pod for pod in self.held.get(uid, {}).values() if pod.state != _PREPARED]
+        return [pod for pod in self.held.get(uid, {}).values() if pod.state != PREPARED]
 
     def present(self) -> list[HeldPod] | None:
         """Every reservation at the end; None: the history does not tell."""
         if self.sees_reservations:
             return [pod for by_shard in self.held.values() for pod in by_shard.values()]
-        return self._final_rows
+        return self.accounts.final_rows
 
     def _name(self, uid: str) -> str:
         return str(self._facts.get(uid, f"pod {uid}"))
-
-
-def _positive(amounts: Mapping[str, int]) -> dict[str, int]:
-    return {key: amount for key, amount in amounts.items() if amount}
-
-
-def _amounts(amounts: Mapping[str, int]) -> str:
-    return ", ".join(f"{key}={amount}" for key, amount in sorted(amounts.items()) if amount) or "nothing"
 
 
 def _without_heirs(added: Iterable[HeldPod], targets: list[HeldPod]) -> list[HeldPod]:

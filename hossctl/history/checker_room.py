@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 CARD_MILLI = 1000  # a whole card
+PREPARED, ASSUMED, CONFIRMED, TERMINATING = "prepared", "assumed", "confirmed", "terminating"  # reservations
 _ANY_ADDRESS = ("", "0.0.0.0")  # noqa: S104 - no socket is bound here
 
 Port = tuple[str, int, str]  # protocol, number, address
@@ -212,7 +213,7 @@ def held_for(pod: PodFacts, node: NodeFacts, load: NodeLoad) -> HeldPod:
     count, milli = pod.cards
     free = [card for card in range(node.cards) if load.cards[card] + milli <= CARD_MILLI]
     cards = dict.fromkeys(free[:count], milli)
-    return HeldPod(pod.uid, node.name, 0, "assumed", pod.line, pod.requests, pod.ports, cards)
+    return HeldPod(pod.uid, node.name, 0, ASSUMED, pod.line, pod.requests, pod.ports, cards)
 
 
 def _tolerated(taint: Mapping[str, str], tolerations: Iterable[Mapping[str, str]]) -> bool:
@@ -230,3 +231,13 @@ def _collide(one: Port, other: Port) -> bool:
     """As kubelets see it: an address that means all addresses collides with every other."""
     any_address = one[2] in _ANY_ADDRESS or other[2] in _ANY_ADDRESS
     return one[:2] == other[:2] and (any_address or one[2] == other[2])
+
+
+def nonzero(amounts: Mapping[str, int]) -> dict[str, int]:
+    """The amounts that are not 0."""
+    return {key: amount for key, amount in amounts.items() if amount}
+
+
+def amounts_text(amounts: Mapping[str, int]) -> str:
+    """The amounts in words."""
+    return ", ".join(f"{key}={amount}" for key, amount in sorted(amounts.items()) if amount) or "nothing"
