@@ -113,5 +113,5 @@ export class FragmentationPage extends Detail {
 
 function cards({ cards, freeMilli, wholeFree, inPieces, freeInPiecesMilli, fragmentsMilli }) {
   const whole = (milli) => `${milli / 1000}`;
-  return `${whole(freeMilli)} of ${count(cards)} cards are free: ${count(wholeFree)} whole, and ${whole(freeInPiecesMilli)} in pieces on ${count(inPieces)} cards. The usual pods cannot use ${whole(fragmentsMilli)} (FGD).`;
+  return `${whole(freeMilli)} of ${count(cards)} cards are free: ${count(wholeFree)} whole, and ${whole(freeInPiecesMilli)} in pieces on ${count(inPieces)} cards. ${whole(fragmentsMilli)} are fragments, by FGD's measure for the usual pods.`;
 }
