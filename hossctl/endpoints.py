@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hoss.client.dispatcher import DispatcherClient
     from hoss.client.resolver import ResolverClient
     from hoss.rpc import OpenChannel
-    from hossctl.local.platform import PlatformState
+    from hossctl.local.platform_state import PlatformState
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,10 @@ def read_addresses(text: str, option: str) -> list[str]:
 
 
 def _local(service: str) -> "PlatformState":
-    from hossctl.local import platform  # noqa: PLC0415 - only where no address was given
+    from hossctl.local import platform_state  # noqa: PLC0415 - only where no address was given
 
     directory = home()
-    state = platform.load_state(directory)
+    state = platform_state.load_state(directory)
     if state is None or not state.dispatcher:
         raise TransportError(
             f"no platform is running here: start one with `hoss up`, or name one with --{service}"

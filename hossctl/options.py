@@ -22,7 +22,7 @@ from hossctl.kinds import ALL, Kind, Query, read_kind
 
 if TYPE_CHECKING:
     from hoss.manifests.documents import Manifest
-    from hossctl.local.platform import WorkerOptions
+    from hossctl.local.platform_state import WorkerOptions
 
 _TAB_SECONDS = 1.0  # the user who pressed Tab waits
 _MOST_COMPLETIONS = 200  # nobody reads more
@@ -271,7 +271,7 @@ def read_workers(count: int, named: list[str], *, where: str = "--worker") -> "t
     """`count` workers w1, w2, ... without labels, and those named as `name:label=value,...`. `where`: what
     the names are given with."""
     from hoss.config import NAME_PATTERN, NAME_RULE  # noqa: PLC0415 - only commands that start workers
-    from hossctl.local.platform import WorkerOptions  # noqa: PLC0415
+    from hossctl.local.platform_state import WorkerOptions  # noqa: PLC0415
 
     workers = [WorkerOptions(f"w{number}") for number in range(1, count + 1)]
     for text in named:

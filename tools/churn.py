@@ -27,7 +27,8 @@ from hoss.model.pod import HostPort, PodAffinity, PodAffinityTerm, PodSpec, PodT
 from hoss.model.selectors import LabelSelector, Requirement
 from hossctl.endpoints import Clients, clients_of, of_state
 from hossctl.load.report import platform, workers
-from hossctl.local.platform import PlatformOptions, Starter, WorkerOptions
+from hossctl.local.platform import PlatformOptions, Starter
+from hossctl.local.platform_state import WorkerOptions
 
 Held = dict[str, int]  # entries by table
 

@@ -36,7 +36,8 @@ from hossctl.load import report
 from hossctl.load.progress import counting
 from hossctl.local.binding_webhook import grant, grant_webhook, url_of
 from hossctl.local.control_plane import HOSS, ControlPlane
-from hossctl.local.platform import PlatformOptions, WorkerOptions
+from hossctl.local.platform import PlatformOptions
+from hossctl.local.platform_state import WorkerOptions
 from hossctl.local.ports import free_ports
 
 _NODE_MILLI, _POD_MILLI = 4000, 500

@@ -44,7 +44,8 @@ from hossctl.load import report
 from hossctl.load.progress import counting
 from hossctl.local.binding_webhook import grant
 from hossctl.local.control_plane import HOSS, ControlPlane
-from hossctl.local.platform import PlatformOptions, WorkerOptions
+from hossctl.local.platform import PlatformOptions
+from hossctl.local.platform_state import WorkerOptions
 from hossctl.local.process import ProcessRecord
 from resolver.core.kubernetes.binding_review import binding_of
 

@@ -30,7 +30,8 @@ from hossctl.figures import median
 from hossctl.load import report
 from hossctl.load.progress import counting
 from hossctl.local.control_plane import ControlPlane
-from hossctl.local.platform import PlatformOptions, WorkerOptions
+from hossctl.local.platform import PlatformOptions
+from hossctl.local.platform_state import WorkerOptions
 
 _PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 0.02

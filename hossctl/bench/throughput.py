@@ -39,7 +39,8 @@ from hossctl.figures import camel, median, per_second, share
 from hossctl.load import report
 from hossctl.load.generated import MIB, OPENB_SHAPE, TraceClass, bench_load, bench_nodes, lone_pods
 from hossctl.load.progress import counting, placing
-from hossctl.local.platform import PlatformOptions, Starter, WorkerOptions
+from hossctl.local.platform import PlatformOptions, Starter
+from hossctl.local.platform_state import WorkerOptions
 from hossctl.traces.openb import read_pods
 
 LONE_PODS = 50

@@ -34,7 +34,8 @@ from hossctl.figures import per_second, share
 from hossctl.load import report
 from hossctl.load.playing import Trace, left_over, play, templates_by_row
 from hossctl.load.runner import Tracker
-from hossctl.local.platform import PlatformOptions, PlatformState
+from hossctl.local.platform import PlatformOptions
+from hossctl.local.platform_state import PlatformState
 from hossctl.local.process import ProcessRecord
 
 # After this time every worker has reported everything: heartbeats are half a second apart.

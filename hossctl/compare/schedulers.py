@@ -21,7 +21,7 @@ from hoss.errors import ConfigError, HossError, InvalidInput, quoted
 from hoss.imports import named_object
 from hoss.model.placing import PlacementAlgorithm
 from hossctl.choices import DEFAULT_SCHEDULER
-from hossctl.local.platform import WorkerOptions
+from hossctl.local.platform_state import WorkerOptions
 from scheduler_worker.config import (
     ALGORITHM_GROUP,
     KIND,

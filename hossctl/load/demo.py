@@ -17,7 +17,8 @@ from hossctl.load.progress import counting, placing
 from hossctl.load.race import NODES, PODS, Race, race
 from hossctl.load.report import Usage
 from hossctl.load.runner import Tracker
-from hossctl.local.platform import PlatformOptions, PlatformState, WorkerOptions
+from hossctl.local.platform import PlatformOptions
+from hossctl.local.platform_state import PlatformState, WorkerOptions
 
 # Accelerators first: pods that request cards go to the worker for accelerators, whatever their owner.
 POLICY = """\

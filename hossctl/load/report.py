@@ -20,7 +20,8 @@ from hossctl.figures import camel, per_second, percentiles, share
 from hossctl.load import runner
 from hossctl.load.nodes import register
 from hossctl.load.runner import Tracker
-from hossctl.local.platform import PlatformOptions, PlatformState, Starter, WorkerOptions, temporary
+from hossctl.local.platform import PlatformOptions, Starter, temporary
+from hossctl.local.platform_state import PlatformState, WorkerOptions
 from hossctl.local.redis_database import borrowed
 
 CARDS = "cards"

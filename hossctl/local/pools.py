@@ -18,7 +18,8 @@ from pydantic import Field, field_validator, model_validator
 from hoss.config import API_VERSION, Document, checked, parse_document, read_text, with_flags
 from hoss.errors import ConfigError, InvalidInput, NotFound
 from hoss.manifests.fields import check_key, check_label_value
-from hossctl.local.platform import PlatformState, Starter, WorkerOptions
+from hossctl.local.platform import Starter
+from hossctl.local.platform_state import PlatformState, WorkerOptions
 from scheduler_worker.config import KIND as WORKER_KIND
 from scheduler_worker.config import (
     PLUGIN_GROUP,

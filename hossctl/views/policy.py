@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.console import Column, Document, print_lines, print_rows
 from hossctl.figures import written_since
-from hossctl.local.platform import WorkerOptions
+from hossctl.local.platform_state import WorkerOptions
 
 # Dry runs need the dispatcher's core, and import it themselves: `hoss status` would wait for it.
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from hoss.v1 import dispatcher_pb2, resolver_pb2
 from hossctl.console import Column, Document, counted, table_lines
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.figures import written_duration
-from hossctl.local import platform
+from hossctl.local import platform_state
 from hossctl.views.conflicts import overlap_control_document, written_overlap_control
 from hossctl.views.objects import worker_document, written_labels, written_worker_state
 from hossctl.views.policy import policy_document, written_policy
@@ -51,7 +51,7 @@ class Status:
     dispatcher: dispatcher_pb2.DispatcherStatus
     resolver: resolver_pb2.ResolverStatus
     workers: list[dispatcher_pb2.WorkerInfo]
-    local: platform.PlatformState | None
+    local: platform_state.PlatformState | None
     standbys: dict[str, bool]  # by address: whether it answers
 
     @property
@@ -233,7 +233,7 @@ async def fetch_status(endpoints: Endpoints) -> Status:
     standbys = {
         address: await _answers(endpoints, address) for address in addresses if address != dispatcher.address
     }
-    local = platform.load_state(home())
+    local = platform_state.load_state(home())
     if local is not None and addresses != local.dispatcher.split(","):
         local = None
     return Status(dispatcher, resolver, workers, local, standbys if len(addresses) > 1 else {})
@@ -249,7 +249,7 @@ async def _answers(endpoints: Endpoints, address: str) -> bool:
     return True
 
 
-def state_document(state: platform.PlatformState) -> Document:
+def state_document(state: platform_state.PlatformState) -> Document:
     """A local platform's addresses and processes."""
     return {
         "dispatcher": state.dispatcher,

@@ -47,13 +47,13 @@ from hoss.v1.workerlink_pb2_grpc import WorkerLinkStub
 from hoss.wire.uids import uid_text
 from hossctl.endpoints import clients_of, of_state
 from hossctl.load.nodes import simulated_nodes
-from hossctl.local import platform
+from hossctl.local import platform, platform_state
 
 
 class Attacked:
     """A running platform, and identities of its authority."""
 
-    def __init__(self, state: platform.PlatformState, directory: Path) -> None:
+    def __init__(self, state: platform_state.PlatformState, directory: Path) -> None:
         self.state = state
         self.directory = directory
         self.authority = Authority(directory / platform.SECURITY_DIRECTORY)
@@ -78,7 +78,7 @@ class Attacked:
 
 @pytest.fixture(scope="module")
 def attacked() -> Iterator[Attacked]:
-    options = platform.PlatformOptions(workers=(platform.WorkerOptions("w1"),))
+    options = platform.PlatformOptions(workers=(platform_state.WorkerOptions("w1"),))
     with platform.temporary(options) as starter:
 
         async def fill() -> None:
@@ -463,7 +463,7 @@ async def test_no_secret_of_the_run_is_in_a_log_a_state_file_or_a_process_list(a
     secrets = [token, (security / "redis.password").read_text().strip()]
     secrets += [key.read_text().splitlines()[1] for key in keys]
     assert len(secrets) > 8
-    places = [attacked.directory / platform.STATE_FILE, *(attacked.directory / "logs").iterdir()]
+    places = [attacked.directory / platform_state.STATE_FILE, *(attacked.directory / "logs").iterdir()]
     texts = {str(path): path.read_text(errors="replace") for path in places}
     texts |= {
         record.name: " ".join(process.cmdline())

@@ -21,7 +21,7 @@ from hoss.security.authority import Authority
 from hoss.security.identity import CallerKind, Identity, Role
 from hossctl.cli import run_async
 from hossctl.endpoints import clients_of, of_state
-from hossctl.local import platform
+from hossctl.local import platform, platform_state
 
 TOKEN = "a-token-of-some-length"
 NODES = 300
@@ -574,7 +574,7 @@ def test_a_dashboard_that_starts_again_is_found_again(page, cluster):
 def closed() -> Iterator[platform.Starter]:
     """A platform as `hoss up` starts it: it asks who looks."""
     options = platform.PlatformOptions(
-        workers=(platform.WorkerOptions(WORKER),), dashboard_listen="127.0.0.1:0"
+        workers=(platform_state.WorkerOptions(WORKER),), dashboard_listen="127.0.0.1:0"
     )
     with platform.temporary(options) as starter:
 

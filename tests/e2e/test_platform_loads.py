@@ -17,7 +17,8 @@ from hossctl.load import race, report, runner
 from hossctl.load.generated import filling
 from hossctl.load.nodes import UNIFORM, simulated_nodes
 from hossctl.local import platform
-from hossctl.local.platform import PlatformOptions, WorkerOptions
+from hossctl.local.platform import PlatformOptions
+from hossctl.local.platform_state import WorkerOptions
 from hossctl.traces.openb import read_nodes, read_pods
 
 

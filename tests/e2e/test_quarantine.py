@@ -10,7 +10,7 @@ from hoss.client.dispatcher import submission
 from hoss.model.pod import PodSpec, PodTemplate, Workload
 from hoss.wire.columns import account_dtype
 from hossctl.endpoints import clients_of, of_state
-from hossctl.local.platform import load_state
+from hossctl.local.platform_state import load_state
 
 WORKERS = ["w1", "w2", "w3"]
 LATE = """\

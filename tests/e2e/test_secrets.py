@@ -21,7 +21,7 @@ from hoss.host import THIS_HOST
 from hoss.security.authority import Authority
 from hoss.security.identity import CallerKind, Identity, Role
 from hossctl.endpoints import clients_of, of_state
-from hossctl.local import platform
+from hossctl.local import platform, platform_state
 
 # The least part of a secret that is looked for: a longer one may be cut off where it is written.
 _PART = 24
@@ -31,7 +31,7 @@ _PEM_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----(.+?)-----END", re.DO
 @pytest.fixture(scope="module")
 def starter() -> Iterator[platform.Starter]:
     options = platform.PlatformOptions(
-        workers=(platform.WorkerOptions("w1"),),
+        workers=(platform_state.WorkerOptions("w1"),),
         dashboard_listen="127.0.0.1:0",
         append_only=True,
         trace_ratio=1.0,

@@ -26,7 +26,7 @@ from hoss.wire.uids import uid_text
 from hossctl.endpoints import Endpoints, clients_of, of_state
 from hossctl.kinds import Kind
 from hossctl.load.nodes import simulated_nodes
-from hossctl.local import platform
+from hossctl.local import platform, platform_state
 from hossctl.views.listing import Query
 from hossctl.views.watching import follow_pods
 
@@ -98,7 +98,9 @@ def job(name: str, namespace: str, replicas: int, **spec: Any) -> pb.SubmitReque
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Shared]:
-    with platform.temporary(platform.PlatformOptions(workers=(platform.WorkerOptions("w1"),))) as starter:
+    with platform.temporary(
+        platform.PlatformOptions(workers=(platform_state.WorkerOptions("w1"),))
+    ) as starter:
         made = Shared(starter)
         asyncio.run(made.fill())
         yield made

@@ -13,7 +13,8 @@ from hossctl.endpoints import clients_of, of_state
 from hossctl.load import report
 from hossctl.load.nodes import UNIFORM, simulated_nodes
 from hossctl.local import platform
-from hossctl.local.platform import PlatformOptions, WorkerOptions
+from hossctl.local.platform import PlatformOptions
+from hossctl.local.platform_state import WorkerOptions
 
 FLOOD_PODS = 60_000
 

@@ -11,7 +11,7 @@ import pytest
 from waiting import DEADLINE_SECONDS, wait_until
 
 from hoss.errors import HossError, InvalidInput
-from hossctl.local import platform
+from hossctl.local import platform, platform_state
 from hossctl.local.ports import check_free
 from hossctl.local.process import ProcessRecord, ServiceProcess, launch_python, record_of, stop_all
 
@@ -113,13 +113,13 @@ def test_two_ups_at_once_are_refused(tmp_path):
 
 
 def test_a_damaged_state_file_is_named(tmp_path):
-    (tmp_path / platform.STATE_FILE).write_text('{"dispatcher": ')
+    (tmp_path / platform_state.STATE_FILE).write_text('{"dispatcher": ')
     with pytest.raises(InvalidInput, match=r"platform\.json: is no state file"):
-        platform.load_state(tmp_path)
+        platform_state.load_state(tmp_path)
 
 
 def test_every_process_of_a_temporary_platform_stands_in_its_state_and_is_gone_afterwards():
-    options = platform.PlatformOptions(workers=(platform.WorkerOptions("w"),), resolvers=2)
+    options = platform.PlatformOptions(workers=(platform_state.WorkerOptions("w"),), resolvers=2)
     others = set(_children())
     with platform.temporary(options) as starter:
         living = starter.state.living()

@@ -35,7 +35,8 @@ from hossctl.figures import median, per_second, share
 from hossctl.load import report, runner
 from hossctl.load.progress import placing
 from hossctl.load.runner import Tracker
-from hossctl.local.platform import PlatformOptions, Starter, WorkerOptions
+from hossctl.local.platform import PlatformOptions, Starter
+from hossctl.local.platform_state import WorkerOptions
 from tools.bench.losses import Setting, finding_lines
 from tools.bench.sync import until_filled
 

@@ -29,7 +29,8 @@ from hossctl.figures import camel, median
 from hossctl.load import report
 from hossctl.load.generated import bench_load, bench_nodes
 from hossctl.load.progress import placing
-from hossctl.local.platform import PlatformOptions, Starter, WorkerOptions
+from hossctl.local.platform import PlatformOptions, Starter
+from hossctl.local.platform_state import WorkerOptions
 
 GOAL_MICROS = 50.0
 _WARM_UP_PODS = 2000  # imports, classes and connections

@@ -51,7 +51,7 @@ from hossctl.load import report
 from hossctl.load.playing import Trace, templates_by_row
 from hossctl.local.binding_webhook import grant
 from hossctl.local.control_plane import HOSS, ControlPlane
-from hossctl.local.platform import PlatformState
+from hossctl.local.platform_state import PlatformState
 from hossctl.local.process import ProcessRecord
 from tools.peers.objects import node_object, pod_object
 

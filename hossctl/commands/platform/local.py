@@ -23,7 +23,7 @@ from hossctl.options import (
 
 if TYPE_CHECKING:
     from hoss.model.node import NodeSpec
-    from hossctl.local import platform
+    from hossctl.local import platform, platform_state
 
 
 app = typer.Typer()
@@ -147,7 +147,7 @@ def up(
     from dispatcher.policy.documents import parse_policy
     from hoss.config import read_text
     from hossctl.load import nodes as pool
-    from hossctl.local import platform
+    from hossctl.local import platform, platform_state
     from hossctl.local.ports import check_free, free_ports
     from hossctl.views.status import state_document
 
@@ -187,7 +187,7 @@ def up(
     elif nodes is not None:
         given = pool.simulated_nodes(nodes, seed=seed)
     with platform.exclusive(home):
-        state = platform.load_state(home)
+        state = platform_state.load_state(home)
         if state is not None and (living := state.living()):
             raise HossError(
                 f"a platform runs already ({len(living)} of {len(state.processes)} processes, "
@@ -215,7 +215,7 @@ def up(
 
 
 def _say_up(
-    state: "platform.PlatformState", options: "platform.PlatformOptions", home: Path, *, guarded: bool
+    state: "platform_state.PlatformState", options: "platform.PlatformOptions", home: Path, *, guarded: bool
 ) -> None:
     redis = urlsplit(state.redis_url).netloc.rpartition("@")[2] or state.redis_url  # without the account
     kept = "logs" if options.redis_url else "data and logs"
@@ -254,7 +254,7 @@ def _check_options(
 
 def _read_config(
     config: Path, policy: Path | None, rebalance: Path | None, *, named: bool
-) -> "tuple[tuple[platform.WorkerOptions, ...], Path | None, Path | None]":
+) -> "tuple[tuple[platform_state.WorkerOptions, ...], Path | None, Path | None]":
     """The workers and the policies of a Platform document. `named`: flags name workers, too."""
     from hossctl.local.pools import read_platform
 
@@ -295,7 +295,7 @@ async def _fill(
             await report.prepare(clients, given, workers, registered)
 
 
-def _remove_webhook(state: "platform.PlatformState") -> None:
+def _remove_webhook(state: "platform_state.PlatformState") -> None:
     if not state.webhook_kubeconfig:
         return
     from hossctl.local import binding_webhook
@@ -319,11 +319,11 @@ def down(
     output: Output = Format.TABLE,
 ) -> None:
     """Stop every process of the local platform. The ledger's data stays for the next `hoss up`."""
-    from hossctl.local import platform
+    from hossctl.local import platform, platform_state
 
     home = contexts.home()
     with platform.exclusive(home):
-        state = platform.load_state(home)
+        state = platform_state.load_state(home)
         if state is not None:
             _remove_webhook(state)  # first: the API server must not wait for a webhook that has ended
         stopped = [record.name for record in state.living()] if state else []

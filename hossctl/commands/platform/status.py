@@ -111,10 +111,10 @@ def show_dashboard(
         )
         run_service(lambda: serve(options, ready_file))
         return
-    from hossctl.local import platform
+    from hossctl.local import platform, platform_state
 
     home = contexts.home()
-    state = platform.load_state(home)
+    state = platform_state.load_state(home)
     if state is None or not state.living():
         raise TransportError("no platform is running here: start one with `hoss up`")
     links = platform.dashboard_links(home, state)

@@ -20,7 +20,8 @@ from hossctl.options import Output, OutputOrTemplate, complete_words, read_outpu
 
 if TYPE_CHECKING:
     from hoss.v1 import dispatcher_pb2 as pb
-    from hossctl.local.platform import PlatformState, Starter
+    from hossctl.local.platform import Starter
+    from hossctl.local.platform_state import PlatformState
     from hossctl.local.pools import WorkerChange
 
 app = typer.Typer()
@@ -270,9 +271,9 @@ def _say_plan(planned: "Sequence[WorkerChange]", result: Document, *, rebalances
 
 def _state() -> "PlatformState":
     """The local platform that runs. Raises TransportError."""
-    from hossctl.local import platform
+    from hossctl.local import platform_state
 
-    state = platform.load_state(contexts.home())
+    state = platform_state.load_state(contexts.home())
     if state is None or not state.living():
         raise TransportError("no platform is running here: start one with `hoss up`")
     return state
@@ -380,9 +381,9 @@ def logs(
 
 def _started() -> "PlatformState":
     """The local platform, even if all of it has ended. Raises TransportError."""
-    from hossctl.local import platform
+    from hossctl.local import platform_state
 
-    state = platform.load_state(contexts.home())
+    state = platform_state.load_state(contexts.home())
     if state is None:
         raise TransportError("no platform is running here: start one with `hoss up`")
     return state

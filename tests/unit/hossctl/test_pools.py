@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hoss.errors import ConfigError, InvalidInput
-from hossctl.local.platform import PlatformState, WorkerOptions
+from hossctl.local.platform_state import PlatformState, WorkerOptions
 from hossctl.local.pools import Action, changes, check_worker, read_platform
 from hossctl.local.process import record_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from hoss.errors import TransportError
 from hossctl.endpoints import Endpoints
-from hossctl.local.platform import STATE_FILE, PlatformState, load_state, save_state
+from hossctl.local.platform_state import STATE_FILE, PlatformState, load_state, save_state
 from hossctl.local.process import ProcessRecord, record_of
 
 
