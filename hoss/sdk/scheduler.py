@@ -8,7 +8,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from hoss.client.proposal_stream import ProposalStream
 from hoss.client.worker_link import DispatcherLink
 from hoss.errors import HossError
-from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.model.placing import (
     NO_NODE,
     FailureStreak,
@@ -27,35 +26,19 @@ from hoss.model.placing import (
     checked_placements,
     places_cards,
 )
-from hoss.model.pod import PodSpec, group_of
+from hoss.model.pod import PodSpec
 from hoss.sdk.view import ProposedPods, SchedulerView
+from hoss.sdk.work import Rows, WorkInHand, proposals_of, unsupported, work_of
 from hoss.tasks import in_turns
 from hoss.telemetry import logger
-from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as rpb
 from hoss.v1 import workerlink_pb2 as pb
-from hoss.wire.columns import (
-    I32,
-    I64,
-    NONE_U16,
-    NONE_U32,
-    U8,
-    U16,
-    U32,
-    U64,
-    Uids,
-    decode,
-    decode_uids,
-    encode,
-)
-from hoss.wire.convert import conflict_rule_from_proto, pod_spec_from_proto, scope_from_proto
-from hoss.wire.convert_rules import definition_of
+from hoss.wire.columns import NONE_U16, NONE_U32, U8, U16, U32, U64, decode, encode
+from hoss.wire.convert import pod_spec_from_proto
 
 PROPOSAL_PODS = 1000  # the ledger's script must not run long
 _TRIES = 3  # proposals for a pod; then the dispatcher decides anew
 _SMOOTHING = 0.2  # of the measured time a pod
-
-Rows = NDArray[np.intp]  # positions in a work batch
 
 
 class SchedulerFailed(HossError):  # noqa: N818 - named for what happened, as in hoss.errors
@@ -63,44 +46,12 @@ class SchedulerFailed(HossError):  # noqa: N818 - named for what happened, as in
 
 
 @dataclass(slots=True, eq=False)
-class _Work:
-    """A work batch."""
-
-    id: int
-    uids: Uids
-    classes: NDArray[np.uint32]  # (n,)
-    attempts: NDArray[np.uint16]  # (n,)
-    specs: Mapping[int, PodSpec]  # of its classes
-    conflicts: ConflictRule
-    tries: NDArray[np.uint8] = field(init=False)  # (n,): proposals that the ledger refused
-
-    def __post_init__(self) -> None:
-        self.tries = np.zeros(len(self.uids), np.uint8)
-
-
-@dataclass(slots=True, eq=False)
 class _Sent:
     """A proposal without a verdict."""
 
-    work: _Work
+    work: WorkInHand
     rows: Rows
     pods: ProposedPods
-
-
-def unsupported(spec: PodSpec, *, cards: bool = False) -> str:
-    """What of the spec an SDK scheduler does not take into account, though it must; empty: nothing. `cards`:
-    its algorithm places pods with cards."""
-    affinity = spec.pod_affinity
-    found = {
-        "required pod affinity or anti-affinity": affinity is not None
-        and bool(affinity.required or affinity.anti_required),
-        "required topology spread": any(constraint.required for constraint in spec.spread),
-        "volumes": spec.volumes is not None,
-        "resource claims": spec.claims is not None,
-        "host ports": bool(spec.host_ports),
-        "cards": spec.devices is not None and not cards,
-    }
-    return ", ".join(name for name, given in found.items() if given)
 
 
 class CustomScheduler:
@@ -131,9 +82,13 @@ class CustomScheduler:
         self._epoch = 0
         self._leaving = False
         self._classes: dict[int, PodSpec] = {}
-        self._queue: deque[tuple[_Work, Rows]] = deque()
-        self._until_seen: list[tuple[dict[int, int], _Work, Rows]] = []  # refused, until the view knows why
-        self._until_verdict: list[tuple[_Work, Rows]] = []  # this scheduler's own pods may be in their way
+        self._queue: deque[tuple[WorkInHand, Rows]] = deque()
+        self._until_seen: list[
+            tuple[dict[int, int], WorkInHand, Rows]
+        ] = []  # refused, until the view knows why
+        self._until_verdict: list[
+            tuple[WorkInHand, Rows]
+        ] = []  # this scheduler's own pods may be in their way
         self._sent: dict[int, _Sent] = {}
         self._next_id = 1
         self._wake, self._settled = asyncio.Event(), asyncio.Event()
@@ -202,28 +157,14 @@ class CustomScheduler:
         return not (self._queue or self._until_seen or self._until_verdict or self._sent)
 
     def _accept(self, message: pb.WorkBatch) -> None:
-        scope = scope_from_proto(message.scope) if message.HasField("scope") else None
         for definition in message.classes:
             self._classes[definition.id] = pod_spec_from_proto(definition.spec)
-        uids = decode_uids(message.uids)
-        counts = decode(message.run_counts, U32, name="run_counts")
-        numbers = decode(message.run_classes, U32, name="run_classes", rows=len(counts))
-        attempts = decode(message.run_attempts, U16, name="run_attempts")
-        work = _Work(
-            message.batch_id,
-            uids,
-            np.repeat(numbers, counts),
-            np.repeat(attempts if len(attempts) else np.zeros(len(counts), np.uint16), counts),
-            {number: replace(self._classes[number], scope=scope) for number in numbers.tolist()},
-            conflict_rule_from_proto(message.conflicts)
-            if message.HasField("conflicts")
-            else DEFAULT_CONFLICT_RULE,
-        )
+        work = work_of(message, self._classes)
         for number in message.forgotten_classes:
             forgotten = self._classes.pop(number, None)
             if forgotten is not None:
                 self.view.forget_spec(forgotten)
-        rows = np.arange(len(uids))
+        rows = np.arange(len(work.uids))
         if self._leaving:
             self._answer(work, rows, pb.OUTCOME_RETURNED)
         elif message.gang_minimum or work.conflicts.all_or_nothing:
@@ -242,7 +183,7 @@ class CustomScheduler:
 
     def _recall(self, batch_ids: set[int], pods: int) -> None:
         """Return up to so many pods of these batches that were never proposed, the last ones first."""
-        kept: deque[tuple[_Work, Rows]] = deque()
+        kept: deque[tuple[WorkInHand, Rows]] = deque()
         while self._queue:
             work, rows = self._queue.pop()
             untried = rows[work.tries[rows] == 0] if work.id in batch_ids else rows[:0]
@@ -392,7 +333,7 @@ class CustomScheduler:
         else:
             self._propose(work, rows, batch, nodes, seqs=seqs, seen=seen)
 
-    def _batch(self, work: _Work, rows: Rows) -> tuple[Rows, PlacementBatch]:
+    def _batch(self, work: WorkInHand, rows: Rows) -> tuple[Rows, PlacementBatch]:
         """The rows that the algorithm can place, and what it is asked. The others are answered."""
         classes = work.classes[rows]
         starts = np.flatnonzero(np.diff(classes, prepend=classes[:1] + 1))
@@ -443,7 +384,7 @@ class CustomScheduler:
 
     def _propose(
         self,
-        work: _Work,
+        work: WorkInHand,
         rows: Rows,
         batch: PlacementBatch,
         nodes: NDArray[np.intp],
@@ -462,61 +403,29 @@ class CustomScheduler:
                 f"scheduler {self._name} has room on none of {admitting} nodes that admit it",
                 seqs,
             )
-        of_run = np.repeat(np.arange(len(batch.runs)), [run.count for run in batch.runs])
-        shards = max(self.view.shards, 1)
-        requests = np.array([run.request for run in batch.runs], np.int64)
-        devices = np.zeros((len(batch.runs), 2), np.uint16)
-        for slot, run in enumerate(batch.runs):
-            if run.spec.devices is not None:
-                devices[slot] = run.spec.devices.count, run.spec.devices.milli
-        carded = bool(devices.any())
-        definitions = [definition_of(group_of(run.spec)) for run in batch.runs]
-        positions = {definition: number for number, definition in enumerate(dict.fromkeys(definitions))}
-        firsts = [rows[run.first] for run in batch.runs]
-        for shard in np.unique(nodes[nodes != NO_NODE] % shards).tolist():
-            at = np.flatnonzero((nodes != NO_NODE) & (nodes % shards == shard))
-            pods = ProposedPods(
-                shard, nodes[at], requests[of_run[at]], devices[of_run[at]] if carded else None
-            )
+        for at, pods, message in proposals_of(work, rows, batch, nodes, shards=self.view.shards):
+            message.worker, message.epoch, message.batch_id = self._name, self._epoch, self._next_id
+            message.snapshot_seq = seqs[pods.shard]
+            if self.view.shards > 1:  # on one shard a hold ends before anybody sees it
+                message.seen = encode(seen, U64)
             self.view.assume(pods)
             self._sent[self._next_id] = _Sent(work, rows[at], pods)
-            self._proposals.send(
-                rpb.ProposalBatch(
-                    worker=self._name,
-                    epoch=self._epoch,
-                    batch_id=self._next_id,
-                    shard=shard,
-                    snapshot_seq=seqs[shard],
-                    resources=requests.shape[1],
-                    uids=work.uids[rows[at]].tobytes(),
-                    slots=encode(of_run[at], U16),
-                    candidates=1,
-                    nodes=encode(nodes[at], U32),
-                    requests=encode(requests, I64),
-                    devices=encode(devices, U16) if carded else b"",
-                    priorities=encode([run.spec.priority for run in batch.runs], I32),
-                    attempts=encode(work.attempts[firsts], U16),
-                    groups=positions,
-                    slot_groups=encode([positions[definition] for definition in definitions], U16),
-                    criteria=common_pb2.Criteria.Name(work.conflicts.criteria),
-                    displace_gap=work.conflicts.displace_gap,
-                    # Without several shards a hold ends before anybody sees it.
-                    seen=encode(seen, U64) if shards > 1 else b"",
-                )
-            )
+            self._proposals.send(message)
             self._next_id += 1
             self.proposed += len(at)
 
     # To the dispatcher
 
-    def _refuse(self, work: _Work, rows: Rows, reason: str, seqs: Mapping[int, int] | None = None) -> None:
+    def _refuse(
+        self, work: WorkInHand, rows: Rows, reason: str, seqs: Mapping[int, int] | None = None
+    ) -> None:
         """No node for these pods in the view at `seqs`, by shard; by default the present one."""
         seen = (self.view.seqs if seqs is None else seqs).items()
         self._answer(work, rows, pb.OUTCOME_UNSCHEDULABLE, reason=reason, seen=seen)
 
     def _answer(
         self,
-        work: _Work,
+        work: WorkInHand,
         rows: Rows,
         code: pb.OutcomeCode,
         *,
