@@ -9,7 +9,7 @@ slow and steady: a slice of the table, and a part of the reservations, every few
   dispatcher knew when it decided that. So is a second one, on another shard than the pod's own.
 - A confirmed reservation of a pod that the table does not know is released in Kubernetes mode, where every
   pod is known. Elsewhere it is released if its worker made it under an epoch of this term: this term had
-  given the pod to the worker, so the pod is over. Any other is only told: it may be all that is left of a
+  given the pod to the worker, so the pod is over. Any other is only logged: it may be all that is left of a
   lost submission, or restored from a dump.
 
 Nothing is released that was not found in two passes, so that what is on its way can arrive."""
@@ -34,9 +34,9 @@ from hoss.wire.uids import uid_text
 _PERIOD_SECONDS = 2.0
 _SLICE_ROWS = 2000  # of the table; the ledger sends parts of about that size
 _SETTLED_MS = 10_000  # a pod that is bound for less may still be on its way
-_SUSPECTS_KEPT = 100_000
+_WITHOUT_POD_KEPT = 100_000
 # UID, shard and seq of a reservation -> passes in a row that found no pod for it.
-Suspects = dict[tuple[bytes, int, int], int]
+_WithoutPod = dict[tuple[bytes, int, int], int]
 _WITH_A_WORKER = (Phase.SCHEDULING, Phase.BOUND)
 
 
@@ -56,7 +56,7 @@ class Reconciler:
         self._period_seconds = period_seconds
         self._settled_ms = settled_ms
         self._next_row = 0
-        self._suspects: Suspects = {}  # of the last whole pass
+        self._without_pod: _WithoutPod = {}  # of the last whole pass
 
     def jobs(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """They look the table's bound pods up in the ledger, slice after slice, and compare the ledger's
@@ -105,21 +105,21 @@ class Reconciler:
 
     async def check_reservations(self) -> None:
         """One pass over all reservations, with a pause after each part."""
-        suspects: Suspects = {}
+        without_pod: _WithoutPod = {}
         async with aclosing(self._runtime.ledger.reservations()) as parts:
             async for part in parts:
-                await self._check_part(part, suspects)
+                await self._check_part(part, without_pod)
                 await asyncio.sleep(self._period_seconds)
-        self._suspects = suspects
+        self._without_pod = without_pod
 
-    async def _check_part(self, part: ReservationColumns, suspects: Suspects) -> None:
+    async def _check_part(self, part: ReservationColumns, without_pod: _WithoutPod) -> None:
         stray, unknown = self._unwanted(part, await self._runtime.ledger.shard_count())
         earlier = np.zeros(len(part.uids), np.int64)  # passes that found it before
         for row in np.flatnonzero(stray).tolist():
-            suspect = part.uids[row].tobytes(), int(part.shards[row]), int(part.seqs[row])
-            earlier[row] = self._suspects.get(suspect, 0)
-            if len(suspects) < _SUSPECTS_KEPT:
-                suspects[suspect] = int(earlier[row]) + 1
+            reservation = part.uids[row].tobytes(), int(part.shards[row]), int(part.seqs[row])
+            earlier[row] = self._without_pod.get(reservation, 0)
+            if len(without_pod) < _WITHOUT_POD_KEPT:
+                without_pod[reservation] = int(earlier[row]) + 1
         again = earlier > 0
         if not again.any():
             return

@@ -1,8 +1,9 @@
 """Pods that plugins prepare between their reservation and the moment they are bound: on real processes."""
 
+import contextlib
 import os
 import textwrap
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,19 @@ async def phases(clients: Clients) -> set[int]:
     return {pod.phase async for pod in clients.dispatcher.list_pods()}
 
 
+@contextlib.asynccontextmanager
+async def being_prepared(scene_of: SceneOf) -> AsyncIterator[tuple[Scene, Clients]]:
+    """The pods of one job are reserved, and the plugin of worker w1 was asked about them and does not answer."""
+    scene = scene_of()
+    scene.let("hold")
+    scene.start_worker("w1")
+    async with clients_of(scene.cluster.endpoints) as clients:
+        await prepare(clients, workers=1)
+        await submit(clients, jobs=1, replicas=PODS)
+        await until(scene.asked)
+        yield scene, clients
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 async def test_a_pod_is_bound_once_it_is_prepared_and_not_before(scene_of: SceneOf, shards: int) -> None:
     scene = scene_of(shards=shards)
@@ -158,13 +172,7 @@ async def test_pods_that_are_not_ready_give_back_their_room_and_are_tried_again(
 
 
 async def test_what_a_worker_prepared_when_it_died_goes_back_and_to_another(scene_of: SceneOf) -> None:
-    scene = scene_of()
-    scene.let("hold")
-    scene.start_worker("w1")
-    async with clients_of(scene.cluster.endpoints) as clients:
-        await prepare(clients, workers=1)
-        await submit(clients, jobs=1, replicas=PODS)
-        await until(scene.asked)
+    async with being_prepared(scene_of) as (scene, clients):
         scene.cluster.kill("w1")
         scene.stop("hold")
         scene.start_worker("w2")
@@ -177,13 +185,7 @@ async def test_what_a_worker_prepared_when_it_died_goes_back_and_to_another(scen
 
 
 async def test_a_dispatcher_that_takes_over_does_not_take_them_for_bound(scene_of: SceneOf) -> None:
-    scene = scene_of()
-    scene.let("hold")
-    scene.start_worker("w1")
-    async with clients_of(scene.cluster.endpoints) as clients:
-        await prepare(clients, workers=1)
-        await submit(clients, jobs=1, replicas=PODS)
-        await until(scene.asked)
+    async with being_prepared(scene_of) as (scene, clients):
         scene.cluster.kill("dispatcher")
         scene.cluster.kill("w1")
         scene.cluster.start_dispatcher()
@@ -198,13 +200,7 @@ async def test_a_dispatcher_that_takes_over_does_not_take_them_for_bound(scene_o
 
 
 async def test_a_worker_whose_plugin_hangs_names_it_and_gives_its_pods_to_others(scene_of: SceneOf) -> None:
-    scene = scene_of()
-    scene.let("hold")
-    scene.start_worker("w1")
-    async with clients_of(scene.cluster.endpoints) as clients:
-        await prepare(clients, workers=1)
-        await submit(clients, jobs=1, replicas=PODS)
-        await until(scene.asked)
+    async with being_prepared(scene_of) as (scene, clients):
         scene.cluster.await_end("w1", seconds=60)
         (ending,) = scene.cluster.events("w1", "worker_ends")
         assert ending["error"].startswith(f"plugin Prepares did not prepare {PODS} pods in 10 s")

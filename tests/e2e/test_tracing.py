@@ -1,6 +1,7 @@
 """Traces of a platform that runs: one from Submit to confirmation, and those of batches where something went
 wrong."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,9 @@ async def test_a_batch_in_which_pods_were_refused_is_kept_by_all_who_had_to_do_w
         assert len(span.events) == span.attributes["refused"]
 
 
-async def test_a_worker_that_dies_leaves_its_batch_as_an_error(new_cluster):
+@contextlib.asynccontextmanager
+async def _thirty_pods_in_hand(new_cluster):
+    """At worker w1, which decides for a long time."""
     cluster = new_cluster(0.0)
     cluster.start_worker("w1", options=("--decision-job-ms", "20000"))
     async with clients_of(cluster.endpoints) as clients:
@@ -134,6 +137,11 @@ async def test_a_worker_that_dies_leaves_its_batch_as_an_error(new_cluster):
         for request in submission(workloads(30)):
             await clients.dispatcher.submit(request)
         await until(lambda: _in_hand(clients, 30))
+        yield cluster, clients
+
+
+async def test_a_worker_that_dies_leaves_its_batch_as_an_error(new_cluster):
+    async with _thirty_pods_in_hand(new_cluster) as (cluster, clients):
         cluster.kill("w1")
         cluster.start_worker("w2")
         await until(lambda: all_bound(clients, 30))
@@ -144,13 +152,7 @@ async def test_a_worker_that_dies_leaves_its_batch_as_an_error(new_cluster):
 
 
 async def test_a_term_that_ends_leaves_what_is_in_hand_as_an_error(new_cluster):
-    cluster = new_cluster(0.0)
-    cluster.start_worker("w1", options=("--decision-job-ms", "20000"))
-    async with clients_of(cluster.endpoints) as clients:
-        await prepare(clients, workers=1, nodes=20)
-        for request in submission(workloads(30)):
-            await clients.dispatcher.submit(request)
-        await until(lambda: _in_hand(clients, 30))
+    async with _thirty_pods_in_hand(new_cluster) as (cluster, _):
         cluster.end("dispatcher")
     (batch,) = [span for span in read_spans(cluster.file) if span.name == "work batch"]
     assert batch.error == "the dispatcher's term ended with 30 pods in hand"

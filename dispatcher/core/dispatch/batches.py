@@ -158,10 +158,8 @@ class Dispatch:
     def _choose_for_indivisible(self, sub_queue: int, gang: int, suspects: bool) -> tuple[Worker | None, int]:
         """A worker with credit for the whole gang that is next. A worker without outstanding pods may exceed
         its window; suspects go only to such a worker."""
-        destination, size = (
-            self.routing.destination(sub_queue),
-            self.queues.gang_size(sub_queue) if gang else 0,
-        )
+        destination = self.routing.destination(sub_queue)
+        size = self.queues.gang_size(sub_queue) if gang else 0
         working = self._working(destination)
         eligible = [w for w in working if (not suspects and w.credit >= size) or not w.outstanding]
         if eligible:
