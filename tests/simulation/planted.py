@@ -497,7 +497,7 @@ UNDONE = {
         "pods with rules ask for victims that the ledger never evicts",
         (
             CodeEdit(
-                "scheduler_worker.core.cycle.cycle:Cycle._not_placed",
+                "scheduler_worker.core.cycle.unplaced:UnplacedPods.settle",
                 "self._cache.shards > 1 and",
                 "False and",
             ),

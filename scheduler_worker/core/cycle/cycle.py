@@ -1,25 +1,23 @@
 """The scheduling cycle: one step takes runs from the backlog and places them into the draft.
 
-Pods that fit nowhere wait for room that this worker's own pods hold for the moment, or the dispatcher is
-asked for victims, or they are answered. Only the cycle and the scheduler move runs between the backlog, the
+Only the cycle, `unplaced` (for pods that fit nowhere) and the scheduler move runs between the backlog, the
 proposals and preemption, which do not know each other."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.placing import NO_NODE, FailureStreak
-from hoss.model.pod import PodSpec
 from hoss.wire.columns import MAX_CANDIDATES
-from scheduler_worker.core.cache.assumptions import Assumption
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import Demand, DemandTable, PodClass
 from scheduler_worker.core.cycle.backlog import Backlog
 from scheduler_worker.core.cycle.draft import PendingProposal, depends_on_pods, takes_by_name
 from scheduler_worker.core.cycle.permitting import decisions, held_back
 from scheduler_worker.core.cycle.proposals import Proposals
+from scheduler_worker.core.cycle.unplaced import UnplacedPods
 from scheduler_worker.core.cycle.whole_batches import WholeBatches, pods_of
 from scheduler_worker.core.framework.extension_points import Diagnosis, PlacedBatch, Reserved
 from scheduler_worker.core.framework.profile import Profile
@@ -32,8 +30,6 @@ from scheduler_worker.core.placement.diagnosis import (
     ExaminedPod,
     diagnose,
     gang_error,
-    ports_in_flight,
-    room_in_flight,
 )
 from scheduler_worker.core.placement.ranking import Ranking, Rankings
 from scheduler_worker.core.placement.run_placer import Placed, RunPlacer
@@ -41,19 +37,9 @@ from scheduler_worker.core.placement.sampling import SampledScoring
 from scheduler_worker.core.placement.ties import TieOrder
 from scheduler_worker.core.pod_index.selector_query import Matching
 from scheduler_worker.core.preemption.evaluator import PreemptionEvaluator
-from scheduler_worker.core.preemption.search import NEVER
 from scheduler_worker.core.work import OutcomeCollector, Run, Work
 
-# Filters that refuse for the moment while this worker's own pods are in flight.
-_ABOUT_ROOM = frozenset({"NodeResourcesFit", "DeviceCards"})
-_ABOUT_PORTS = "NodePorts"
-
 _IN_CONTENTION = 4  # times as many alternates
-
-# The ledger evicts nobody for them (docs/adr/0012-guards-across-shards.md): to ask would never end.
-_ON_SEVERAL_SHARDS = (
-    "not eligible: the pod has rules about other pods, volumes or devices, and the ledger has several shards."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +100,15 @@ class Cycle:
             cache, profile, self._rankings, ties, rng, nodes=limits.sample_nodes, alternates=limits.alternates
         )
         self._whole = None if algorithm is None else WholeBatches(algorithm, cache)
+        self._unplaced = UnplacedPods(
+            cache,
+            backlog=backlog,
+            draft=self._draft,
+            preemption=preemption,
+            outcomes=outcomes,
+            failures=self.failures,
+            examine=self._examined,
+        )
 
     @property
     def rankings_kept(self) -> int:
@@ -227,7 +222,7 @@ class Cycle:
         if answer.held:
             why_not = pending.why_not
             held = why_not._replace(text=f"{why_not.text} preemption: {answer.held}")
-            self._refuse(pending.run, held, pending.seqs)
+            self._unplaced.refuse(pending.run, held, pending.seqs)
             return
         run = pending.run = self._current(pending.run)
         if self._proposals and depends_on_pods(run.pod_class.spec):
@@ -239,7 +234,7 @@ class Cycle:
             expires_at = now + self._limits.assumption_seconds
             preemptors = self._preemption.place(pending, pod, answer, run.pod_class.group, expires_at)
         except PluginFailed as failure:
-            self._refuse(run, self.failures.note(failure))
+            self._unplaced.refuse(run, self.failures.note(failure))
             return
         # Pods that take something by its name preempt one at a time.
         if preemptors:
@@ -255,7 +250,7 @@ class Cycle:
             self._preemption.ask_again(pending, left, pod)
         elif len(left):
             why_not = pending.diagnosis(int(self._cache.present.sum()))
-            self._refuse(replace(run, rows=left), why_not, pending.seqs)
+            self._unplaced.refuse(replace(run, rows=left), why_not, pending.seqs)
 
     # Steps
 
@@ -267,7 +262,7 @@ class Cycle:
             run = replace(run, rows=run.rows[:room])
         count, why_not = self._place(run)
         if why_not is not None:
-            self._not_placed(replace(run, rows=run.rows[count:]), why_not)
+            self._unplaced.settle(replace(run, rows=run.rows[count:]), why_not)
         return len(run.rows)
 
     def _step_sampled(self, first: Run, room: int) -> int:
@@ -319,7 +314,7 @@ class Cycle:
         pods = sum(len(run.rows) for run in runs)
         fitting, needed = self._draft.pods, work.missing
         if fitting < needed and work.gang is not None and reason is not None:
-            in_flight = [self._room_in_flight(run, reason) for run in work.unplaced]
+            in_flight = [self._unplaced.room_in_flight(run, reason) for run in work.unplaced]
             self._proposals.discard(self._draft)
             work.take_unplaced()
             if fitting + sum(room for room, _ in in_flight) >= needed:
@@ -350,7 +345,7 @@ class Cycle:
                 ranking = self._rankings.of(run.pod_class.demand)
                 ranking.refresh()
             except PluginFailed as failure:
-                self._refuse(run, self.failures.note(failure))
+                self._unplaced.refuse(run, self.failures.note(failure))
                 refused += len(run.rows)
                 continue
             asked.append((run, ranking.keys >= 0))
@@ -403,7 +398,7 @@ class Cycle:
             if len(left.rows):
                 self._not_chosen(whole, left, ranking)
         except PluginFailed as failure:
-            self._refuse(replace(run, rows=run.rows[placed:]), self.failures.note(failure))
+            self._unplaced.refuse(replace(run, rows=run.rows[placed:]), self.failures.note(failure))
             return []
         return [replace(run, rows=run.rows[placed:later])] if later > placed else []
 
@@ -417,7 +412,7 @@ class Cycle:
             self._outcomes.give(run.work, run.rows, Outcome.CONFLICT, reason=reason)
         else:
             why = ranking.diagnosis(lambda: diagnose(ranking, self._profile, self._cache))
-            self._not_placed(run, why)
+            self._unplaced.settle(run, why)
 
     # Placing
 
@@ -478,63 +473,6 @@ class Cycle:
             return run
         self._cache.regroup(run.pod_class.group, after.group, np.array((node,)))
         return replace(run, pod_class=after)
-
-    # Pods that fit nowhere
-
-    def _not_placed(self, run: Run, why_not: Diagnosis) -> None:
-        """Find out whether waiting or preemption can help these pods; else answer them."""
-        if why_not.elsewhere or why_not.failed:
-            self._refuse(run, why_not)
-            return
-        spec = run.pod_class.spec
-        drafted = self._draft.assumed(len(self._cache.schema))
-        _, in_the_way = self._room_in_flight(run, why_not, drafted)
-        if drafted in in_the_way:
-            self._backlog.await_draft(run)
-        elif in_the_way:
-            self._backlog.await_room(in_the_way, [run])
-        elif spec.priority <= run.work.lowest_priority or run.work.gang is not None:
-            self._refuse(run, why_not)
-        elif not spec.may_preempt:
-            self._refuse(run, why_not._replace(text=f"{why_not.text} preemption: {NEVER}"))
-        elif self._cache.shards > 1 and _has_rules(spec):
-            self._refuse(run, why_not._replace(text=f"{why_not.text} preemption: {_ON_SEVERAL_SHARDS}"))
-        else:
-            try:
-                useless = self._preemption.ask(replace(run, evicting=why_not), why_not, self._examined(run))
-            except PluginFailed as failure:
-                useless = self.failures.note(failure)
-            if useless is not None:
-                self._refuse(run, useless)
-
-    def _room_in_flight(
-        self, run: Run, why_not: Diagnosis, drafted: Assumption | None = None
-    ) -> tuple[int, list[Assumption]]:
-        """How many of these pods, which fit nowhere now, may fit once this worker's assumptions in the way
-        have ended, and those assumptions, `drafted` perhaps among them.
-
-        An answer that such pods are unschedulable would strand them: no later event would wake them."""
-        if not why_not.refused_by & {*_ABOUT_ROOM, _ABOUT_PORTS}:
-            return 0, []
-        try:
-            admitted = self._examined(run).static.mask
-        except PluginFailed as failure:
-            self.failures.note(failure)
-            return 0, []
-        room, in_the_way = room_in_flight(self._cache, run.pod_class.demand, admitted, drafted)
-        if _ABOUT_PORTS in why_not.refused_by:
-            nodes, holders = ports_in_flight(self._cache, run.pod_class.spec, admitted, drafted)
-            room, in_the_way = room + nodes, [*in_the_way, *(a for a in holders if a not in in_the_way)]
-        return min(room, len(run.rows)), in_the_way
-
-    def _refuse(self, run: Run, why_not: Diagnosis, seqs: Mapping[int, int] | None = None) -> None:
-        self._outcomes.refuse(run.work, run.rows, why_not, self._cache.seqs if seqs is None else seqs)
-
-
-def _has_rules(spec: PodSpec) -> bool:
-    """Whether the ledger may validate rules of the pod itself. The names of volumes and devices are some."""
-    apart = bool(spec.pod_affinity and spec.pod_affinity.anti_required)
-    return depends_on_pods(spec) or apart or takes_by_name(spec)
 
 
 def _is_first_of_its_kind(pod_class: PodClass, cache: NodeInfoCache) -> bool:
