@@ -1,5 +1,5 @@
-"""Work batches: what a message of the dispatcher says, what of it the SDK takes, and the proposals that carry an
-algorithm's answer. Nothing here keeps state."""
+"""Work batches: what a message of the dispatcher says, what of it the SDK takes, and the proposals that carry
+an algorithm's answer. Nothing here keeps state."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -63,8 +63,8 @@ def unsupported(spec: PodSpec, *, cards: bool = False) -> str:
 
 
 def work_of(message: pb.WorkBatch, specs: Mapping[int, PodSpec]) -> WorkInHand:
-    """A work batch. `specs`: of its classes and earlier ones, by number. Raises InvalidInput for columns that do
-    not belong together."""
+    """A work batch. `specs`: of its classes and earlier ones, by number. Raises InvalidInput for columns that
+    do not belong together."""
     scope = scope_from_proto(message.scope) if message.HasField("scope") else None
     counts = decode(message.run_counts, U32, name="run_counts")
     numbers = decode(message.run_classes, U32, name="run_classes", rows=len(counts))

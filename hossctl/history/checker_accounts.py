@@ -91,7 +91,7 @@ class AccountChecker:
             node = NodeFacts(name, line, given) if given is not None else self._nodes.get(name)
             self._accounts[name] = _Account(event["shard"], requested, line)
             if self._sees_reservations:
-                self._judge_sum(name, requested, line)
+                self._judge_sum(name, requested, self._loads[name].requested, line)
             if node is None:
                 self._findings.unjudged(Promise.NO_OVERCOMMIT, "the node was never described")
                 continue
@@ -115,15 +115,15 @@ class AccountChecker:
                     lines = (before.line if before else 0, node.line, line)
                     self._findings.violated(Promise.NO_OVERCOMMIT, text, *lines)
 
-    def _judge_sum(self, name: str, requested: Mapping[str, int], line: int) -> None:
+    def _judge_sum(self, name: str, said: Mapping[str, int], held: Mapping[str, int], *lines: int) -> None:
+        """`said` by the account of a node, and `held` by its reservations."""
         self._findings.judged(Promise.AGREEMENT)
-        held = nonzero(self._loads[name].requested)
-        if held != nonzero(requested):
+        if nonzero(held) != nonzero(said):
             text = (
-                f"node {name}: the ledger's account is {amounts_text(requested)}, and its reservations sum up to "
-                f"{amounts_text(held)}"
+                f"node {name}: the ledger's account is {amounts_text(said)}, and its reservations sum up to"
+                f" {amounts_text(held)}"
             )
-            self._findings.violated(Promise.AGREEMENT, text, line)
+            self._findings.violated(Promise.AGREEMENT, text, *lines)
 
     def advance(self, event: Event, line: int) -> None:
         """Sequence numbers rise by one; a snapshot may begin anew, and a repair may leave a gap."""
@@ -206,8 +206,6 @@ class AccountChecker:
         here = {name for name, account in self._accounts.items() if account.shard == listed.shard}
         for name in sorted(loads.keys() | here):
             account = self._accounts.get(name)
-            held, said = nonzero(loads[name].requested), nonzero(account.requested if account else {})
-            self._findings.judged(Promise.AGREEMENT)
             if name in self._nodes:  # accounts do not tell of cards
                 self._findings.judged(Promise.NO_OVERCOMMIT)
                 cards = range(self._nodes[name].cards)
@@ -215,13 +213,9 @@ class AccountChecker:
                 for text in shortages(self._nodes[name], loads[name].without(leaving), (), cards):
                     found = f"node {name}: {text}"
                     self._findings.violated(Promise.NO_OVERCOMMIT, found, listed.line, line)
-            if held != said:
-                text = (
-                    f"node {name}: the ledger's account is {amounts_text(said)}, and its reservations sum up to "
-                    f"{amounts_text(held)}"
-                )
-                lines = (account.line if account else 0, listed.line, line)
-                self._findings.violated(Promise.AGREEMENT, text, *lines)
+            said = account.requested if account else {}
+            lines = (account.line if account else 0, listed.line, line)
+            self._judge_sum(name, said, loads[name].requested, *lines)
 
     def finish(self) -> None:
         """Judge what needs the whole history."""

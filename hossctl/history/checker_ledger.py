@@ -198,18 +198,19 @@ class LedgerChecker:
         for other in self.held[pod.uid].values():
             if other.shard == pod.shard or other.state == PREPARED or other.left:
                 continue
-            if other.brought_back or pod.brought_back:
-                why = (
-                    "a loss of the ledger took the release of a reservation, and nobody can know of it at"
-                    " once"
-                )
-                self._findings.unjudged(Promise.ONE_NODE, why)
-            else:
-                text = (
-                    f"{self._name(pod.uid)} has two live reservations: on {other.node} (shard {other.shard}) "
-                    f"and on {pod.node} (shard {pod.shard})"
-                )
-                self._findings.violated(Promise.ONE_NODE, text, other.line, pod.line, line)
+            text = (
+                f"{self._name(pod.uid)} has two live reservations: on {other.node} (shard {other.shard}) "
+                f"and on {pod.node} (shard {pod.shard})"
+            )
+            self._tell_second(pod, other, text, other.line, pod.line, line)
+
+    def _tell_second(self, pod: HeldPod, other: HeldPod, text: str, *lines: int) -> None:
+        """A pod has both reservations. That is no violation where one of them was released once."""
+        if other.brought_back or pod.brought_back:
+            why = "a loss of the ledger took the release of a reservation, and nobody can know of it at once"
+            self._findings.unjudged(Promise.ONE_NODE, why)
+        else:
+            self._findings.violated(Promise.ONE_NODE, text, *lines)
 
     def _move(self, uid: str, event: Event, step: str, before: tuple[str, ...], after: str) -> None:
         shard = event["shard"]
@@ -267,18 +268,12 @@ class LedgerChecker:
                 is_source = any(other is source for source in target.sources)
             if other.shard != shard and (other.left or is_source):
                 other.left = True
-            elif other.brought_back or target.brought_back:
-                why = (
-                    "a loss of the ledger took the release of a reservation, and nobody can know of it at"
-                    " once"
-                )
-                self._findings.unjudged(Promise.ONE_NODE, why)
             else:
                 text = (
                     f"{self._name(pod)} is moved to {target.node} (shard {shard}) while it has a reservation"
                     f" on {other.node} (shard {other.shard}) that was not its source"
                 )
-                self._findings.violated(Promise.ONE_NODE, text, target.line, other.line, line)
+                self._tell_second(target, other, text, target.line, other.line, line)
         if shard in self.held[pod]:
             self._forget(pod, shard)
         target.uid, target.target_of, target.sources = pod, "", ()

@@ -250,8 +250,8 @@ def room_sentences(document: Document) -> list[str]:
             found.append(
                 f"{name}{cards['freeMilli'] / 1000:g} of {cards['cards']} cards are free:"
                 f" {cards['wholeFree']} whole, and {cards['freeInPiecesMilli'] / 1000:g} in pieces on"
-                f" {cards['inPieces']} cards; {cards['fragmentsMilli'] / 1000:g} are fragments, by FGD's measure"
-                " for the usual pods"
+                f" {cards['inPieces']} cards; {cards['fragmentsMilli'] / 1000:g} are fragments, by"
+                " FGD's measure for the usual pods"
             )
         found.append(
             f"{name}at most {pool['emptiable']} of {pool['nodes']} nodes could be emptied, by amounts"
