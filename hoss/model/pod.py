@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
+from operator import attrgetter
 
 from hoss.model.devices import HeldClaim, PodClaims
 from hoss.model.node import CORDON, Toleration
@@ -237,7 +238,8 @@ class PodGroup:
 
     @property
     def _values(self) -> tuple[object, ...]:
-        return tuple(getattr(self, field.name) for field in fields(self))
+        values: tuple[object, ...] = _GROUP_VALUES(self)
+        return values
 
     @cached_property
     def _hash(self) -> int:
@@ -254,6 +256,9 @@ class PodGroup:
             return self
         volumes = None if self.volumes is None else self.volumes.undecided
         return replace(self, volumes=volumes, held_claims=())
+
+
+_GROUP_VALUES = attrgetter(*(field.name for field in fields(PodGroup)))
 
 
 def group_of(spec: PodSpec, *, deleting: bool = False) -> PodGroup:

@@ -4,8 +4,8 @@ seen there.
 Invariant: `requested` is the feed's column plus every proposed pod that is neither refused nor shown by the
 feed."""
 
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -76,7 +76,7 @@ class SchedulerView:
         self._specs: list[NodeSpec | None] = []
         self._specs_version = 0
         self._admitting: dict[PodSpec, tuple[int, NDArray[np.bool_]]] = {}
-        self._repelling: dict[PodGroup, NDArray[np.int64]] = {}  # pods by node, of groups with anti-affinity
+        self._repelling: dict[PodGroup, Counter[int]] = {}  # pods by node, of groups with anti-affinity
         self._holds: dict[int, set[int]] = {}
         self._partial: set[int] = set()  # shards of which a message is being taken in
         self._committed: dict[int, deque[tuple[int, ProposedPods]]] = {}  # by shard: (seq, pods), any order
@@ -175,8 +175,6 @@ class SchedulerView:
         )
         self._specs.extend([None] * more)
         self._specs_version += 1
-        for group, pods in self._repelling.items():
-            self._repelling[group] = np.concatenate((pods, np.zeros(more, np.int64)))
 
     def _blank(self, nodes: int) -> NDArray[Any]:
         blank = np.zeros(nodes, account_dtype(len(self.schema)))
@@ -188,13 +186,15 @@ class SchedulerView:
         the seq: so `digest` is that of `seqs` at any time."""
         for node in nodes.tolist():
             self._specs[node] = None
+        of_shard = set(nodes.tolist())
         groups = list(self._repelling)
         for start in range(0, len(groups), _SLICE_ROWS):
             of_slice = groups[start : start + _SLICE_ROWS]
             for group in of_slice:
                 pods = self._repelling[group]
-                pods[nodes] = 0
-                if not pods.any():
+                for node in of_shard.intersection(pods):
+                    del pods[node]
+                if not pods:
                     del self._repelling[group]
             yield len(of_slice) * _ROW_MICROS
 
@@ -216,11 +216,14 @@ class SchedulerView:
         group = group_defined(run.group)
         if group.affinity is None or not group.affinity.anti_required:
             return
-        nodes = decode_nodes(run.nodes, name="groups.nodes").astype(np.intp)
-        self._grow(int(nodes.max(initial=-1)) + 1)
-        pods = self._repelling.setdefault(group, np.zeros(self.size, np.int64))
-        np.add.at(pods, nodes, -1 if run.gone else 1)
-        if not pods.any():
+        nodes = decode_nodes(run.nodes, name="groups.nodes").tolist()
+        self._grow(max(nodes, default=-1) + 1)
+        pods = self._repelling.setdefault(group, Counter())
+        for node in nodes:
+            pods[node] += -1 if run.gone else 1
+            if not pods[node]:
+                del pods[node]
+        if not pods:
             del self._repelling[group]
 
     # From the scheduler
@@ -326,9 +329,9 @@ class SchedulerView:
         """No class has it any more."""
         self._admitting.pop(spec, None)
 
-    def _domains(self, key: str, pods: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _domains(self, key: str, pods: Mapping[int, int]) -> NDArray[np.bool_]:
         """The nodes in a domain of the key in which some of these pods are."""
-        at = [self._specs[node] for node in np.flatnonzero(pods > 0).tolist()]
+        at = [self._specs[node] for node, count in pods.items() if count > 0]
         values = {dict(node.labels).get(key) for node in at if node is not None} - {None}
         return np.array(
             [node is not None and dict(node.labels).get(key) in values for node in self._specs], np.bool_

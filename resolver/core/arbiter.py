@@ -492,7 +492,6 @@ class Arbiter(Shard):
                 continue
             account = self.accounts.setdefault(node, Account(born=0))
             account.set_flag(FLAG_GONE, True)
-            account.set_flag(FLAG_SHRUNK, False)
             account.seq = seq
             del self.specs[node]
             self.constraints.labels.pop(node, None)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule
 from hoss.wire.columns import NONE_U16, NONE_U32, Uids
 from scheduler_worker.core.classes import PodClass
-from scheduler_worker.core.framework.extension_points import Diagnosis
+from scheduler_worker.core.framework.extension_points import NO_REASON, Diagnosis
 from scheduler_worker.core.messages import Outcome
 
 MAX_PRIORITY = 2**31 - 1
@@ -75,13 +75,11 @@ class Work:
         code: Outcome,
         *,
         nodes: NDArray[np.uint32] | None = None,
-        reason: str = "",
-        failed: bool = False,
+        why: Diagnosis = NO_REASON,
     ) -> None:
-        """The outcome of these pods; `nodes` where they are bound. `failed`: the reason is a plugin that
-        failed."""
+        """The outcome of these pods; `nodes` where they are bound."""
         if len(rows):
-            self._answers.append((rows, code, nodes, Diagnosis(reason, frozenset(), failed=failed)))
+            self._answers.append((rows, code, nodes, why))
 
     def reserved(self, pods: int) -> None:
         """So many more pods are reserved in the ledger."""
@@ -240,19 +238,18 @@ class OutcomeCollector:
         code: Outcome,
         *,
         nodes: NDArray[np.uint32] | None = None,
-        reason: str = "",
-        failed: bool = False,
+        why: Diagnosis = NO_REASON,
     ) -> None:
         """See Work.answer."""
         if len(rows):
-            work.answer(rows, code, nodes=nodes, reason=reason, failed=failed)
+            work.answer(rows, code, nodes=nodes, why=why)
             self._works[work] = None
 
     def refuse(self, work: Work, rows: Positions, why: Diagnosis, seqs: Mapping[int, int]) -> None:
         """No node fits these pods in the view at `seqs`, by shard; or another worker has to place them."""
         if why.elsewhere:
             # Not unschedulable: no change of a node would wake them.
-            self.give(work, rows, Outcome.CONFLICT, reason=why.text, failed=why.failed)
+            self.give(work, rows, Outcome.CONFLICT, why=why)
             return
         work.refuse(rows, why, seqs)
         self._works[work] = None

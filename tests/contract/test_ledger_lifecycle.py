@@ -242,12 +242,40 @@ async def test_a_node_stays_shrunk_while_a_pod_holds_a_card_that_is_gone(ledger,
     assert shrunk == [True, True, False]
 
 
+async def close_for_removal(ledger, name):
+    """The first step of a removal alone: the node still holds its pods, as where a resolver died then."""
+    if isinstance(ledger, MemoryLedger):
+        ledger.arbiters[0].remove([name])
+    else:
+        await ledger.run("remove_nodes", 0, names=[name])
+
+
+@pytest.mark.parametrize(("cpu", "exceeds"), [(500, True), (400, True), (1000, False)])
+async def test_a_shrunken_node_that_comes_back_before_it_was_forgotten_is_not_overcommitted(
+    placed, make_node, cpu, exceeds
+):
+    ledger, _, _ = placed
+    await ledger.upsert_nodes(0, [make_node("a", cpu=500)])
+    await close_for_removal(ledger, "a")
+    upserted = await ledger.upsert_nodes(0, [make_node("a", cpu=cpu)])
+    account = await account_of(ledger, 0)
+    assert account["amounts"][0].tolist() == [cpu, 600]
+    assert (bool(account["flags"] & FLAG_SHRUNK), upserted.overcommitted) == (exceeds, [0] * exceeds)
+
+
+async def test_overcommitment_is_not_excused_by_a_removal_and_return_of_the_node(
+    placed, make_node, make_proposal
+):
+    ledger, _, _ = placed
+    await ledger.commit(0, [make_proposal([9], [[0]], cpu=900, unchecked=True)])
+    await close_for_removal(ledger, "a")
+    assert (await ledger.upsert_nodes(0, [make_node("a", cpu=1000)])).overcommitted == [0]
+    assert not (await account_of(ledger, 0))["flags"] & FLAG_SHRUNK
+
+
 async def test_a_node_that_is_being_removed_gets_nothing(placed, make_proposal):
     ledger, _, _ = placed
-    if isinstance(ledger, MemoryLedger):
-        ledger.arbiters[0].remove(["a"])
-    else:
-        await ledger.run("remove_nodes", 0, names=["a"])
+    await close_for_removal(ledger, "a")
     [decision] = await ledger.commit(0, [make_proposal([9], [[0]])])
     assert decision.verdicts.tolist() == [Verdict.NODE_GONE]
 

@@ -219,6 +219,8 @@ async def test_a_look_up_ends_what_a_fenced_worker_had_prepared_and_nothing_else
     uids = make_proposal([1, 2, 3], [[0]] * 3).uids
     assert await look_up(nodes, uids) == [(NONE_U32, S.NONE), (0, S.PREPARED), (2, S.ASSUMED)]
     assert await look_up(nodes, dead.uids) == [(NONE_U32, S.NONE)]
+    left = (await nodes.state(0)).reservations.uids
+    assert sorted(map(bytes, left)) == sorted(map(bytes, uids[1:])), "its room is given back"
 
 
 @pytest.mark.topologies

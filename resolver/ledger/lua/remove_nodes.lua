@@ -20,7 +20,6 @@ for position = 1, #names do
     account = account or read_account(rep('\0', HEAD_BYTES) .. spread(node), 0)
     account[1] = seq
     set_flag(account, FLAG_GONE, true)
-    set_flag(account, FLAG_SHRUNK, false)
     nodes[#nodes + 1], records[#records + 1] = node, write_account(account)
     if readable then
       call('HSET', ACCOUNTS, node, records[#records])

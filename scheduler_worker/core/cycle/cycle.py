@@ -408,8 +408,8 @@ class Cycle:
         ranking.refresh()
         feasible = int((ranking.keys >= 0).sum())
         if feasible:
-            reason = f"algorithm {whole.name} named no node; {feasible} are feasible"
-            self._outcomes.give(run.work, run.rows, Outcome.CONFLICT, reason=reason)
+            why = Diagnosis(f"algorithm {whole.name} named no node; {feasible} are feasible")
+            self._outcomes.give(run.work, run.rows, Outcome.CONFLICT, why=why)
         else:
             why = ranking.diagnosis(lambda: diagnose(ranking, self._profile, self._cache))
             self._unplaced.settle(run, why)

@@ -28,7 +28,7 @@ from scheduler_worker.core.work import OutcomeCollector, Positions, Work
 
 NODE_GONE = "its node was removed after it was reserved"
 _TOGETHER = " (it goes together with others)"
-_EARLIER_ONES = Diagnosis("pods that the gang needs were not ready", frozenset())  # in an earlier question
+_EARLIER_ONES = Diagnosis("pods that the gang needs were not ready")  # in an earlier question
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +100,7 @@ def prepare(
             unready = plugin.pre_bind(pods.of(left))
         except PluginFailed as failure:
             failures.append(failure)
-            hold(left, Diagnosis(str(failure), frozenset(), failed=True))
+            hold(left, Diagnosis(str(failure), failed=True))
         else:
             if unready is not None:
                 hold(left[unready.pods], Diagnosis(unready.reason, frozenset({plugin.name})))
@@ -195,7 +195,7 @@ class PreBinding:
     def _give_up(self) -> None:
         waiting, self._waiting = self._waiting, []
         pods = sum(len(part.rows) for part in waiting)
-        self._answer(waiting, ((np.ones(pods, np.bool_), Diagnosis(self._stuck, frozenset(), failed=True)),))
+        self._answer(waiting, ((np.ones(pods, np.bool_), Diagnosis(self._stuck, failed=True)),))
 
     def _ask(self) -> None:
         wholes: dict[int, list[PodsToPrepare]] = {}
@@ -207,9 +207,7 @@ class PreBinding:
             if there.all():
                 known.append(part)
             else:  # the removal has released what they hold
-                self._answer(
-                    [part], ((np.ones(len(part.rows), np.bool_), Diagnosis(NODE_GONE, frozenset())),)
-                )
+                self._answer([part], ((np.ones(len(part.rows), np.bool_), Diagnosis(NODE_GONE)),))
         self._waiting = []
         if known:
             self._asked = known
@@ -246,8 +244,7 @@ class PreBinding:
                     part.rows[back],
                     Outcome.UNRESERVED,
                     nodes=part.nodes[back],
-                    reason=why.text,
-                    failed=why.failed,
+                    why=why,
                 )
             self._outcomes.give(part.work, part.rows[ready], Outcome.BOUND, nodes=part.nodes[ready])
             start = end

@@ -15,6 +15,7 @@ from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.cycle.draft import Draft, PendingProposal
 from scheduler_worker.core.cycle.pre_binding import PodsToPrepare, PreBinding
 from scheduler_worker.core.cycle.refusals import ConflictAttribution, Contention
+from scheduler_worker.core.framework.extension_points import NO_REASON, Diagnosis
 from scheduler_worker.core.messages import Outcome, ProposalColumns, VerdictCode, Verdicts
 from scheduler_worker.core.placement.run_placer import Placed
 from scheduler_worker.core.preemption.evaluator import Preemptor, Victims
@@ -211,7 +212,7 @@ class Proposals:
         self._cache.forget(proposal.assumption, np.arange(len(proposal.rows)))
         victims = self._settle_victims(proposal, none, none)
         rows = np.concatenate([proposal.rows, *(run.rows for run in work.take_unplaced())])
-        self._outcomes.give(work, rows, Outcome.INVALID, reason=reason)
+        self._outcomes.give(work, rows, Outcome.INVALID, why=Diagnosis(reason))
         return SettledProposals(work, proposal.columns.shard, victims=victims)
 
     def drop(self) -> None:
@@ -313,8 +314,7 @@ class Proposals:
             # Preemptors as well: the ledger refused them for something that has happened already, and nothing
             # that is still to come would wake them.
             self._outcomes.want_refresh()
-            why_not = "" if run.evicting is None else run.evicting.text
-            self._outcomes.give(run.work, run.rows, Outcome.CONFLICT, reason=why_not)
+            self._outcomes.give(run.work, run.rows, Outcome.CONFLICT, why=run.evicting or NO_REASON)
         return again
 
 

@@ -58,9 +58,12 @@ class Diagnosis(NamedTuple):
     """Why a class fits nowhere, as a text and by plugin."""
 
     text: str
-    refused_by: frozenset[str]  # plugins, each the first to refuse some node; empty: not known
+    refused_by: frozenset[str] = frozenset()  # plugins, each the first to refuse some node; empty: not known
     elsewhere: bool = False  # nodes are not to blame: another worker may place the pods as things are
     failed: bool = False  # a plugin failed instead of refusing nodes (kube-scheduler: Error)
+
+
+NO_REASON = Diagnosis("")
 
 
 @dataclass(frozen=True, slots=True)

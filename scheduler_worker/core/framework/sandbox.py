@@ -447,7 +447,7 @@ class PluginFailures:
         self._by_text.setdefault(str(failure), failure)
         if isinstance(failure, PluginStuck) and not self.stuck:
             self.stuck = str(failure)
-        return Diagnosis(str(failure), frozenset(), elsewhere=True, failed=True)
+        return Diagnosis(str(failure), elsewhere=True, failed=True)
 
     def take(self) -> list[PluginFailed]:
         """Failures since the last call that are new."""

@@ -142,7 +142,10 @@ class PodIndex:
         """On the nodes of `where`, (capacity,), the group has one pod on each of `nodes` (repetitions
         allowed), which are among them, in place of what it had."""
         row = self._rows.get(group)
-        before = nodes[:0] if row is None else row.pods_within(where)
+        if row is None:
+            self.add(group, nodes)
+            return
+        before = row.pods_within(where)
         if not np.array_equal(np.sort(before), np.sort(nodes)):
             self.add(group, nodes)  # first: a group that stays is not forgotten in between
             self.remove(group, before)

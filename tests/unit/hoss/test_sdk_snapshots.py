@@ -2,6 +2,7 @@
 pod is placed before all of it is there."""
 
 import asyncio
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -19,8 +20,10 @@ from hoss.sdk.scheduler import CustomScheduler
 from hoss.sdk.view import SchedulerView
 from hoss.tasks import background
 from hoss.v1 import workerlink_pb2 as pb
+from hoss.v1.resolver_pb2 import FeedMessage, GroupRun
 from hoss.wire.columns import U16, U32, encode, numbered_uids
 from hoss.wire.convert import pod_spec_to_proto
+from hoss.wire.convert_rules import definition_of
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +91,20 @@ def test_while_a_snapshot_is_taken_in_the_view_is_not_whole_and_its_digest_is_th
     assert view.whole
     assert (view.seqs[0], view.digest(0)) == (9, followed(second).digest(0))
     assert len(list(view.applying(second))) == 2 + 2 + 2
+
+
+def test_groups_with_anti_affinity_take_memory_for_their_pods_and_not_for_every_node():
+    view = followed(ledger_of(*range(4000)).snapshot_message())
+    runs = [GroupRun(group=definition_of(group(i)), nodes=encode([i], U32)) for i in range(100)]
+    message = FeedMessage(seq=2, shards=1, groups=runs)
+    tracemalloc.start()
+    try:
+        finished(view.applying(message))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(view._repelling) == len(runs)
+    assert taken < 4000 * len(runs)  # a byte for each group and node
 
 
 class Nowhere:

@@ -127,6 +127,7 @@ def test_what_is_not_ready_goes_back_with_the_reason_and_its_node_and_is_undone(
     assert (columns.nodes != 0xFFFFFFFF).all(), "the dispatcher must know where to release it"
     assert columns.commits, "and up to when"
     assert columns.reason_texts == ("no licence is free",)
+    assert columns.refused_by == (frozenset({"Says0"}),)
     [undone] = plugin.undone
     assert undone.uids.tobytes() == plugin.seen[0].uids[1:2].tobytes()
 
