@@ -32,6 +32,9 @@ _CALL_SECONDS = 10.0
 # Leases go on meanwhile: of what the next call confirms, and of the rest of a commit, which is confirmed when
 # what was not ready of it is released. A repeated call finds the work of the one before done.
 _LEASED_CALL_SECONDS = 2.0
+# Where pods are is not known until these are answered, and a reply may be lost. A resolver waits 2 s for
+# Redis, and then says so. A repeated call finds the work of the one before done.
+_AWAITED_CALL_SECONDS = 3.0
 _LONG_CALL_SECONDS = 60.0
 _REBUILD_SECONDS = 600.0
 _BIND_SECONDS = 30.0  # the resolver waits 20 s for an API server
@@ -80,13 +83,14 @@ class ResolverClient:
         request = pb.GrantEpochRequest(
             worker=worker, term=self.term, ledger_epoch=ledger_epoch, journal_write=self.journal_write()
         )
-        return await self._call(self.stub.GrantEpoch, request)
+        return await self._call(self.stub.GrantEpoch, request, _AWAITED_CALL_SECONDS)
 
     async def lookup(self, uids: "Uids") -> Lookup:
         """The reservations of these pods on all shards."""
         from hoss.wire.columns import U8, U32, U64, decode  # noqa: PLC0415 - as said above
 
-        reply = await self._call(self.stub.Lookup, pb.LookupRequest(uids=uids.tobytes()))
+        request = pb.LookupRequest(uids=uids.tobytes())
+        reply = await self._call(self.stub.Lookup, request, _AWAITED_CALL_SECONDS)
         return Lookup(
             decode(reply.nodes, U32, name="nodes", rows=len(uids)),
             decode(reply.seqs, U64, name="seqs", rows=len(uids)),
@@ -138,7 +142,7 @@ class ResolverClient:
     async def move(self, request: pb.MoveRequest) -> pb.MoveReply:
         """Make a step of moves, under the dispatcher's term."""
         request.term, request.journal_write = self.term, self.journal_write()
-        return await self._call(self.stub.Move, request)
+        return await self._call(self.stub.Move, request, _AWAITED_CALL_SECONDS)
 
     async def upsert_pods(self, request: pb.UpsertPodsRequest) -> pb.UpsertPodsReply:
         """Reserve for pods that are already on their nodes."""

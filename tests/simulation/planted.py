@@ -355,6 +355,13 @@ UNDONE = {
         "confirmations wait ten seconds for the lost answer to an earlier one, and their leases end",
         (CodeEdit("hoss.client.resolver:ResolverClient.confirm", ", _LEASED_CALL_SECONDS", ""),),
     ),
+    "move-whose-look-up-is-not-answered": PlantedFault(
+        "a dispatcher waits ten seconds for the answer that says where moved pods are",
+        tuple(
+            CodeEdit(f"hoss.client.resolver:ResolverClient.{call}", ", _AWAITED_CALL_SECONDS", "")
+            for call in ("lookup", "move")
+        ),
+    ),
     "answer-about-a-former-place": PlantedFault(
         "the ledger's answer is taken for one about the place that the pod has by now",
         (

@@ -56,6 +56,7 @@ def test_some_planted_faults_are_found_by_short_plans_within_three_hundred_seeds
         "node-acknowledged-before-the-feed-showed-it",
         "epochs-of-a-ledger-made-anew",
         "job-submitted-again-amid-a-move",
+        "move-whose-look-up-is-not-answered",
         "eviction-that-is-told-again",
         "moves-in-a-ledger-that-went-back",
         "two-bindings-of-one-pod-on-two-shards",

@@ -57,6 +57,7 @@ REGRESSIONS = {
     "commits-that-came-together": "the history of a simulation told two commits as one",
     "eviction-that-is-told-again": "after a takeover an old eviction undid the place that a pod had got since",
     "source-that-was-asked-for-again": "the checker knew the source of a move only as it had been at first",
+    "move-whose-look-up-is-not-answered": "where moved pods are was asked for again after ten seconds",
     "job-submitted-again-amid-a-move": "a late confirmation of a move met the same job, submitted again",
     "clock-that-goes-back-keeps-the-lease": "the clock of Redis went back, and a dead leader's lease stayed",
 }
@@ -186,6 +187,15 @@ def test_where_redis_loses_something_no_dispatcher_is_without_it_for_longer_than
 def test_faults_of_every_kind_strike_somebody_within_a_few_hundred_plans():
     drawn = {act.what for seed in range(300) for act in draw(seed).acts}
     assert {*p.KINDS, *p.LOSSES} <= drawn
+
+
+def test_a_service_that_takes_longer_to_end_than_to_be_started_again_is_started_when_it_has_ended(server):
+    acts = (Act(0.5, p.STOP, "resolver-1", seconds=0.05), Act(6.0, p.BREAK, "w1", "dispatcher-1"))
+    plan = Plan(1, shards=1, dispatchers=1, resolvers=1, workers=1, nodes=2, acts=acts)
+    result = run(plan, server, keep=True)
+    texts = {entry.text: entry.at for entry in result.timeline if entry.who in ("resolver-1", "plan")}
+    assert result.problems() == []
+    assert texts["ended"] < texts["started"] < texts["ended"] + 0.5 < texts["every fault is over"]
 
 
 def test_a_plan_that_fails_is_made_smaller_and_fails_in_the_same_way(server):

@@ -141,9 +141,13 @@ class Faults:
         return True
 
     async def _stop(self, act: Act) -> bool:
-        ran = self._world.services[act.target].runs
+        service = self._world.services[act.target]
+        ran, gone = service.runs, service.gone
         self._world.stop(act.target)
-        await self._started_again(act)
+        await asyncio.sleep(act.seconds)
+        if ran:
+            await gone.wait()  # it gives its last calls a second
+        await self._started_again(replace(act, seconds=0.0))
         return ran
 
     async def _started_again(self, act: Act) -> None:

@@ -129,6 +129,7 @@ class Service:
     kind: str
     process: Process | None = None
     host: SimulatedHost | None = None
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # of that process: it has ended
     starts: int = 0
     ends: list[str] = field(default_factory=list)  # why processes ended that nobody ended
 
@@ -213,6 +214,7 @@ class World:
         service = self.services[name]
         process, host = self.new_host(name)
         service.process, service.host, service.starts = process, host, service.starts + 1
+        service.gone = asyncio.Event()
         self.loop.spawn(process, self._served(service, process, host))
         self.note(name, "fault" if service.starts > 1 else "start", "started")
 
@@ -266,6 +268,7 @@ class World:
 
     def _gone(self, process: Process, name: str) -> None:
         if process.alive:
+            self.services[name].gone.set()
             self.loop.kill(process)
             self.network.killed(name)
             if self.api is not None:
