@@ -391,6 +391,16 @@ UNDONE = {
             ),
         ),
     ),
+    "port-of-a-pod-that-nobody-knows-any-more": PlantedFault(
+        "the feed tells which room pods leave, and not which pods left",
+        (
+            CodeEdit(
+                "dispatcher.ledger.nodes:ClusterNodes._changes",
+                "for run in message.groups if run.gone and run.group",
+                "for run in ()",
+            ),
+        ),
+    ),
     "epochs-of-a-ledger-made-anew": PlantedFault(
         "a new ledger in an emptied Redis counts worker epochs from 1",
         (ScriptEdit("next_epoch", "  last = time[1] * 1000000 + time[2]\n", "  last = 0\n"),),
