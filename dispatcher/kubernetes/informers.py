@@ -592,7 +592,7 @@ class Informers:
             return
         if self.counted is not None:
             await self.counted()
-        held = {node.name: node for node in self._nodes.take_held()}
+        held: dict[str, NodeSpec | None] = {node.name: node for node in self._nodes.take_held()}
         self._node_changes = held | self._node_changes  # what has changed meanwhile is newer
         await self._take_nodes()
 
