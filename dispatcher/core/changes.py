@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodSpec
+from hoss.model.pod import PodGroup
 
 # Changes within this time are merged.
 WINDOW_SECONDS = 0.1
@@ -68,8 +68,8 @@ class Changes:
 
     nodes: tuple[NodeChange, ...] = ()
     rooms: tuple[Room, ...] = ()
-    deleted_pods: frozenset[PodSpec] = frozenset()  # classes of pods that hold nothing any more
-    bound_pods: frozenset[PodSpec] = frozenset()  # classes of pods that were bound
+    deleted_pods: frozenset[PodGroup] = frozenset()  # groups of pods that hold nothing any more
+    bound_pods: frozenset[PodGroup] = frozenset()  # groups of pods that were bound
     anything: bool = False
     relabelled: frozenset[str] = frozenset()  # namespaces that were added, removed or relabelled
     claims: frozenset[tuple[str, str]] = frozenset()  # volume claims that came or changed: namespace, name

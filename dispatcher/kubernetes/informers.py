@@ -263,6 +263,8 @@ class Informers:
         self.pods = PodMirror(self._registry)
         # Gives the places of moves to their successors among new pods: the nodes, by UID.
         self.place_successors: Callable[[Sequence[SeenPod]], Awaitable[Mapping[bytes, int]]] | None = None
+        # Waits until the ledger has reservations for all pods that were assigned.
+        self.counted: Callable[[], Awaitable[None]] | None = None
         self.over_reserved: set[int] = set()  # nodes with pods that had no reservations at the start
         # Nodes that the ledger did not have at the start, until their pods are counted.
         self.new_nodes: set[int] = set()
@@ -332,6 +334,7 @@ class Informers:
         self.pod_groups.take()
         known = await self._runtime.until_answered(self._resolver.list_nodes)
         self.pods.nodes.update((info.spec.name, info.index) for info in known)
+        self._nodes.restore(node_from_proto(info.spec) for info in known)
         # Pods may be on nodes whose objects are gone: only `run` knows, once the reservations are known.
         gone = [info.spec for info in known if self._node_changes.get(info.spec.name) is None]
         self._node_changes.update((spec.name, closed(node_from_proto(spec))) for spec in gone)
@@ -400,6 +403,7 @@ class Informers:
             changes = [*self.pods.take_resolved(), *self._take_pod_changes()]
             debounce.observe(len(changes))
             await self._take(self.pods.plan(changes))
+            await self.open_held()
             if self._nodes.terminating and any(isinstance(change, GonePod) for change in changes):
                 self._changed.set()  # a deleted node may have become empty
             self._update_problems()
@@ -568,7 +572,8 @@ class Informers:
         changes, self._node_changes = self._node_changes, {}
         seen = [node for node in changes.values() if node is not None]
         gone = [name for name, node in changes.items() if node is None]
-        plan = self._nodes.plan(seen, gone, self.pods.nodes)
+        uncounted = self.pods.on_nodes(self._pod_changes) if seen else ()
+        plan = self._nodes.plan(seen, gone, self.pods.nodes, uncounted)
         for start in range(0, len(plan.upserts), _NODES_PER_CALL):
             part = plan.upserts[start : start + _NODES_PER_CALL]
             reply = await self._runtime.until_answered(partial(self._upsert, part))
@@ -580,6 +585,16 @@ class Informers:
             for name in plan.removals:
                 self.pods.nodes.pop(name, None)
         self._nodes.done(plan)
+
+    async def open_held(self) -> None:
+        """Open the nodes that were closed because pods on them were not counted."""
+        if not self._nodes.holds_any:
+            return
+        if self.counted is not None:
+            await self.counted()
+        held: dict[str, NodeSpec | None] = {node.name: node for node in self._nodes.take_held()}
+        self._node_changes = held | self._node_changes  # what has changed meanwhile is newer
+        await self._take_nodes()
 
     async def _upsert(self, nodes: Sequence[NodeSpec]) -> UpsertNodesReply:
         reply = await self._written(partial(self._resolver.upsert_nodes, nodes))

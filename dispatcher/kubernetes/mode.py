@@ -71,6 +71,7 @@ class KubernetesMode:
             new_nodes=self.informers.new_nodes,
         )
         self._existing_pods = ExistingPods(runtime, resolver, leadership, nodes, self._unreviewed.report)
+        self.informers.counted = self._existing_pods.done
         self._group_statuses = PodGroupStatusWriter(
             runtime, api, self.informers.pod_groups.groups, self._recorder, utc_now=utc_now
         )
@@ -107,10 +108,11 @@ class KubernetesMode:
         return self.informers.following()
 
     async def reserved(self) -> None:
-        """Return once the ledger has reservations for all existing pods. A worker that is served earlier
-        would see room that is not free."""
+        """Return once the ledger has reservations for all existing pods, and the nodes that waited for these
+        are open. A worker that is served earlier would see room that is not free."""
         await self._existing_pods.done()
         self.informers.new_nodes.clear()
+        await self.informers.open_held()
 
     def jobs(self) -> tuple[Awaitable[None], ...]:
         """To be run for the rest of the term.

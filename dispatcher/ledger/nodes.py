@@ -22,6 +22,7 @@ from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARDS, FLAG_GONE, FLAG_QUARANTINED, FLAGS_CLOSED, U32, decode, decode_accounts
 from hoss.wire.convert import node_from_proto, node_to_proto, taints_from_proto
+from hoss.wire.convert_rules import group_defined
 from hoss.wire.convert_selectors import labels_from_proto
 
 
@@ -200,14 +201,19 @@ class ClusterNodes:
         return [NodeChange(spec, Aspect.UNCORDONED, spec.labels) for spec in specs]
 
     def _changes(self, message: pb.FeedMessage, nodes: tuple[NodeChange, ...]) -> Changes:
-        """Nothing for commits, which help no waiting pod. A snapshot may hide any change."""
+        """Nothing for commits, which help no waiting pod. A snapshot may hide any change.
+
+        Pods that left are told of whoever they were: a lease may have ended of a pod that the dispatcher does
+        not know any more, and another scheduler's pods it never knew."""
         if message.snapshot:
             return ANYTHING
+        left = frozenset(group_defined(run.group) for run in message.groups if run.gone and run.group)
         grew = any(node.aspects & (Aspect.ADDED | Aspect.ALLOCATABLE) for node in nodes)
         if not (message.released or grew):
-            return Changes(nodes=nodes)
+            return Changes(nodes=nodes, deleted_pods=left)
         room = _room(message.accounts, self.schema)
-        return Changes(nodes=nodes, rooms=(room,) if room.allocatable.shape[1] else ())
+        rooms = (room,) if room.allocatable.shape[1] else ()
+        return Changes(nodes=nodes, rooms=rooms, deleted_pods=left)
 
 
 def _allocatable(spec: common_pb2.NodeSpec) -> dict[str, int]:

@@ -408,7 +408,7 @@ class SimulatedCluster:
         there is: by the dispatcher's hints."""
         if not (self._with_rules and self._waiting and (len(bound) or len(left))):
             return
-        changes = Changes(bound_pods=self._specs_of(bound), deleted_pods=self._specs_of(left))
+        changes = Changes(bound_pods=self._groups_of(bound), deleted_pods=self._groups_of(left))
         for number, waiting in list(self._waiting.items()):
             spec = self._specs[str(number)]
             if worth_another_attempt(spec, _OF_SPREAD if spec.spread else _OF_OTHER_PODS, changes):
@@ -416,8 +416,8 @@ class SimulatedCluster:
                     self._enqueue(pods)
                 del self._waiting[number]
 
-    def _specs_of(self, pods: PodNumbers) -> frozenset[PodSpec]:
-        return frozenset(self._specs[str(number)] for number in np.unique(self._class_of[pods]))
+    def _groups_of(self, pods: PodNumbers) -> frozenset[PodGroup]:
+        return frozenset(self._groups[number] for number in np.unique(self._class_of[pods]))
 
     def _wake(self, nodes: NDArray[np.int32]) -> None:
         """Queue as many pods of each class as have room on nodes that something has left."""

@@ -56,7 +56,7 @@ async def test_a_new_ledger_in_an_emptied_redis_grants_epochs_above_all_of_the_o
     redis.flushall()
     new = await opened()
     again = await new.grant("w1")
-    assert again > granted[1] == granted[0] + 1
+    assert again > granted[1] > granted[0]
     await new.upsert_nodes(0, [make_node("a")])
     for epoch, verdict in ((granted[0], Verdict.STALE_EPOCH), (again, Verdict.COMMITTED)):
         (decision,) = await new.commit(0, [make_proposal([1], [[0]], worker="w1", epoch=epoch)])
@@ -83,6 +83,36 @@ async def test_a_count_of_epochs_that_went_back_alone_goes_on_above_what_the_sha
         redis.set(EPOCHS, count)
     assert await ledger.grant("w1") > granted
     assert asked == ([0] if count is None else [0, granted])
+
+
+async def test_a_count_that_lost_its_end_grants_no_epoch_twice(opened, redis):
+    """The shards know the last epoch of each worker, and so of another one none of those that were lost."""
+    ledger = await opened()
+    redis.delete(EPOCHS)
+    kept = await ledger.grant("w1")
+    lost = await ledger.grant("w1")
+    redis.set(EPOCHS, kept)
+    assert await ledger.grant("w2") > lost > kept
+
+
+async def test_while_the_clock_is_behind_the_count_epochs_go_on_one_by_one(opened, redis):
+    """As after a step of the clock back by an hour."""
+    ledger = await opened()
+    ahead = clock_ms(redis) * 1000 + 3_600_000_000
+    redis.set(EPOCHS, ahead)
+    assert [await ledger.grant("w1"), await ledger.grant("w2")] == [ahead + 1, ahead + 2]
+    assert ahead < 2**53, "numbers in scripts are exact up to there"
+
+
+async def test_the_latest_grants_are_remembered_and_no_more_than_a_tenth_above_that(
+    opened, redis, monkeypatch
+):
+    monkeypatch.setattr("resolver.ledger.store._GRANTS_KEPT", 20)
+    ledger = await opened()
+    redis.delete(EPOCHS)
+    granted = [await ledger.grant(f"w{number}") for number in range(60)]
+    assert 20 <= redis.hlen("{hoss}:grants") <= 22
+    assert list(await ledger.workers_of(granted[-20:])) == granted[-20:]
 
 
 def clock_ms(redis):

@@ -398,9 +398,23 @@ UNDONE = {
             ),
         ),
     ),
+    "port-of-a-pod-that-nobody-knows-any-more": PlantedFault(
+        "the feed tells which room pods leave, and not which pods left",
+        (
+            CodeEdit(
+                "dispatcher.ledger.nodes:ClusterNodes._changes",
+                "for run in message.groups if run.gone and run.group",
+                "for run in ()",
+            ),
+        ),
+    ),
     "epochs-of-a-ledger-made-anew": PlantedFault(
         "a new ledger in an emptied Redis counts worker epochs from 1",
-        (ScriptEdit("next_epoch", "  last = time[1] * 1000000 + time[2]\n", "  last = 0\n"),),
+        (ScriptEdit("next_epoch", "or BY_TIME)", "or 0)"),),
+    ),
+    "epochs-that-were-lost-alone": PlantedFault(
+        "worker epochs are counted one by one, whatever of the count was lost",
+        (ScriptEdit("next_epoch", "if epoch > BY_TIME then", "if epoch == BY_TIME + 1 then"),),
     ),
     "moves-in-a-ledger-that-went-back": PlantedFault(
         "a dispatcher goes on with a ledger whose feed shows that it went back",

@@ -95,6 +95,12 @@ def test_a_rebuilt_ledger_gives_the_room_of_a_victim_to_nobody_before_the_victim
     assert result.reached[p.REDIS_EMPTIED] == 1
 
 
+def test_the_end_of_a_lease_that_nobody_knows_any_more_wakes_who_waits_for_its_port(server):
+    result = run_plan("port-of-a-pod-that-nobody-knows-any-more", server)
+    assert result.problems() == []
+    assert result.reached[p.REDIS_REFUSED] == 1
+
+
 def test_a_watcher_that_resumes_after_redis_was_emptied_without_a_dispatcher_is_told_what_differs(server):
     result = run_plan("revision-of-a-lost-life", server)
     assert result.problems() == []

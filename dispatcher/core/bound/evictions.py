@@ -90,7 +90,7 @@ class Evictions:
                 pods.reason[mine] = pods.eviction[mine] = self.registry.reasons.number(why)
         pods.uncertain[rows] = True  # an eviction may reach us over the feed after it is bound again
         if len(rows):
-            self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_specs(rows)), now, now_ms)
+            self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_groups(rows)), now, now_ms)
         self.queues.requeue(rows, now, now_ms, event=RESERVATION_LOST)
         self.settlement.publish(rows)
         return [Reserve(assigned, pods.uid[assigned])] if len(assigned) else []
@@ -106,7 +106,7 @@ class Evictions:
         self.registry.faults.forgive(rows)
         pods.reason[rows] = pods.eviction[rows]
         self.counters["evicted"] += len(rows)
-        self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_specs(rows)), now, now_ms)
+        self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_groups(rows)), now, now_ms)
         self.queues.requeue(rows, now, now_ms, event=EVICTED, front=False)
         self.settlement.publish(rows)
 

@@ -64,7 +64,7 @@ class FeedUpdates:
             often &= ~np.isin(pods.gang[back], incomplete)
         self.queues.requeue(back[~often], now, now_ms, event=ATTEMPT_FAILURE, front=False)
         self.queues.requeue_refused(back[often], now, now_ms)
-        deleted = Changes(deleted_pods=self.registry.pod_specs(event.rows))
+        deleted = Changes(deleted_pods=self.registry.pod_groups(event.rows))
         self.queues.cluster_changed(deleted, now, now_ms, shown_from=event.positions)
         return []
 
@@ -116,7 +116,7 @@ class FeedUpdates:
             return []
         self.settlement.counters["moved"] += len(rows)
         # The room on their former nodes may help pods that wait.
-        self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_specs(rows)), now, now_ms)
+        self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_groups(rows)), now, now_ms)
         return self.settlement.check_nodes(rows, now_ms)
 
     def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:

@@ -80,7 +80,7 @@ class Settlement:
             self._record_latency(rows, now_ms)
             self._publish_bound(rows)
             if self.registry.has_pod_rules:
-                self.queues.cluster_changed(Changes(bound_pods=self.registry.pod_specs(rows)), now, now_ms)
+                self.queues.cluster_changed(Changes(bound_pods=self.registry.pod_groups(rows)), now, now_ms)
         return out + self.verify_uncertain(rows) + self.check_nodes(rows, now_ms)
 
     def unreserved(

@@ -2,9 +2,10 @@
 
 A pod that is on a node or waits for HOSS is a row; other pods are ignored. A node without an object stays in
 the ledger while pods are on it, but takes no new pods. So a pod's reservation ends with the pod, and a node
-that comes back still has its pods counted. Events of a pod may repeat; the last one counts."""
+that comes back still has its pods counted. A node that the ledger has never had takes no pods before those are
+counted that are on it. Events of a pod may repeat; the last one counts."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -125,6 +126,12 @@ class PodMirror:
         waiting = self._on_unknown_nodes.items()
         return [pod for name, pods in waiting if name in self.nodes for pod in pods.values()]
 
+    def on_nodes(self, changes: Iterable[SeenPod | GonePod]) -> set[str]:
+        """The names of nodes on which pods are, by these changes, or that the ledger does not have and on which
+        pods have been seen."""
+        pods = (change for change in changes if isinstance(change, SeenPod) and not change.over)
+        return {*self._on_unknown_nodes, *(pod.node for pod in pods if pod.node)}
+
     @property
     def on_unknown_nodes(self) -> Mapping[str, int]:
         """How many pods are on nodes that the ledger does not have, by node name."""
@@ -155,7 +162,7 @@ class PodMirror:
 
 
 def closed(node: NodeSpec) -> NodeSpec:
-    """The node while its object is gone and pods are on it."""
+    """The node while its object is gone and pods are on it, or before the pods on it are counted."""
     return replace(node, unschedulable=True, allocatable=(), cards=0)
 
 
@@ -178,16 +185,38 @@ class NodeMirror:
         self._registry = registry
         self._applied: dict[str, NodeSpec] = {}
         self._terminating: set[str] = set()  # their objects are gone, but pods are on them
+        self._counted: set[str] = (
+            set()
+        )  # nodes of the ledger that have been open: the pods on them are counted
+        self._held: dict[str, NodeSpec] = {}  # as they are; closed until the pods on them are counted
 
     @property
     def terminating(self) -> frozenset[str]:
         """Nodes without an object that still have pods."""
         return frozenset(self._terminating)
 
-    def plan(self, seen: Sequence[NodeSpec], gone: Iterable[str], indexes: Mapping[str, int]) -> NodePlan:
+    def restore(self, nodes: Iterable[NodeSpec]) -> None:
+        """The ledger has these nodes from an earlier term. On one that is closed there, pods may be that this
+        term did not count yet."""
+        self._counted.update(node.name for node in nodes if node != closed(node))
+
+    def plan(
+        self,
+        seen: Sequence[NodeSpec],
+        gone: Iterable[str],
+        indexes: Mapping[str, int],
+        uncounted: Collection[str] = (),
+    ) -> NodePlan:
         """The effect of these changes; a node is in at most one of the two lists. `indexes` of the ledger's
-        nodes."""
-        upserts = {node.name: node for node in seen if self._applied.get(node.name) != node}
+        nodes. `uncounted`: names of nodes on which pods are that may not be counted yet."""
+        gone = tuple(gone)
+        for name in (*gone, *(node.name for node in seen)):
+            self._held.pop(name, None)
+        to_count = [node for node in seen if node.name in uncounted and node.name not in self._counted]
+        self._held.update((node.name, node) for node in to_count if node != closed(node))
+        written = [closed(node) if node.name in self._held else node for node in seen]
+        self._counted.update(node.name for node in seen if node.name not in self._held)
+        upserts = {node.name: node for node in written if self._applied.get(node.name) != node}
         self._terminating -= {node.name for node in seen}
         self._terminating |= {name for name in gone if name in self._applied}
         occupied = self._occupied(indexes) if self._terminating else set()
@@ -197,10 +226,22 @@ class NodeMirror:
         removals = sorted(self._terminating - occupied)
         return NodePlan(tuple(upserts.values()), tuple(removals))
 
+    @property
+    def holds_any(self) -> bool:
+        """Whether any node is closed because pods on it are not counted."""
+        return bool(self._held)
+
+    def take_held(self) -> list[NodeSpec]:
+        """Nodes that were closed because pods on them were not counted. They are now: plan these again."""
+        held, self._held = self._held, {}
+        self._counted.update(held)
+        return list(held.values())
+
     def done(self, plan: NodePlan) -> None:
         """The ledger has applied the plan."""
         self._applied.update((node.name, node) for node in plan.upserts)
         self._terminating.difference_update(plan.removals)
+        self._counted.difference_update(plan.removals)
         for name in plan.removals:
             self._applied.pop(name, None)
 

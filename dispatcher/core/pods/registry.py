@@ -29,7 +29,7 @@ from dispatcher.core.pods.sets import (
 from dispatcher.core.pods.table import Phase, PodTable, Reasons, Rows, count_by_phase, grouped
 from dispatcher.core.pods.templates import TemplateTable
 from dispatcher.core.policy.rules import ClassFacts
-from hoss.model.pod import DuringExecution, PodSpec
+from hoss.model.pod import DuringExecution, PodGroup, PodSpec, group_of
 from hoss.model.slices import Steps, finished
 from hoss.wire.columns import NONE_U32, Uids, numbered_uids
 
@@ -364,13 +364,13 @@ class PodRegistry:
         """The namespace of the pod in a row."""
         return self.templates.kind(int(self.pods.template[row])).namespace
 
-    def pod_specs(self, rows: Rows) -> frozenset[PodSpec]:
-        """The distinct classes of these pods. While no pod has rules about others, all pods look alike and
+    def pod_groups(self, rows: Rows) -> frozenset[PodGroup]:
+        """The distinct groups of these pods. While no pod has rules about others, all pods look alike and
         are not read."""
         if not self.has_pod_rules:
-            return frozenset((PodSpec(),)) if len(rows) else frozenset()
+            return frozenset((PodGroup(),)) if len(rows) else frozenset()
         class_ids = self.templates.class_id[np.unique(self.pods.template[rows])]
-        return frozenset(map(self.templates.pod_spec, class_ids.tolist()))
+        return frozenset(group_of(self.templates.pod_spec(class_id)) for class_id in class_ids.tolist())
 
     def _accept_list(
         self, submission: Submission, order: Order, pods: NewPods, template_ids: NDArray[np.uint32]

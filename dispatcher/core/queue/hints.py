@@ -14,7 +14,7 @@ from dispatcher.core.changes import Aspect, Changes, NodeChange, Room
 from hoss.model.devices import DEVICE_KINDS
 from hoss.model.fit import cards_fit, fits
 from hoss.model.node import NO_EXECUTE, NO_SCHEDULE, Taint
-from hoss.model.pod import HostPort, PodAffinityTerm, PodSpec, SpreadConstraint
+from hoss.model.pod import HostPort, PodAffinityTerm, PodGroup, PodSpec, SpreadConstraint
 from hoss.model.selectors import LabelSelector
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - Kubernetes' word for every address
@@ -128,7 +128,7 @@ def _inter_pod_affinity(spec: PodSpec, changes: Changes) -> bool:
     if any(_term_selects(term, pod) for term in required for pod in changes.bound_pods):
         return True
     for pod in changes.deleted_pods:
-        theirs = pod.pod_affinity.anti_required if pod.pod_affinity is not None else ()
+        theirs = pod.affinity.anti_required if pod.affinity is not None else ()
         if any(_term_selects(term, pod) for term in excluded) or any(
             _term_selects(term, spec) for term in theirs
         ):
@@ -140,7 +140,7 @@ def _inter_pod_affinity(spec: PodSpec, changes: Changes) -> bool:
     return bool(moved) and (not keys or any(_domain_changed(node, key) for node in moved for key in keys))
 
 
-def _term_selects(term: PodAffinityTerm, pod: PodSpec) -> bool:
+def _term_selects(term: PodAffinityTerm, pod: PodGroup | PodSpec) -> bool:
     # Namespace labels are not available here: a term that selects by them may mean any namespace.
     there = pod.namespace in term.namespaces or term.namespace_selector is not None
     return there and _selects(term.selector, pod)
@@ -167,11 +167,11 @@ def _topology_spread(spec: PodSpec, changes: Changes) -> bool:
     return any(_domain_changed(node, rule.topology_key) for node in moved for rule in required)
 
 
-def _counts(rule: SpreadConstraint, spec: PodSpec, pod: PodSpec) -> bool:
+def _counts(rule: SpreadConstraint, spec: PodSpec, pod: PodGroup) -> bool:
     return pod.namespace == spec.namespace and _selects(rule.selector, pod)
 
 
-def _selects(selector: LabelSelector | None, pod: PodSpec) -> bool:
+def _selects(selector: LabelSelector | None, pod: PodGroup | PodSpec) -> bool:
     return selector is not None and selector.matches(dict(pod.labels))
 
 
@@ -229,7 +229,7 @@ def _dynamic_resources(_spec: PodSpec, changes: Changes) -> bool:
         return True
     if any(True for _ in _nodes(changes, Aspect.ADDED | Aspect.LABELS)):
         return True
-    return bool(changes.rooms) or any(pod.claims is not None for pod in changes.deleted_pods)
+    return bool(changes.rooms) or any(pod.claims_devices for pod in changes.deleted_pods)
 
 
 def _volumes_left(changes: Changes) -> bool:

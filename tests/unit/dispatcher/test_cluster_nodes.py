@@ -7,9 +7,11 @@ from dispatcher.core import messages as m
 from dispatcher.core.changes import Aspect, Changes
 from dispatcher.ledger.nodes import ClusterNodes
 from hoss.model.node import NodeSpec, Taint
+from hoss.model.pod import HostPort, PodGroup
 from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import FLAG_QUARANTINED, FLAG_UNSCHEDULABLE, account_dtype
+from hoss.wire.convert_rules import definition_of
 
 SCHEMA = ["cpu", "memory", "ephemeral-storage", "pods"]
 
@@ -56,6 +58,17 @@ def test_a_commit_changes_nothing_for_those_who_wait():
 def test_a_release_tells_the_room_of_the_nodes_it_touched():
     changes = read(started(), pb.FeedMessage(seq=2, accounts=accounts(5, 7), released=1))
     assert changes.rooms[0].allocatable[0].tolist() == [5, 7]
+
+
+@pytest.mark.parametrize("flags", [0, FLAG_UNSCHEDULABLE], ids=["open", "cordoned"])
+def test_a_release_tells_which_pods_left_whoever_knows_them(flags):
+    left, came = PodGroup(host_ports=(HostPort(80),)), PodGroup(host_ports=(HostPort(81),))
+    runs = [
+        pb.GroupRun(group=definition_of(group), nodes=bytes(4), gone=gone)
+        for group, gone in ((left, True), (came, False))
+    ]
+    release = pb.FeedMessage(seq=2, accounts=accounts(5, flags=flags), released=1, groups=runs)
+    assert read(started(), release).deleted_pods == {left}
 
 
 @pytest.mark.parametrize("flag", [FLAG_UNSCHEDULABLE, FLAG_QUARANTINED])

@@ -9,7 +9,16 @@ from dispatcher.core.changes import ANYTHING, Aspect, ChangeHistory, Changes, No
 from dispatcher.core.queue.hints import HINTS, worth_another_attempt
 from hoss.model.devices import ContainerRequests, PodClaims
 from hoss.model.node import NodeSpec, Taint, Toleration
-from hoss.model.pod import DeviceRequest, HostPort, PodAffinity, PodAffinityTerm, PodSpec, SpreadConstraint
+from hoss.model.pod import (
+    DeviceRequest,
+    HostPort,
+    PodAffinity,
+    PodAffinityTerm,
+    PodGroup,
+    PodSpec,
+    SpreadConstraint,
+    group_of,
+)
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
 from hoss.model.volumes import ClaimMount, PodVolumes
 
@@ -34,7 +43,7 @@ def node(aspects=Aspect.ADDED, labels=(), before=(), **fields):
 
 
 def pods(app, namespace="default", **fields):
-    return frozenset({PodSpec(namespace=namespace, labels=(("app", app),), **fields)})
+    return frozenset({group_of(PodSpec(namespace=namespace, labels=(("app", app),), **fields))})
 
 
 def selects(app):
@@ -168,7 +177,7 @@ ROWS = [
     ("room is in every zone", "VolumeZone", MOUNTS, room(), False),
     ("a pod left that may have had the claim", "VolumeRestrictions", MOUNTS, room(), True),
     ("a pod with volumes is deleted on a cordoned node", "VolumeRestrictions",
-     MOUNTS, Changes(deleted_pods=frozenset((MOUNTS,))), True),
+     MOUNTS, Changes(deleted_pods=frozenset((group_of(MOUNTS),))), True),
     ("a pod without volumes is deleted", "VolumeRestrictions",
      MOUNTS, Changes(deleted_pods=pods("x")), False),
     ("a driver attaches more", "NodeVolumeLimits", MOUNTS, storage("CSINode"), True),
@@ -234,7 +243,7 @@ def test_a_view_misses_what_the_feed_reported_after_it():
 
 def test_a_change_of_its_own_helps_who_was_refused_by_a_view_that_did_not_show_it_yet():
     history = ChangeHistory()
-    history.record(Changes(deleted_pods=frozenset([PodSpec()])), 0.0, shown_from={0: 7})
+    history.record(Changes(deleted_pods=frozenset([PodGroup()])), 0.0, shown_from={0: 7})
     sent = history.number
     assert list(history.unseen_by(sent, {0: 6}))
     assert not list(history.unseen_by(sent, {0: 7}))

@@ -37,6 +37,11 @@ def pod(number, node="", scheduler="hoss", name=""):
     return ObjectSeen({"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
 
 
+def node(name):
+    status = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}}
+    return ObjectSeen({"metadata": {"name": name}, "spec": {}, "status": status})
+
+
 class LostLedger:
     """Places of successors are asked for, and nobody answers until the ledger is back."""
 
@@ -170,6 +175,30 @@ async def test_a_new_leader_keeps_the_nodes_without_an_object_whose_pods_it_does
     async with background(informers.run()):
         await until(lambda: len(written) == 3)
     assert written[2:] == [("n2",)]  # a pod is on n1
+
+
+async def test_a_node_on_which_pods_are_seen_already_opens_when_the_ledger_has_counted_them(informers):
+    """Workers and the webhook would give away room that is taken."""
+    done = []
+
+    async def upsert_nodes(nodes, _epoch):
+        done.extend("closed" if node.unschedulable and not node.allocatable else "open" for node in nodes)
+        return pb.UpsertNodesReply(indexes=[2] * len(nodes))
+
+    async def counted():
+        await until(lambda: informers.reserved)
+        done.append("counted")
+
+    informers._runtime.ledger = SimpleNamespace(known=lambda: SimpleNamespace(ledger_epoch="e"))
+    informers._resolver = SimpleNamespace(upsert_nodes=upsert_nodes)
+    informers.counted = counted
+    async with background(informers.run()):
+        informers._on_pods([pod(1, "late", "other")])
+        await until(lambda: informers.pods.on_unknown_nodes == {"late": 1})
+        informers._on_nodes([node("late")])
+        await until(lambda: "open" in done)
+    assert done == ["closed", "counted", "open"]
+    assert nodes_of(informers, 1) == [2]
 
 
 async def test_after_catching_up_pods_are_known_that_came_before_their_node_was(informers):

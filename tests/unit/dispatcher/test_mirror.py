@@ -142,6 +142,29 @@ def test_a_node_that_goes_under_its_pods_is_closed_and_removed_when_the_last_is_
     assert nodes.plan([], [], {"n1": 7}).removals == ("n1",)
 
 
+def test_a_node_that_the_ledger_never_had_is_closed_until_the_pods_on_it_are_counted(bench):
+    nodes = NodeMirror(bench.machine.registry)
+    plan = nodes.plan([NODE], (), {}, {NODE.name})
+    assert plan.upserts == (closed(NODE),)
+    nodes.done(plan)
+    assert nodes.take_held() == [NODE]
+    assert nodes.plan([NODE], (), {NODE.name: 0}, {NODE.name}).upserts == (NODE,), "more pods came meanwhile"
+    assert not nodes.holds_any
+
+
+def test_a_node_whose_pods_an_earlier_term_counted_stays_open_and_one_that_it_left_closed_is_held(bench):
+    nodes, other = NodeMirror(bench.machine.registry), replace(NODE, name="other")
+    nodes.restore([NODE, closed(other)])
+    assert nodes.plan([NODE, other], (), {}, {NODE.name, "other"}).upserts == (NODE, closed(other))
+
+
+def test_a_held_node_whose_object_goes_is_not_opened(bench):
+    nodes = NodeMirror(bench.machine.registry)
+    nodes.done(nodes.plan([NODE], (), {}, {NODE.name}))
+    nodes.plan([], [NODE.name], {NODE.name: 0}, {NODE.name})
+    assert nodes.take_held() == []
+
+
 def test_a_node_that_comes_back_is_as_it_was(bench, known):
     rows, nodes = known(1), NodeMirror(bench.machine.registry)
     nodes.done(nodes.plan([NODE], [], {}))
