@@ -1,8 +1,8 @@
 """Kubernetes mode: from changes of pod and node objects to what the registry and the ledger have to change.
 
-A pod that is on a node or waits for HOSS is a row; other pods are ignored. A node without an object stays in
-the ledger while pods are on it, but takes no new pods. So a pod's reservation ends with the pod, and a node
-that comes back still has its pods counted. Events of a pod may repeat; the last one counts."""
+A pod that is on a node or waits for HOSS is a row. Of other pods only nominations are followed. A node
+without an object stays in the ledger while pods are on it, but takes no new pods. So a pod's reservation ends
+with the pod, and a node that comes back still has its pods counted. Events of a pod may repeat; the last one counts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +15,7 @@ from dispatcher.core.kubernetes.pod_objects import GonePod, SeenPod
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.sets import GangRule, NewGang
 from dispatcher.core.pods.table import Phase, Rows
+from hoss.model.cluster import NominatedPod, ObjectKey, storage_key_of
 from hoss.model.node import NodeSpec
 from hoss.wire.columns import NONE_U32, decode_uids
 
@@ -152,6 +153,33 @@ class PodMirror:
             del self._on_unknown_nodes[name][uid]
             if not self._on_unknown_nodes[name]:
                 del self._on_unknown_nodes[name]
+
+
+class ForeignNominations:
+    """The pods of other schedulers that wait on a node for their victims to leave. For a pod of our own the
+    ledger has a reservation."""
+
+    def __init__(self) -> None:
+        self._pods: dict[bytes, NominatedPod] = {}  # by UID
+
+    def update(self, change: SeenPod | GonePod) -> dict[ObjectKey, NominatedPod | None]:
+        """The effect of this change of a pod, by key; None: no longer nominated. Two pods may have one name
+        for a moment."""
+        before, now = self._pods.pop(change.uid, None), _nominated(change)
+        changed: dict[ObjectKey, NominatedPod | None] = {}
+        if before is not None and storage_key_of(before) not in map(storage_key_of, self._pods.values()):
+            changed[storage_key_of(before)] = None
+        if now is not None:
+            self._pods[change.uid] = now
+            changed[storage_key_of(now)] = now
+        return changed
+
+
+def _nominated(change: SeenPod | GonePod) -> NominatedPod | None:
+    if isinstance(change, GonePod) or change.ours or change.node or change.over or not change.nominated_node:
+        return None
+    spec = change.template.spec
+    return NominatedPod(change.namespace, change.name, change.nominated_node, spec.priority, spec.requests)
 
 
 def closed(node: NodeSpec) -> NodeSpec:
