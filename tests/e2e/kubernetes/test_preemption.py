@@ -199,7 +199,14 @@ def test_room_that_kube_scheduler_made_for_a_pod_is_left_to_it_by_pods_that_are_
     own_control_plane.start_scheduler()
     cluster = Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig, workers=["w1"])
     try:
-        low_pod(api, grace=300, scheduler="default-scheduler")
+        api.create_pod(
+            "low",
+            cpu="800m",
+            scheduler="default-scheduler",
+            priorityClassName="low",
+            terminationGracePeriodSeconds=300,
+        )
+        wait_until(lambda: node_of(api, "low"), "kube-scheduler binds the less urgent pod")
         api.create_pod("high", cpu="800m", scheduler="default-scheduler", priorityClassName="high")
         wait_until(lambda: nominated_node(api, "high") == "n1", "kube-scheduler preempts for it")
         api.create_pod("equal", cpu="800m", scheduler="hoss", priorityClassName="high")
