@@ -18,7 +18,14 @@ from dispatcher.api.intake import read_template
 from dispatcher.config import ClusterSection
 from dispatcher.core import messages as m
 from dispatcher.core.kubernetes.conditions import Debounce
-from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, PodPlan, closed, gangs_of
+from dispatcher.core.kubernetes.mirror import (
+    ForeignNominations,
+    NodeMirror,
+    PodMirror,
+    PodPlan,
+    closed,
+    gangs_of,
+)
 from dispatcher.core.kubernetes.pod_groups import Member
 from dispatcher.core.kubernetes.pod_objects import Controllers, GonePod, PodReader, SeenPod, problem_of
 from dispatcher.core.pods.sets import NewPods, NewTemplate, Order, Submission
@@ -36,7 +43,7 @@ from hoss.manifests.cluster_objects import read_cluster_object
 from hoss.manifests.devices import read_device_object
 from hoss.manifests.node import read_node
 from hoss.manifests.volumes import read_storage_object
-from hoss.model.cluster import ObjectKey, OwnerReference, StorageUpdate, storage_key_of
+from hoss.model.cluster import FollowedObject, ObjectKey, OwnerReference, StorageUpdate, storage_key_of
 from hoss.model.devices import DeviceManifest
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodTemplate
@@ -95,8 +102,8 @@ ReplyT = TypeVar("ReplyT")
 
 
 class StorageInformers:
-    """Follows storage objects and device objects. Its `reflectors` must be running. Changes are collected
-    until `take`."""
+    """Follows storage objects and device objects. Its `reflectors` must be running. Nominations of pods go
+    the same way, see `pod_changed`. Changes are collected until `take`."""
 
     def __init__(
         self,
@@ -113,7 +120,8 @@ class StorageInformers:
         self._changed = changed
         self._on_device_resources = on_device_resources
         self._device_resources: dict[str, str] = {}  # by class
-        self._changes: dict[ObjectKey, StorageObject | DeviceManifest | None] = {}  # None: gone
+        self._nominations = ForeignNominations()
+        self._changes: dict[ObjectKey, FollowedObject | None] = {}  # None: gone
         reflector = partial(Reflector, api, clock=runtime.now, rng=rng)
         # A cluster older than 1.34 has none of these.
         devices = {
@@ -127,6 +135,10 @@ class StorageInformers:
         ]
         # Volumes and devices that others have taken are in these objects.
         self.claims = [reflector for reflector in self.reflectors if reflector.path in _CLAIM_PATHS]
+
+    def pod_changed(self, change: SeenPod | GonePod) -> None:
+        """A pod of another scheduler may have been nominated for a node, or is no longer."""
+        self._changes.update(self._nominations.update(change))
 
     def take(self) -> None:
         """Have the machine handle the changes since the last call."""
@@ -480,6 +492,7 @@ class Informers:
 
     def _note_change(self, change: SeenPod | GonePod) -> None:
         self._pod_changes.append(change)
+        self._storage.pod_changed(change)
         for changed in self._changed_meanwhile:
             changed.add(change.uid)
 

@@ -130,6 +130,8 @@ def key_of(item: ClusterObject) -> ObjectKey:
     return ObjectKey(type(item).__name__, namespace, item.name)
 
 
+NOMINATED_POD = "NominatedPod"  # kind of the keys of such pods
+
 _STORAGE_KINDS: dict[type, str] = {
     PersistentVolume: "PersistentVolume",
     PersistentVolumeClaim: "PersistentVolumeClaim",
@@ -141,20 +143,38 @@ _STORAGE_KINDS: dict[type, str] = {
 }
 
 
-def storage_key_of(item: StorageObject | DeviceManifest) -> ObjectKey:
-    """The storage object's key, or the device object's."""
+@dataclass(frozen=True, slots=True)
+class NominatedPod:
+    """A pod of another scheduler that waits on a node for its victims to leave
+    (status.nominatedNodeName)."""
+
+    namespace: str
+    name: str
+    node: str
+    priority: int
+    requests: Amounts
+
+
+# What the dispatcher follows on behalf of workers, which get all of it.
+FollowedObject = StorageObject | DeviceManifest | NominatedPod
+
+
+def storage_key_of(item: FollowedObject) -> ObjectKey:
+    """The key of a storage object, a device object or a nominated pod."""
     if isinstance(item, DeviceManifest):
         return ObjectKey(item.kind, item.namespace, item.name)
+    if isinstance(item, NominatedPod):
+        return ObjectKey(NOMINATED_POD, item.namespace, item.name)
     namespace = item.namespace if isinstance(item, (PersistentVolumeClaim, CsiStorageCapacity)) else ""
     return ObjectKey(_STORAGE_KINDS[type(item)], namespace, item.name)
 
 
 @dataclass(frozen=True, slots=True)
 class StorageUpdate:
-    """Changes of a cluster's storage objects, and of its device objects. `complete`: there are no others than
-    `objects`."""
+    """Changes of a cluster's storage objects, device objects and nominated pods. `complete`: there are no
+    others than `objects`."""
 
-    objects: tuple[StorageObject | DeviceManifest, ...] = ()  # new or changed
+    objects: tuple[FollowedObject, ...] = ()  # new or changed
     gone: tuple[ObjectKey, ...] = ()
     complete: bool = False
 

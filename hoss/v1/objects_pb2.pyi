@@ -233,8 +233,22 @@ class DeviceManifest(_message.Message):
     text: bytes
     def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., text: _Optional[bytes] = ...) -> None: ...
 
+class NominatedPod(_message.Message):
+    __slots__ = ("namespace", "name", "node", "priority", "requests")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    node: str
+    priority: int
+    requests: _containers.RepeatedCompositeFieldContainer[_common_pb2.Amount]
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., node: _Optional[str] = ..., priority: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[_common_pb2.Amount, _Mapping]]] = ...) -> None: ...
+
 class StorageObject(_message.Message):
-    __slots__ = ("volume", "claim", "storage_class", "csi_node", "csi_driver", "capacity", "attachment", "device")
+    __slots__ = ("volume", "claim", "storage_class", "csi_node", "csi_driver", "capacity", "attachment", "device", "nominated_pod")
     VOLUME_FIELD_NUMBER: _ClassVar[int]
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     STORAGE_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +257,7 @@ class StorageObject(_message.Message):
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    NOMINATED_POD_FIELD_NUMBER: _ClassVar[int]
     volume: PersistentVolume
     claim: PersistentVolumeClaim
     storage_class: StorageClass
@@ -251,7 +266,8 @@ class StorageObject(_message.Message):
     capacity: CsiStorageCapacity
     attachment: VolumeAttachment
     device: DeviceManifest
-    def __init__(self, volume: _Optional[_Union[PersistentVolume, _Mapping]] = ..., claim: _Optional[_Union[PersistentVolumeClaim, _Mapping]] = ..., storage_class: _Optional[_Union[StorageClass, _Mapping]] = ..., csi_node: _Optional[_Union[CsiNode, _Mapping]] = ..., csi_driver: _Optional[_Union[CsiDriver, _Mapping]] = ..., capacity: _Optional[_Union[CsiStorageCapacity, _Mapping]] = ..., attachment: _Optional[_Union[VolumeAttachment, _Mapping]] = ..., device: _Optional[_Union[DeviceManifest, _Mapping]] = ...) -> None: ...
+    nominated_pod: NominatedPod
+    def __init__(self, volume: _Optional[_Union[PersistentVolume, _Mapping]] = ..., claim: _Optional[_Union[PersistentVolumeClaim, _Mapping]] = ..., storage_class: _Optional[_Union[StorageClass, _Mapping]] = ..., csi_node: _Optional[_Union[CsiNode, _Mapping]] = ..., csi_driver: _Optional[_Union[CsiDriver, _Mapping]] = ..., capacity: _Optional[_Union[CsiStorageCapacity, _Mapping]] = ..., attachment: _Optional[_Union[VolumeAttachment, _Mapping]] = ..., device: _Optional[_Union[DeviceManifest, _Mapping]] = ..., nominated_pod: _Optional[_Union[NominatedPod, _Mapping]] = ...) -> None: ...
 
 class StorageKey(_message.Message):
     __slots__ = ("kind", "namespace", "name")

@@ -1,9 +1,9 @@
-"""Converts storage objects, and manifests of device objects, between the model and hoss.v1."""
+"""Converts storage objects, manifests of device objects, and nominated pods between the model and hoss.v1."""
 
 from collections.abc import Iterator
 
 from hoss.errors import InvalidInput
-from hoss.model.cluster import ObjectKey, StorageUpdate
+from hoss.model.cluster import FollowedObject, NominatedPod, ObjectKey, StorageUpdate
 from hoss.model.devices import DeviceManifest
 from hoss.model.selectors import NodeSelector
 from hoss.model.volumes import (
@@ -15,7 +15,6 @@ from hoss.model.volumes import (
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
-    StorageObject,
     VolumeAttachment,
 )
 from hoss.v1 import common_pb2
@@ -59,9 +58,7 @@ def storage_changes_from_proto(message: pb.StorageChanges) -> StorageUpdate:
     )
 
 
-def storage_to_proto(  # noqa: PLR0911 - one for each kind
-    item: StorageObject | DeviceManifest,
-) -> pb.StorageObject:
+def storage_to_proto(item: FollowedObject) -> pb.StorageObject:  # noqa: PLR0911 - one for each kind
     match item:
         case PersistentVolume():
             return pb.StorageObject(volume=_volume_to_proto(item))
@@ -101,11 +98,19 @@ def storage_to_proto(  # noqa: PLR0911 - one for each kind
                 kind=item.kind, namespace=item.namespace, name=item.name, text=item.text
             )
             return pb.StorageObject(device=device)
+        case NominatedPod():
+            requests = [common_pb2.Amount(resource=name, amount=amount) for name, amount in item.requests]
+            nominated = pb.NominatedPod(
+                namespace=item.namespace,
+                name=item.name,
+                node=item.node,
+                priority=item.priority,
+                requests=requests,
+            )
+            return pb.StorageObject(nominated_pod=nominated)
 
 
-def storage_from_proto(  # noqa: PLR0911 - one for each kind
-    message: pb.StorageObject,
-) -> StorageObject | DeviceManifest:
+def storage_from_proto(message: pb.StorageObject) -> FollowedObject:  # noqa: PLR0911 - one for each kind
     """Raises InvalidInput for a missing object and for an unknown kind."""
     match message.WhichOneof("kind"):
         case "volume":
@@ -136,6 +141,10 @@ def storage_from_proto(  # noqa: PLR0911 - one for each kind
         case "device":
             device = message.device
             return DeviceManifest(device.kind, device.namespace, device.name, device.text)
+        case "nominated_pod":
+            pod = message.nominated_pod
+            requests = tuple((amount.resource, amount.amount) for amount in pod.requests)
+            return NominatedPod(pod.namespace, pod.name, pod.node, pod.priority, requests)
         case _:
             problem = "is missing, or of a kind that this version does not know"
             raise InvalidInput(problem, where="object.kind")

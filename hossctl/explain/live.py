@@ -117,7 +117,7 @@ async def take_snapshot(clients: Clients) -> LiveSnapshot:
     cache.pod_index.set_namespaces(
         {item.name: item.all_labels for item in objects if isinstance(item, Namespace)}
     )
-    cache.storage.apply(storage)
+    cache.apply_objects(storage)
     cache.devices.apply(device_update(storage), time.time())
     demands = DemandTable(cache.schema, cache.catalogue.images, cache.pod_index)
     demands.set_device_resources(frozenset(cache.devices.extended_resources))

@@ -262,8 +262,10 @@ class ControlPlane:
         """End all parts, users before what they use."""
         for name in ("kube-scheduler", "kube-apiserver", "etcd"):
             if name in self._processes:
+                process, record = self._processes.pop(name)
                 # An API server would wait a minute for its watchers to leave.
-                stop_all([self._processes.pop(name)[1]], grace_seconds=2.0)
+                stop_all([record], grace_seconds=2.0)
+                process.wait()
 
     def _launch(self, name: str, *arguments: str) -> None:
         log = self.directory / f"{name}.log"
@@ -297,6 +299,9 @@ class ControlPlane:
         try:
             with urllib.request.urlopen(request, timeout=2.0, context=trust) as reply:  # noqa: S310
                 return bool(reply.status == 200)
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            return False
         except (OSError, urllib.error.URLError):
             return False
 

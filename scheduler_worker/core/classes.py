@@ -198,13 +198,15 @@ class DemandTable:
         return merged_selector(spec, self._services.get(spec.namespace, ()), own)
 
     def _basis(self) -> tuple[int, ...]:
-        # New resources get rows. Images count once a node has them, and labels once a rule reads them.
+        # New resources get rows. Images count once a node has them, labels once a rule reads them, and
+        # priorities once a pod is nominated.
         return (
             len(self.schema),
             self.images.version,
             self.pod_index.terms_version,
             self._services_version,
             self._device_resources_version,
+            self.pod_index.nominated.version,
         )
 
     def _deciding(self, spec: PodSpec) -> PodSpec:
@@ -212,7 +214,7 @@ class DemandTable:
         ranking."""
         images = tuple(image for image in spec.images if image in self.images)
         plain: dict[str, Any] = {
-            "priority": 0,
+            "priority": self.pod_index.nominated.threshold(spec.priority),
             "may_preempt": True,
             "images": images,
             "image_containers": spec.image_containers if images else 0,

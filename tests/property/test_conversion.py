@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hoss.model.cluster import ObjectKey, StorageUpdate
+from hoss.model.cluster import NominatedPod, ObjectKey, StorageUpdate
 from hoss.model.devices import (
     Allocation,
     ClaimUse,
@@ -265,6 +265,7 @@ storage_objects = st.one_of(
     st.builds(CsiDriver, texts, st.booleans()),
     st.builds(CsiStorageCapacity, texts, texts, texts, selectors, st.none() | sizes),
     st.builds(VolumeAttachment, texts, texts, texts, texts),
+    st.builds(NominatedPod, texts, texts, texts, st.integers(-(2**31), 2**31 - 1), amount_lists),
 )
 
 

@@ -1,7 +1,7 @@
 """The cluster's storage objects: persistent volumes, claims, storage classes, CSI objects and attachments.
-And its device objects, which go the same way: resource slices, device classes and resource claims. The API
-server is their journal, so they are kept in memory only. Workers get all of them when they join, and every
-change after that."""
+And what goes the same way: device objects (resource slices, device classes and resource claims), and pods
+of other schedulers that wait on a node for their victims to leave. The API server is their journal, so they
+are kept in memory only. Workers get all of them when they join, and every change after that."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,30 +11,36 @@ from dispatcher.core import messages as m
 from dispatcher.core.changes import Changes
 from dispatcher.core.queue.queues import Queues
 from dispatcher.core.workers.membership import Membership
-from hoss.model.cluster import ObjectKey, StorageUpdate, storage_key_of
+from hoss.model.cluster import (
+    NOMINATED_POD,
+    FollowedObject,
+    NominatedPod,
+    ObjectKey,
+    StorageUpdate,
+    storage_key_of,
+)
 from hoss.model.devices import DEVICE_KINDS, DeviceManifest
 from hoss.model.volumes import (
     CsiNode,
     CsiStorageCapacity,
     PersistentVolume,
     PersistentVolumeClaim,
-    StorageObject,
 )
 
 # An object of these kinds that goes may help a waiting pod. Others only ever help when they come or change.
-_HELPS_BY_GOING = ("VolumeAttachment", *DEVICE_KINDS)
+_HELPS_BY_GOING = ("VolumeAttachment", NOMINATED_POD, *DEVICE_KINDS)
 
 
 class StorageObjects:
     """All storage objects by key; a VolumeView."""
 
     def __init__(self) -> None:
-        self._objects: dict[ObjectKey, StorageObject | DeviceManifest] = {}
+        self._objects: dict[ObjectKey, FollowedObject] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
 
-    def get(self, key: ObjectKey) -> StorageObject | DeviceManifest | None:
+    def get(self, key: ObjectKey) -> FollowedObject | None:
         """The object with this key."""
         return self._objects.get(key)
 
@@ -104,9 +110,7 @@ class StorageUpdates:
         return [m.SendStorage(worker.link, update) for worker in self.members.living()]
 
 
-def _changes(
-    update: StorageUpdate, before: Mapping[ObjectKey, StorageObject | DeviceManifest | None]
-) -> Changes:
+def _changes(update: StorageUpdate, before: Mapping[ObjectKey, FollowedObject | None]) -> Changes:
     """What waiting pods may benefit from."""
     keys = [storage_key_of(item) for item in update.objects if _may_help(item, before)]
     keys += [key for key in update.gone if key.kind in _HELPS_BY_GOING]
@@ -114,11 +118,12 @@ def _changes(
     return Changes(claims=_claims(keys), storage=kinds)
 
 
-def _may_help(
-    item: StorageObject | DeviceManifest, before: Mapping[ObjectKey, StorageObject | DeviceManifest | None]
-) -> bool:
-    """A capacity helps only by growing (kube-scheduler's isSchedulableAfterCSIStorageCapacityChange)."""
+def _may_help(item: FollowedObject, before: Mapping[ObjectKey, FollowedObject | None]) -> bool:
+    """A pod that is nominated helps nobody until it has another node or requests less. A capacity helps only
+    by growing (kube-scheduler's isSchedulableAfterCSIStorageCapacityChange)."""
     known = before[storage_key_of(item)]
+    if isinstance(item, NominatedPod):
+        return known is not None
     if not isinstance(item, CsiStorageCapacity) or not isinstance(known, CsiStorageCapacity):
         return True
     if known.nodes != item.nodes or known.storage_class != item.storage_class:

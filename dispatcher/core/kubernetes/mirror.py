@@ -1,9 +1,9 @@
 """Kubernetes mode: from changes of pod and node objects to what the registry and the ledger have to change.
 
-A pod that is on a node or waits for HOSS is a row; other pods are ignored. A node without an object stays in
-the ledger while pods are on it, but takes no new pods. So a pod's reservation ends with the pod, and a node
-that comes back still has its pods counted. A node that the ledger has never had takes no pods before those are
-counted that are on it. Events of a pod may repeat; the last one counts."""
+A pod that is on a node or waits for HOSS is a row. Of other pods only nominations are followed. A node
+without an object stays in the ledger while pods are on it, but takes no new pods. So a pod's reservation ends
+with the pod, and a node that comes back still has its pods counted. A node that the ledger has never had
+takes no pods before those are counted that are on it. Events of a pod may repeat; the last one counts."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +16,7 @@ from dispatcher.core.kubernetes.pod_objects import GonePod, SeenPod
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.sets import GangRule, NewGang
 from dispatcher.core.pods.table import Phase, Rows
+from hoss.model.cluster import NominatedPod, ObjectKey, storage_key_of
 from hoss.model.node import NodeSpec
 from hoss.wire.columns import NONE_U32, decode_uids
 
@@ -127,8 +128,8 @@ class PodMirror:
         return [pod for name, pods in waiting if name in self.nodes for pod in pods.values()]
 
     def on_nodes(self, changes: Iterable[SeenPod | GonePod]) -> set[str]:
-        """The names of nodes on which pods are, by these changes, or that the ledger does not have and on which
-        pods have been seen."""
+        """The names of nodes on which pods are, by these changes, or that the ledger does not have and on
+        which pods have been seen."""
         pods = (change for change in changes if isinstance(change, SeenPod) and not change.over)
         return {*self._on_unknown_nodes, *(pod.node for pod in pods if pod.node)}
 
@@ -161,6 +162,33 @@ class PodMirror:
                 del self._on_unknown_nodes[name]
 
 
+class ForeignNominations:
+    """The pods of other schedulers that wait on a node for their victims to leave. For a pod of our own the
+    ledger has a reservation."""
+
+    def __init__(self) -> None:
+        self._pods: dict[bytes, NominatedPod] = {}  # by UID
+
+    def update(self, change: SeenPod | GonePod) -> dict[ObjectKey, NominatedPod | None]:
+        """The effect of this change of a pod, by key; None: no longer nominated. Two pods may have one name
+        for a moment."""
+        before, now = self._pods.pop(change.uid, None), _nominated(change)
+        changed: dict[ObjectKey, NominatedPod | None] = {}
+        if before is not None and storage_key_of(before) not in map(storage_key_of, self._pods.values()):
+            changed[storage_key_of(before)] = None
+        if now is not None:
+            self._pods[change.uid] = now
+            changed[storage_key_of(now)] = now
+        return changed
+
+
+def _nominated(change: SeenPod | GonePod) -> NominatedPod | None:
+    if isinstance(change, GonePod) or change.ours or change.node or change.over or not change.nominated_node:
+        return None
+    spec = change.template.spec
+    return NominatedPod(change.namespace, change.name, change.nominated_node, spec.priority, spec.requests)
+
+
 def closed(node: NodeSpec) -> NodeSpec:
     """The node while its object is gone and pods are on it, or before the pods on it are counted."""
     return replace(node, unschedulable=True, allocatable=(), cards=0)
@@ -185,9 +213,8 @@ class NodeMirror:
         self._registry = registry
         self._applied: dict[str, NodeSpec] = {}
         self._terminating: set[str] = set()  # their objects are gone, but pods are on them
-        self._counted: set[str] = (
-            set()
-        )  # nodes of the ledger that have been open: the pods on them are counted
+        # Nodes of the ledger that have been open: the pods on them are counted.
+        self._counted: set[str] = set()
         self._held: dict[str, NodeSpec] = {}  # as they are; closed until the pods on them are counted
 
     @property

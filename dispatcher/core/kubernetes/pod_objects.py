@@ -73,6 +73,7 @@ class SeenPod(NamedTuple):
     group: GroupRef | None = None  # the PodGroup that it names, if it is ours
     phase: str = "Pending"  # as its kubelet says
     owner: OwnerReference | None = None  # its controller
+    nominated_node: str = ""  # where room is made for it (status.nominatedNodeName)
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -151,6 +152,7 @@ class PodReader:
             group=group,
             phase=status.get("phase", "Pending"),
             owner=_owner(metadata) if ours else None,
+            nominated_node=status.get("nominatedNodeName", ""),
         )
 
     def _template(self, metadata: Object, spec: Object, status: Object) -> PodTemplate:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from dispatcher.core.changes import Aspect, Changes, NodeChange, Room
+from hoss.model.cluster import NOMINATED_POD
 from hoss.model.devices import DEVICE_KINDS
 from hoss.model.fit import cards_fit, fits
 from hoss.model.node import NO_EXECUTE, NO_SCHEDULE, Taint
@@ -40,8 +41,10 @@ def _always(_spec: PodSpec, changes: Changes) -> bool:
 
 
 def _resources_fit(spec: PodSpec, changes: Changes) -> bool:
-    """A node with more room than before now covers the request; or a device class may stand for an extended
-    resource of the pod."""
+    """A node with more room than before now covers the request; a device class may stand for an extended
+    resource of the pod; or a pod of another scheduler no longer waits for the room of a node."""
+    if NOMINATED_POD in changes.storage:
+        return True
     if "DeviceClass" in changes.storage and spec.claims is not None and spec.claims.containers:
         return True
     return any(_covers(room, spec) for room in changes.rooms)

@@ -3,7 +3,7 @@
 `requested` is the sum of two layers: `committed`, the ledger's latest accounts, and `assumed`, this worker's
 own pods in flight. A node's account is only ever replaced by one at least as new."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.messages import AccountBatch
 from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes, NodeSpecs
 from scheduler_worker.core.pod_index.index import PodIndex
+from scheduler_worker.core.pod_index.nominated import NominatedPods
 
 # Quotients of hundredfold amounts up to here are exact in doubles: the quotient is 100 at most, so it lies at
 # least 1/2^46 below the next whole number or is whole, and rounding (2^-47 there) cannot reach it.
@@ -39,6 +40,14 @@ class NodeView(NodeSpecs):
     # (n, 16) thousandths, 0xFFFF: no such card; for pods with devices
     cards_used: NDArray[np.uint16] | None = None
     ahead: NDArray[np.int64] | None = None  # (n,)
+    nominated: NominatedPods | None = None  # None: there are none
+
+    def for_filters(self, demand: Demand) -> "NodeView":
+        """The view with what other schedulers' nominated pods request that count for this demand."""
+        if self.nominated is None:
+            return self
+        amounts = self.nominated.amounts(demand.spec.priority, self.at)
+        return self if amounts is None else replace(self, requested=self.requested + amounts)
 
     def hundredths(self, parts: NDArray[np.int64]) -> NDArray[np.float64]:
         """100 x parts / allocatable of cpu and memory, truncated: (2, n). Parts lie in 0 to allocatable."""
@@ -227,7 +236,7 @@ class NodeColumns:
         self.schema = ResourceSchema()
         self.size = 0
         self.catalogue = NodeCatalogue()
-        self.pod_index = PodIndex(self.catalogue)
+        self.pod_index = PodIndex(self.catalogue, self.schema)
         self.cards = CardLayers()
         self.accounts = AccountLayer(len(self.schema), self.cards)
         self._all = _indexes(0)
@@ -261,6 +270,7 @@ class NodeColumns:
                 mean_factors=accounts.mean_factors[: self.size],
                 exact_in_doubles=accounts.exact_in_doubles,
                 cards_used=self.cards.used[: self.size] if cards else None,
+                nominated=self.pod_index.nominated or None,
             )
         requested = self.requested.take(nodes, axis=1)
         return NodeView(
@@ -273,6 +283,7 @@ class NodeColumns:
             mean_factors=accounts.mean_factors.take(nodes),
             exact_in_doubles=accounts.exact_in_doubles,
             cards_used=self.cards.used.take(nodes, axis=0) if cards else None,
+            nominated=self.pod_index.nominated or None,
         )
 
     def side_by_side(self, nodes: slice, shape: tuple[int, int]) -> NodeView:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.model.cluster import StorageUpdate
 from hoss.model.pod import PodGroup
 from hoss.model.slices import Steps, finished
 from hoss.wire.columns import FLAGS_CLOSED
@@ -86,6 +87,11 @@ class NodeInfoCache(NodeColumns):
         before = self._state(nodes)
         self.accounts.put(accounts)
         self._settle(nodes, before)
+
+    def apply_objects(self, update: StorageUpdate) -> None:
+        """Take in changes of storage objects and of nominated pods. Device objects go to `devices`."""
+        self.storage.apply(update)
+        self.changes.extend(self.pod_index.nominated.apply(update))
 
     # From this worker
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.cluster import ObjectKey, StorageUpdate, storage_key_of
+from hoss.model.cluster import NominatedPod, ObjectKey, StorageUpdate, storage_key_of
 from hoss.model.devices import DeviceManifest
 from hoss.model.pod import PodGroup
 from hoss.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm
@@ -92,7 +92,7 @@ class StorageCatalogue:
         for key in update.gone:
             self._remove(key)
         for item in update.objects:
-            if not isinstance(item, DeviceManifest):
+            if not isinstance(item, (DeviceManifest, NominatedPod)):
                 self._put(item)
 
     def table_sizes(self) -> dict[str, int]:

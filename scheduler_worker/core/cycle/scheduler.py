@@ -154,8 +154,8 @@ class Scheduler:
         self._demands.set_services(services)
 
     def update_storage(self, update: StorageUpdate) -> None:
-        """The cluster's storage objects change."""
-        self.cache.storage.apply(update)
+        """The cluster's storage objects or nominated pods change."""
+        self.cache.apply_objects(update)
 
     def update_devices(self, update: DeviceUpdate, now: float) -> None:
         """Device objects of the cluster change, in seconds since the epoch."""

@@ -105,9 +105,8 @@ class WholeBatches:
         demand, size = ranking.demand, len(ranking.keys)
         known = nodes < size
         feasible = known & (ranking.keys[np.where(known, nodes, 0)] >= 0)
-        free = (
-            self._cache.accounts.allocatable[demand.rows, :size] - self._cache.requested[demand.rows, :size]
-        )
+        view = self._cache.view(None, cards=False).for_filters(demand)
+        free = view.allocatable[demand.rows] - view.requested[demand.rows]
         places = (free // demand.request[demand.rows, None]).min(axis=0)
         holds: Mask = feasible & (_earlier_equals(nodes) < places[np.where(known, nodes, 0)])
         devices = demand.devices

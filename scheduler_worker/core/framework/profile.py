@@ -86,13 +86,19 @@ class Profile:
         shape."""
         return self.reads_cards or self.by_chance
 
-    def evaluate(self, demand: Demand, view: NodeView) -> tuple[Mask | None, NDArray[np.float64]]:
-        """Dynamic filters and scores of n nodes: which pass (None: all), and their weighted sum."""
+    def admits(self, demand: Demand, view: NodeView) -> Mask | None:
+        """Which nodes pass the dynamic filters: (n,). None: all."""
         mask: Mask | None = None
+        seen = view.for_filters(demand)
         for plugin in self.dynamic_filters:
-            passed = plugin.filter(demand, view)
+            passed = plugin.filter(demand, seen)
             if passed is not None:
                 mask = passed if mask is None else mask & passed
+        return mask
+
+    def evaluate(self, demand: Demand, view: NodeView) -> tuple[Mask | None, NDArray[np.float64]]:
+        """Dynamic filters and scores of n nodes: which pass (None: all), and their weighted sum."""
+        mask = self.admits(demand, view)
         total: NDArray[np.float64] | None = None
         for scorer, weight in self.dynamic_scores:
             score = scorer.score(demand, view)

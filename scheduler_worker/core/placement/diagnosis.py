@@ -163,7 +163,7 @@ def _refusals(
             refusals = of.static.refusals(plugin, of.demand, at)
         elif plugin.filter_reads is Reads.REQUESTED:
             view = view or cache.view(at, cards=profile.wants_cards(of.demand))
-            refusals = plugin.refusals(of.demand, view)
+            refusals = plugin.refusals(of.demand, view.for_filters(of.demand))
         elif plugin in by_pods:
             refusals = _taken(by_pods[plugin].refusals(), at)
         if refusals is not None:

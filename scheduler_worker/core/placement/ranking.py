@@ -107,13 +107,17 @@ class Ranking:
 
     def _rank(self, nodes: NodeIndexes) -> bool:
         """Rank these nodes again; whether any became feasible or infeasible."""
-        if len(nodes) <= FEW_NODES and self._profile.one_at_a_time:
+        if len(nodes) <= FEW_NODES and self._one_at_a_time:
             turned = [self._rank_one(node) for node in nodes.tolist()]
             return any(turned)
         before = self.keys.take(nodes)
         keys = self._keys(nodes, self._cache.view(nodes, cards=self._cards))
         self.keys[nodes] = keys
         return bool(((before ^ keys) < 0).any())  # INFEASIBLE is the one key below 0
+
+    @property
+    def _one_at_a_time(self) -> bool:
+        return self._profile.one_at_a_time is not None and not self._cache.pod_index.nominated
 
     def _rank_one(self, node: int) -> bool:
         """`_rank` for one node."""
@@ -249,7 +253,7 @@ class PodRanking(Ranking):
         changed = cache.changes.since(self._position, cache.size) if fresh else None
         if changed is None:
             self._room, self._scores = self._evaluate(None)
-        elif len(changed) <= FEW_NODES and self._profile.one_at_a_time:
+        elif len(changed) <= FEW_NODES and self._one_at_a_time:
             for node in changed.tolist():
                 score = self._profile.evaluate_one(self.demand, cache.one(node, cards=self._cards))
                 self._room[node], self._scores[node] = score is not None, score or 0

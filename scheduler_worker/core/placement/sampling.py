@@ -54,6 +54,8 @@ class SampledScoring:
     def suits(self, run: Run) -> bool:
         """Whether the run is a single pod of a new demand that depends on its own node alone."""
         profile = self._profile
+        if self._cache.pod_index.nominated:
+            return False  # plugins are not asked side by side then
         if len(run.rows) != 1 or profile.side_by_side is None or profile.mixes or not profile.samples:
             return False
         demand = run.pod_class.demand

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.pod import PodAffinityTerm, PodGroup
-from hoss.model.resources import Pairs
+from hoss.model.resources import Pairs, ResourceSchema
 from scheduler_worker.core.devices.held import HeldClaims
 from scheduler_worker.core.nodes import Mask, NodeCatalogue, NodeIndexes
 from scheduler_worker.core.pod_index.counter import MountedGroups, PodCounter
+from scheduler_worker.core.pod_index.nominated import NominatedPods
 from scheduler_worker.core.pod_index.selector_query import (
     CarriedTerm,
     NamespaceLabels,
@@ -34,13 +35,15 @@ _SPARSE_NODES = 256
 class PodIndex:
     """Counts of bound and assumed pods. Nodes are ledger indexes below the capacity last given to `grow`."""
 
-    def __init__(self, catalogue: NodeCatalogue) -> None:
+    def __init__(self, catalogue: NodeCatalogue, schema: ResourceSchema | None = None) -> None:
         self.terms_version = 0  # grows when the first pod with a term comes or the last one goes
         # (2, capacity) cpu and memory that scores add to the requests of a node's pods; None: no pod ever had
         # any.
         self.excess: NDArray[np.int64] | None = None
         self.mounted = MountedGroups()  # pods with volumes
         self.held_claims = HeldClaims()  # of pods with devices
+        # Of other schedulers; they count in no rule about other pods.
+        self.nominated = NominatedPods(catalogue, schema or ResourceSchema())
         self._catalogue = catalogue
         self._capacity = 0
         self._namespaces: NamespaceLabels = {}

@@ -265,11 +265,8 @@ class PreemptionSearch:
 
     def _passes(self, view: NodeView, positions: NDArray[np.intp]) -> Mask:
         mask: Mask = self._pod.static.mask[self._nodes[positions]]
-        for plugin in self._profile.dynamic_filters:
-            passed = plugin.filter(self._pod.demand, view)
-            if passed is not None:
-                mask = mask & passed
-        return mask
+        admitted = self._profile.admits(self._pod.demand, view)
+        return mask if admitted is None else mask & admitted
 
     def _overdrawing(self, rows: Rows, columns: NDArray[np.intp], nodes: int) -> Mask:
         """Which would overdraw a budget if all of their node were evicted, in this order."""

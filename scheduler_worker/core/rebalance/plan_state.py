@@ -228,10 +228,9 @@ class PlanState:
             return np.zeros(size, np.bool_)
         mask: Mask = pod.static.mask.copy()
         view = self.cache.view(None, cards=self.profile.wants_cards(pod.demand))
-        for plugin in self.profile.dynamic_filters:
-            passed = plugin.filter(pod.demand, view)
-            if passed is not None:
-                mask &= passed
+        admitted = self.profile.admits(pod.demand, view)
+        if admitted is not None:
+            mask &= admitted
         return pod.plugin_state.narrow(mask)
 
     def accepts(self, pod: ExaminedPod, node: int) -> bool:

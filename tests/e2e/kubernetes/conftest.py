@@ -27,15 +27,6 @@ SECRETS_OF_THE_JOB = {
 _RIGHTS = ("Namespace", "ServiceAccount", "Role", "RoleBinding")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Here many tests start processes and clients that others end for them, at the end of the run. A warning
-    that one of these was not closed is told, and fails no test."""
-    folder = Path(__file__).parent
-    for item in items:
-        if folder in item.path.parents:
-            item.add_marker(pytest.mark.filterwarnings("default::ResourceWarning"))
-
-
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """etcd and kube-apiserver that serve the whole run: do not stop them, see `own_control_plane`."""

@@ -69,6 +69,7 @@ class FaultyApi:
         self.faults = ()
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(DEADLINE_SECONDS)
+        self._loop.close()
 
     async def _serve(self, ready: threading.Event) -> None:
         app = web.Application(client_max_size=2**24)

@@ -275,6 +275,7 @@ def test_a_stranger_in_the_cluster_is_not_answered_and_reserves_nothing(guarded:
             urllib.request.urlopen(
                 urllib.request.Request(url, body.encode()), context=trust, timeout=DEADLINE_SECONDS
             )
+        caught.value.close()
         assert caught.value.code == 403
     assert guarded.holds(pod) == [False]
     assert api.bind(pod, "n1")[0] == 201

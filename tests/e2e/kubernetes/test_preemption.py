@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserved, run_hoss
-from e2e.kubernetes.api import Api, events_of, node_of, resize
+from e2e.kubernetes.api import Api, await_reason, events_of, node_of, resize
 from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
@@ -186,3 +186,49 @@ def test_a_pod_that_a_disruption_budget_protects_is_not_the_one_that_goes(api: A
         assert not there(api, "free")
     finally:
         api("DELETE", f"{budgets}/keep")
+
+
+def test_room_that_kube_scheduler_made_for_a_pod_is_left_to_it_by_pods_that_are_no_more_urgent(
+    tmp_path: Path, own_control_plane: ControlPlane
+) -> None:
+    """kube-scheduler is gone when the victim leaves, so nobody else takes the room first."""
+    api = Api(own_control_plane)
+    for name, value in (("low", 1), ("high", 1000), ("urgent", 2000)):
+        api("POST", CLASSES, {"metadata": {"name": name}, "value": value})
+    api.create_node("n1", cpu="1")
+    own_control_plane.start_scheduler()
+    cluster = Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig, workers=["w1"])
+    try:
+        api.create_pod(
+            "low",
+            cpu="800m",
+            scheduler="default-scheduler",
+            priorityClassName="low",
+            terminationGracePeriodSeconds=300,
+        )
+        wait_until(lambda: node_of(api, "low"), "kube-scheduler binds the less urgent pod")
+        api.create_pod("high", cpu="800m", scheduler="default-scheduler", priorityClassName="high")
+        wait_until(lambda: nominated_node(api, "high") == "n1", "kube-scheduler preempts for it")
+        api.create_pod("equal", cpu="800m", scheduler="hoss", priorityClassName="high")
+        await_reason(api, "equal", "Insufficient cpu")
+        own_control_plane.kill("kube-scheduler")
+        api.delete_pod("low")
+        wait_until(lambda: reserved(cluster) == {}, "its room is free")
+        api.create_pod("beside", cpu="200m", scheduler="hoss", priorityClassName="high")
+        wait_until(lambda: node_of(api, "beside"), "what is left beside it may be taken")
+        assert not node_of(api, "equal")
+        api.create_pod("urgent", cpu="300m", scheduler="hoss", priorityClassName="urgent")
+        wait_until(lambda: node_of(api, "urgent"), "a more urgent pod may have its room")
+        api.delete_pod("urgent")
+        own_control_plane.start_scheduler()
+        wait_until(lambda: node_of(api, "high"), "kube-scheduler binds its pod")
+        assert not node_of(api, "equal")
+        api.delete_pod("high")
+        wait_until(lambda: node_of(api, "equal"), "nobody waits for the room any more")
+        assert overcommitted(api) == {}
+    finally:
+        cluster.stop()
+
+
+def nominated_node(api: Api, name: str) -> str:
+    return str(api.pod(name)["status"].get("nominatedNodeName", ""))

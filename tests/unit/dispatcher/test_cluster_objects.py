@@ -1,5 +1,7 @@
 """Namespaces, services and other cluster objects, and which workers get them."""
 
+from dataclasses import replace
+
 import pytest
 
 from dispatcher.core import messages as m
@@ -7,6 +9,7 @@ from dispatcher.core.cluster.objects import Applied, ClusterObjects
 from dispatcher.core.pods.table import Phase
 from hoss.model.cluster import (
     Namespace,
+    NominatedPod,
     ObjectKey,
     PodDisruptionBudget,
     PriorityClass,
@@ -14,6 +17,7 @@ from hoss.model.cluster import (
     StorageUpdate,
     Threshold,
     key_of,
+    storage_key_of,
 )
 from hoss.model.devices import DeviceManifest, PodClaims
 from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec
@@ -147,6 +151,27 @@ CLAIMING = PodSpec(namespace="shop", claims=PodClaims("p", "uid-1"))
 
 def stored(item):
     return m.StorageChanged(StorageUpdate((item,)))
+
+
+def test_a_nomination_wakes_pods_that_found_no_room_when_it_moves_or_ends_and_not_when_it_comes(bench):
+    bench.join("w")
+    waits = NominatedPod("shop", "p", "n1", 10, (("cpu", 100),))
+    rows = bench.job("j", 1)
+
+    def phase_after(change):
+        bench.pass_time(60)
+        bench.handle(change)
+        bench.pass_time(1)
+        return bench.machine.registry.pods.phase[rows[0]]
+
+    def refuse():
+        bench.answer("w", m.OutcomeCode.UNSCHEDULABLE, reason="no", refused_by=("NodeResourcesFit",), seen=0)
+
+    refuse()
+    assert phase_after(stored(waits)) == Phase.UNSCHEDULABLE
+    assert phase_after(stored(replace(waits, node="n2"))) == Phase.SCHEDULING
+    refuse()
+    assert phase_after(m.StorageChanged(StorageUpdate(gone=(storage_key_of(waits),)))) == Phase.SCHEDULING
 
 
 helpful = pytest.mark.parametrize(

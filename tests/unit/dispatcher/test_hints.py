@@ -195,6 +195,8 @@ ROWS = [
      RESTARTS_ALL, node(declared_features=("RestartAll",)), True),
     ("labels are no features", "NodeDeclaredFeatures",
      RESTARTS_ALL, node(Aspect.LABELS, declared_features=("RestartAll",)), False),
+    ("a pod of others waits for the room no longer", "NodeResourcesFit", PLAIN, storage("NominatedPod"), True),
+    ("room that is waited for has no taints", "TaintToleration", PLAIN, storage("NominatedPod"), False),
     ("a plugin from outside is woken by everything", "example.com/Custom", PLAIN, node(Aspect.LABELS), True),
 ]  # fmt: skip
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
-from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, closed, gangs_of
+from dispatcher.core.kubernetes.mirror import ForeignNominations, NodeMirror, PodMirror, closed, gangs_of
 from dispatcher.core.kubernetes.pod_groups import GroupKind, GroupRef
 from dispatcher.core.kubernetes.pod_objects import GonePod, SeenPod
 from dispatcher.core.kubernetes.rejections import KubeletRejection
 from dispatcher.core.pods.sets import GangRule, NewGang, NewPods
+from hoss.model.cluster import NominatedPod, ObjectKey
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec, PodTemplate
 
@@ -222,3 +223,50 @@ def test_pods_of_a_group_are_accepted_with_what_the_group_says():
     gang = NewGang("default", "train", 0, group.key)
     gangs, _ = gangs_of([seen(1, gang=gang, group=group)], {group: rule}.get)
     assert gangs == (replace(gang, rule=rule),)
+
+
+def nominated(number, node="n1", **fields):
+    return seen(number, ours=False, nominated_node=node, **fields)
+
+
+def entry(number, node="n1"):
+    return {
+        ObjectKey("NominatedPod", "default", f"p{number}"): NominatedPod("default", f"p{number}", node, 0, ())
+    }
+
+
+GONE = {ObjectKey("NominatedPod", "default", "p1"): None}
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        seen(1, "n1", ours=False, nominated_node="n1"),
+        seen(1, ours=False),
+        nominated(1, leaving=True),
+        nominated(1, ended=True),
+        GonePod(uid(1)),
+    ],
+    ids=["bound", "another choice failed", "deleted", "ended", "gone"],
+)
+def test_a_nomination_of_another_schedulers_pod_is_followed_until_it_ends(ends):
+    nominations = ForeignNominations()
+    assert nominations.update(seen(1, ours=False)) == {}
+    assert nominations.update(nominated(1)) == entry(1)
+    assert nominations.update(nominated(1, "n2")) == {**GONE, **entry(1, "n2")}
+    assert nominations.update(nominated(2)) == entry(2)
+    assert nominations.update(ends) == GONE
+    assert nominations.update(ends) == {}
+
+
+def test_a_nomination_of_our_own_is_a_reservation_and_nothing_more():
+    assert ForeignNominations().update(seen(1, nominated_node="n1")) == {}
+
+
+def test_the_end_of_a_pod_leaves_the_nomination_of_a_later_one_of_its_name():
+    nominations = ForeignNominations()
+    nominations.update(nominated(1))
+    assert nominations.update(nominated(2)._replace(name="p1")) == {
+        ObjectKey("NominatedPod", "default", "p1"): NominatedPod("default", "p1", "n1", 0, ())
+    }
+    assert nominations.update(GonePod(uid(1))) == {}
