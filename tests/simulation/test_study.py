@@ -273,8 +273,7 @@ spec:
       containers: [{name: web, image: web, ports: [{containerPort: 80, hostPort: 80}]}]
 """)
     cluster = Cluster(in_zones(3))
-    for workload in read_workloads(manifest):
-        cluster.submit(workload.template, workload.replicas)
+    cluster.submit_workloads(read_workloads(manifest))
     result = cluster.run()
     assert (sorted(result.nodes.tolist()), result.waiting) == ([-1, 0, 1, 2], 1)
     with pytest.raises(InvalidInput, match=f"{tmp_path}/none.yaml: cannot be read: No such file"):
