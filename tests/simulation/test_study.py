@@ -28,7 +28,7 @@ from hoss.sim import Cluster, DeviceRequest, NodeSpec, StudyResult, pod_template
 from hossctl.traces.recording import Recording, TracePod
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.framework.sandbox import PluginFailed
-from scheduler_worker.core.placement.algorithms import places_by_node
+from scheduler_worker.core.placement.run_by_run import places_by_node
 from scheduler_worker.core.plugins.profiles import ProfileSpec
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
