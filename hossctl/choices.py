@@ -77,7 +77,7 @@ DEFAULT_SCHEDULER: Final = "default"  # of a comparison: HOSS's workers as they 
 
 # What Tab offers: the names of HOSS's profiles and algorithms, which are made where NumPy is imported.
 PROFILES: Final = ("spread", "binpack", "random", "best-fit", "fgd")
-ALGORITHMS: Final = ("random", "best-fit")
+ALGORITHMS: Final = ("random", "best-fit", "fgd")
 SCHEDULERS: Final = (DEFAULT_SCHEDULER, *PROFILES, *(f"algorithm={name}" for name in ALGORITHMS))
 BASE_NODES: Final = 1000
 BASE_FILL: Final = 0.95

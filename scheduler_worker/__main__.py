@@ -220,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--algorithm",
         metavar="NAME",
-        help="ranking (by the profile), random, best-fit, an entry point, module:Class or FILE.py:Class",
+        help="ranking (by the profile), random, best-fit, fgd, an entry point, module:Class or FILE.py:Class",
     )
     parser.add_argument(
         "--kube-scheduler-config",

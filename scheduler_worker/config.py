@@ -150,8 +150,8 @@ class WorkerConfig(TelemetryConfig, SecurityConfig):
     profile: str | None = None
 
     # What places the pods of a batch: ranking, which takes nodes by the profile's scores; random; best-fit;
-    # an entry point in the group hoss.algorithms; or a class as module:Class or FILE.py:Class. Pods that an
-    # algorithm cannot take are ranked (docs/plugins.md#an-algorithm-of-your-own).
+    # fgd; an entry point in the group hoss.algorithms; or a class as module:Class or FILE.py:Class. Pods that
+    # an algorithm cannot take are ranked (docs/plugins.md#an-algorithm-of-your-own).
     algorithm: str = "ranking"
 
     # Profiles besides the presets.

@@ -2,7 +2,7 @@
 simulations know of `scheduler_worker.core` is here."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun, ProposalColumns, Verdicts
 from scheduler_worker.core.placement.algorithms import CalledInPlace
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.work import OutcomeColumns
+from scheduler_worker.core.work import GangInHand, OutcomeColumns
 
 # The types of the core that the other modules here need.
 Proposed = ProposalColumns
@@ -151,6 +151,16 @@ class PodRules:
         if group is not None and group.ports:
             self._ports.setdefault(node, Counter()).update(group.ports)
 
+    def saved(self) -> Callable[[], None]:
+        """What takes all placements back that are recorded from now on."""
+        versions = self._constraints.copied_versions()
+        ports = {node: held.copy() for node, held in self._ports.items()}
+
+        def restore() -> None:
+            self._constraints.versions, self._ports = versions, ports
+
+        return restore
+
     def release(self, group: PodGroup, nodes: NodeIndexes) -> None:
         """Pods of the group have left these nodes, one for each."""
         ports = _ledger_group(group).ports
@@ -175,12 +185,13 @@ def ledger_of(pool: FeedUpdate) -> AccountColumns:
 def decide(
     ledger: AccountColumns, proposal: Proposed, rules: PodRules | None = None, worker: int = 0
 ) -> SimulatedVerdict:
-    """Decide a proposal of a worker, run by run of equal pods, and commit what fits. `rules`: they decide as
-    well; None: pods have none."""
+    """Decide a proposal of a worker, run by run of equal pods, and commit what fits, or nothing where that is
+    less than the minimum of its gang. `rules`: they decide as well; None: pods have none."""
     candidates = proposal.candidates.astype(np.int32).astype(np.intp)  # NONE_U32 becomes -1
     codes, nodes = np.full(len(candidates), Verdict.COMMITTED, np.uint8), candidates[:, 0].copy()
     masks = np.zeros(len(candidates), np.uint16)
     runs: list[PodRun] = []
+    saved = _saved(ledger, rules) if proposal.gang_minimum else None
     known = None if rules is None else rules.begin(proposal, worker)
     ends = [*(np.flatnonzero(np.diff(proposal.slots)) + 1).tolist(), len(candidates)]
     for first, end in pairwise((0, *ends)):
@@ -195,9 +206,24 @@ def decide(
     committed = codes == Verdict.COMMITTED
     refusing = np.unique(candidates[~committed])
     refusing = refusing[refusing >= 0]
+    if saved is not None and np.count_nonzero(committed) < proposal.gang_minimum:
+        saved()
+        codes[committed], committed, runs = Verdict.GANG_ABORTED, np.zeros_like(committed), []
     seq = ledger.seq if committed.any() else 0
     requested, cards = ledger.requested[:, refusing], _cards(ledger, refusing)
     return SimulatedVerdict(seq, ledger.seq, codes, nodes, refusing, requested, cards, masks, tuple(runs))
+
+
+def _saved(ledger: AccountColumns, rules: PodRules | None) -> Callable[[], None]:
+    """What takes all back that is committed from now on."""
+    accounts, placements = ledger.saved(), None if rules is None else rules.saved()
+
+    def restore() -> None:
+        ledger.restore(accounts)
+        if placements is not None:
+            placements()
+
+    return restore
 
 
 def _commit_run(
@@ -298,6 +324,7 @@ class SimulatedPlacing:
             work.run_classes,
             work.run_counts,
             work.run_attempts,
+            gang=GangInHand(work.gang, work.gang_minimum) if work.gang_minimum else None,
             lowest_priority=work.lowest_priority,
         )
 

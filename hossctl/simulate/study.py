@@ -3,15 +3,14 @@
 Pods arrive, are placed by real caches, rankings and profiles, are validated by the ledger's rule of what
 fits, and leave. Nothing waits for a clock: a day of arrivals takes as long as its decisions cost.
 
-Host ports and rules on other pods are the ledger's own. Not simulated, and refused where a pod asks for it:
-volumes, devices by claims, gates. Queues are simpler than the dispatcher's: priority, then arrival; pods that
-fit nowhere wait until a departure makes room, or pods come or leave that their rules look at.
-`hossctl.simulate.cluster` has the whole dispatcher and the costs of every service instead."""
+Host ports and rules on other pods are the ledger's own; gangs are placed whole, as workers and the ledger do
+it. Not simulated, and refused where a pod asks for it: volumes, devices by claims, gates. Queues are simpler
+than the dispatcher's (hossctl.simulate.study_queue). `hossctl.simulate.cluster` has the whole dispatcher and
+the costs of every service instead."""
 
-import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,14 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dispatcher.core.changes import Changes
 from dispatcher.core.messages import SendWork
-from dispatcher.core.queue.hints import worth_another_attempt
+from dispatcher.core.pods.gangs import MAX_GANG_PODS, TOO_MANY_PODS
 from hoss.errors import InvalidInput, InvariantViolation
 from hoss.model.fit import fits, pods_on_cards
 from hoss.model.node import NodeSpec
 from hoss.model.placing import PlacementAlgorithm
-from hoss.model.pod import PodGroup, PodSpec, PodTemplate, group_of
+from hoss.model.pod import GangSpec, PodGroup, PodSpec, PodTemplate, Workload, group_of
 from hoss.model.resources import WHOLE_CARD_MILLI
 from hoss.wire.columns import NO_CARD, numbered_uids
 from hoss.wire.uids import UID_BYTES
@@ -43,6 +41,7 @@ from hossctl.simulate.placing import (
     feed_entry,
     ledger_of,
 )
+from hossctl.simulate.study_queue import PodNumbers, PodsOfClass, StudyBatch, StudyGang, StudyQueue
 from hossctl.simulate.timeline import Timeline
 from hossctl.traces.recording import Recording
 from scheduler_worker.config import chosen_algorithm
@@ -55,11 +54,7 @@ _PREFIX = b"in a study.."  # of UIDs: 12 bytes; the pod's number follows
 _MOST_FOLLOWED = 256  # entries that a worker without work collects before it applies them
 _FIRST_ROWS = 1024
 _CARDS = "cards"
-# Plugins whose refusals other pods can end, by the dispatcher's hints; the last one only of pods that spread.
-_OF_OTHER_PODS = frozenset(("NodePorts", "InterPodAffinity"))
-_OF_SPREAD = _OF_OTHER_PODS | {"PodTopologySpread"}
 
-PodNumbers = NDArray[np.intp]
 # What a study refuses, by the field of a pod's spec.
 _NOT_SIMULATED = {
     "volumes, which a study does not simulate: compare on a platform instead (`hoss up`)": "volumes",
@@ -145,13 +140,14 @@ class SimulatedCluster:
         self._schema = pool.schema
         self._ledger = ledger_of(pool)
         self._rules = PodRules(pool)
-        self._specs: dict[str, PodSpec] = {}
+        self._specs: dict[int, PodSpec] = {}  # by class
+        self._named: dict[str, PodSpec] = {}  # the same by the names of classes
         chosen = PRESETS[profile] if isinstance(profile, str) else profile
         registry = REGISTRY.extended(dict(plugins or {}))
         self._placings = [
             SimulatedPlacing(
                 pool,
-                self._specs,
+                self._named,
                 shards=1,
                 seed=seed + number,
                 profile=chosen.profile(registry),
@@ -163,13 +159,10 @@ class SimulatedCluster:
         self._decision = (decision_seconds, decision_seconds_per_pod)
         self._batch = batch
         self._idle = deque(range(workers))
-        self._queue: list[tuple[int, int, PodNumbers]] = []  # heap: minus priority, order, pods of one class
-        self._order = 0
-        self._waiting: dict[int, deque[PodNumbers]] = {}  # by class: pods that fitted nowhere
-        self._in_hand: dict[
-            int, tuple[PodNumbers, int]
-        ] = {}  # by batch: its pods, and how many are unanswered
+        self._queue = StudyQueue(self._specs)
+        self._in_hand: dict[int, _InHand] = {}  # by batch
         self._batches = 0
+        self._gangs = 0
         self._classes: dict[PodSpec, int] = {}
         self._groups: list[PodGroup] = []  # by class
         self._with_rules = False  # whether any class has host ports or rules on other pods
@@ -196,19 +189,32 @@ class SimulatedCluster:
         *,
         at: float | None = None,
         lasts: float | None = None,
+        minimum: int | None = None,
     ) -> range:
         """`count` equal pods that come at a moment (None: now) and leave so many seconds after they were
-        bound (None: never). Returns their numbers. Raises InvalidInput."""
-        spec = pod.spec if isinstance(pod, PodTemplate) else pod
-        begin = self.now if at is None else at
+        bound (None: never). With a `minimum` they are a gang: at least so many are bound at once, or none;
+        the others are bound if they fit. Returns their numbers. Raises InvalidInput."""
         if count < 1:
             raise InvalidInput(f"is {count}; it is 1 or more", where="count")
-        if not self.now <= begin < math.inf:
-            raise InvalidInput(f"is {begin}; it is {self.now} now", where="at")
-        if lasts is not None and not lasts > 0:
-            raise InvalidInput(f"is {lasts}; a pod lasts more than 0 seconds", where="lasts")
+        spec = pod.spec if isinstance(pod, PodTemplate) else pod
         _check(spec)
-        return self._add(spec, count, begin, math.inf if lasts is None else lasts)
+        return self._submit([(spec, count)], *self._times(at, lasts), _gang_minimum(minimum, count))
+
+    def submit_workloads(
+        self, workloads: Iterable[Workload], *, at: float | None = None, lasts: float | None = None
+    ) -> range:
+        """The pods of workloads, such as those of a manifest; workloads of one gang are one here, too. `at`
+        and `lasts` as in `submit`. Returns their numbers. Raises InvalidInput."""
+        first, times = self._pods, self._times(at, lasts)
+        together: dict[GangSpec | int, list[Workload]] = {}  # a workload without a gang by its position
+        for position, workload in enumerate(workloads):
+            _check(workload.template.spec)
+            together.setdefault(workload.gang or position, []).append(workload)
+        for gang, members in together.items():
+            parts = [(workload.template.spec, workload.replicas) for workload in members]
+            minimum = None if isinstance(gang, int) else gang.minimum
+            self._submit(parts, *times, _gang_minimum(minimum, sum(count for _, count in parts)))
+        return range(first, self._pods)
 
     def play(self, recording: Recording) -> range:
         """The pods of a recorded trace, from now on: each comes at its time, and stays as long as it did
@@ -220,7 +226,7 @@ class SimulatedCluster:
             gone = math.inf if pod.deletion_seconds is None else pod.deletion_seconds
             lasts = max(gone - pod.creation_seconds, 1e-3)
             at = start + max(0.0, pod.creation_seconds)
-            self._add(pod.workload.template.spec, pod.workload.replicas, at, lasts)
+            self._submit([(pod.workload.template.spec, pod.workload.replicas)], at, lasts)
         return range(first, self._pods)
 
     def run(self, until: float = math.inf) -> StudyResult:
@@ -256,58 +262,68 @@ class SimulatedCluster:
 
     # --- the way of a pod ---
 
-    def _add(self, spec: PodSpec, count: int, at: float, lasts: float) -> range:
+    def _times(self, at: float | None, lasts: float | None) -> tuple[float, float]:
+        """When pods come, and how long they stay."""
+        begin = self.now if at is None else at
+        if not self.now <= begin < math.inf:
+            raise InvalidInput(f"is {begin}; it is {self.now} now", where="at")
+        if lasts is not None and not lasts > 0:
+            raise InvalidInput(f"is {lasts}; a pod lasts more than 0 seconds", where="lasts")
+        return begin, math.inf if lasts is None else lasts
+
+    def _submit(
+        self, parts: Sequence[tuple[PodSpec, int]], at: float, lasts: float, minimum: int = 0
+    ) -> range:
+        """Pods of some specs; with a minimum they are a gang."""
+        first = self._pods
+        added = tuple(self._add(spec, count, at, lasts) for spec, count in parts)
+        gang = None
+        if minimum:
+            self._gangs += 1
+            gang = StudyGang(f"gang-{self._gangs}", minimum, added)
+        self._time.after(at - self.now, partial(self._arrive, added, gang))
+        return range(first, self._pods)
+
+    def _add(self, spec: PodSpec, count: int, at: float, lasts: float) -> PodsOfClass:
         number = self._classes.setdefault(spec, len(self._classes))
         if number == len(self._groups):
-            self._specs[str(number)] = spec
+            self._specs[number] = self._named[str(number)] = spec
             self._groups.append(group_of(spec))
             self._with_rules |= bool(spec.host_ports or spec.pod_terms)
-        pods = range(self._pods, self._pods + count)
-        self._pods = pods.stop
+        pods = np.arange(self._pods, self._pods + count, dtype=np.intp)
+        self._pods += count
         while len(self._nodes) < self._pods:
             self._class_of, self._lasts = _doubled(self._class_of, 0), _doubled(self._lasts, 0)
             self._submitted_at = _doubled(self._submitted_at, 0)
             self._bound_at, self._nodes = _doubled(self._bound_at, math.nan), _doubled(self._nodes, -1)
             self._card_masks = _doubled(self._card_masks, 0)
-        rows = slice(pods.start, pods.stop)
+        rows = slice(self._pods - count, self._pods)
         self._class_of[rows], self._lasts[rows], self._submitted_at[rows] = number, lasts, at
-        self._time.after(
-            at - self.now, partial(self._arrive, np.arange(pods.start, pods.stop, dtype=np.intp))
-        )
-        return pods
+        return PodsOfClass(number, pods)
 
-    def _arrive(self, pods: PodNumbers) -> None:
-        self._rules.register(self._groups[int(self._class_of[pods[0]])], self._ledger)
-        self._enqueue(pods)
+    def _arrive(self, parts: Sequence[PodsOfClass], gang: StudyGang | None) -> None:
+        for pods in parts:
+            self._rules.register(self._groups[pods.number], self._ledger)
+            if gang is None:
+                self._queue.add(pods)
+        if gang is not None:
+            self._queue.add_gang(gang)
         self._give()
-
-    def _enqueue(self, pods: PodNumbers) -> None:
-        """`pods` are of one class."""
-        self._order += 1
-        priority = self._specs[str(self._class_of[pods[0]])].priority
-        heapq.heappush(self._queue, (-priority, self._order, pods))
 
     def _give(self) -> None:
         """Give idle workers a batch each, as long as there are pods."""
         while self._queue and self._idle:
-            worker, room, runs = self._idle.popleft(), self._batch, []
-            while self._queue and room:
-                priority, order, pods = heapq.heappop(self._queue)
-                if len(pods) > room:
-                    heapq.heappush(self._queue, (priority, order, pods[room:]))
-                    pods = pods[:room]
-                runs.append(pods)
-                room -= len(pods)
-            self._placings[worker].accept(self._work(worker, runs))
+            worker = self._idle.popleft()
+            self._placings[worker].accept(self._work(worker, self._queue.take(self._batch)))
             self._place(worker)
 
-    def _work(self, worker: int, runs: Sequence[PodNumbers]) -> SendWork:
-        pods = np.concatenate(runs)
-        classes = [int(self._class_of[run[0]]) for run in runs]
+    def _work(self, worker: int, batch: StudyBatch) -> SendWork:
+        pods = np.concatenate([part.pods for part in batch.parts])
+        classes = [part.number for part in batch.parts]
         new = sorted(set(classes) - self._known[worker])
         self._known[worker].update(new)
         self._batches += 1
-        self._in_hand[self._batches] = (pods, len(pods))
+        self._in_hand[self._batches] = _InHand(pods, len(pods), batch.gang)
         uids = numbered_uids(_PREFIX, 0, len(pods))
         uids[:, len(_PREFIX) :] = pods.astype(">u4").view(np.uint8).reshape(-1, UID_BYTES - len(_PREFIX))
         return SendWork(
@@ -316,10 +332,12 @@ class SimulatedCluster:
             tuple((number, str(number).encode()) for number in new),
             (),
             np.array(classes, np.uint32),
-            np.array([len(run) for run in runs], np.uint32),
-            np.zeros(len(runs), np.uint16),
+            np.array([len(part.pods) for part in batch.parts], np.uint32),
+            np.zeros(len(classes), np.uint16),
             uids,
             lowest_priority=2**31 - 1,  # nobody is evicted
+            gang="" if batch.gang is None else batch.gang.name,
+            gang_minimum=0 if batch.gang is None else batch.gang.minimum,
         )
 
     def _place(self, worker: int) -> None:
@@ -366,18 +384,32 @@ class SimulatedCluster:
     def _answer(self, worker: int) -> None:
         """Take a worker's outcomes."""
         for answers in self._placings[worker].outcomes():
-            pods, left = self._in_hand.pop(answers.batch_id)
-            left -= len(answers.positions)
-            if left:
-                self._in_hand[answers.batch_id] = (pods, left)
-            answered = pods[answers.positions]
-            bound = answers.codes == Outcome.BOUND
+            hand = self._in_hand[answers.batch_id]
+            hand.unanswered -= len(answers.positions)
+            if not hand.unanswered:
+                del self._in_hand[answers.batch_id]
+            answered = hand.pods[answers.positions]
+            bound, stuck = answers.codes == Outcome.BOUND, _stuck(answers)
             self._bind(answered[bound], answers.nodes[bound])
-            stuck = _stuck(answers)
-            for numbers in self._by_class(answered[stuck]):
-                self._waiting.setdefault(int(self._class_of[numbers[0]]), deque()).append(numbers)
-            for numbers in self._by_class(answered[~(bound | stuck)]):
-                self._enqueue(numbers)
+            if hand.gang is not None and not hand.gang.complete:
+                self._answer_gang(hand.gang, bound=bool(bound.any()), stuck=bool(stuck.any()))
+                if not hand.gang.complete:
+                    continue
+            for pods in self._by_class(answered[stuck]):
+                self._queue.wait(pods)
+            for pods in self._by_class(answered[~(bound | stuck)]):
+                self._queue.add(pods)
+
+    def _answer_gang(self, gang: StudyGang, *, bound: bool, stuck: bool) -> None:
+        """A worker has answered a gang: its minimum is bound, or no pod of it, which is one answer then."""
+        if bound:
+            gang.complete = True
+            for pods in gang.further_parts:
+                self._queue.add(pods)
+        elif stuck:
+            self._queue.wait_as_gang(gang)
+        else:
+            self._queue.add_gang(gang)
 
     def _bind(self, pods: PodNumbers, nodes: NDArray[np.uint32]) -> None:
         if not len(pods):
@@ -389,66 +421,52 @@ class SimulatedCluster:
             self._time.after(seconds, partial(self._depart, pods[lasts == seconds]))
 
     def _depart(self, pods: PodNumbers) -> None:
-        for numbers in self._by_class(pods):
+        for number, numbers in self._by_class(pods):
             nodes = self._nodes[numbers].astype(np.intp)
-            number = int(self._class_of[numbers[0]])
-            devices = self._specs[str(number)].devices
+            devices = self._specs[number].devices
             masks, milli = (None, 0) if devices is None else (self._card_masks[numbers], devices.milli)
             self._ledger.release(nodes, self._requests[number], masks, milli)
             self._rules.release(self._groups[number], nodes)
             gone = PodRun(self._groups[number], nodes, gone=True)
             self._publish(feed_entry(self._ledger, 0, nodes, (gone,)))
         self._wake_by_rules(left=pods)
-        self._wake(np.unique(self._nodes[pods]))
+        self._queue.wake_by_room(partial(self._room, np.unique(self._nodes[pods])))
         self._nodes[pods] = -1
         self._give()
 
     def _wake_by_rules(self, *, bound: PodNumbers = _NOBODY, left: PodNumbers = _NOBODY) -> None:
-        """Queue the waiting pods that may fit because of pods that were bound or have left, whatever room
-        there is: by the dispatcher's hints."""
-        if not (self._with_rules and self._waiting and (len(bound) or len(left))):
-            return
-        changes = Changes(bound_pods=self._groups_of(bound), deleted_pods=self._groups_of(left))
-        for number, waiting in list(self._waiting.items()):
-            spec = self._specs[str(number)]
-            if worth_another_attempt(spec, _OF_SPREAD if spec.spread else _OF_OTHER_PODS, changes):
-                for pods in waiting:
-                    self._enqueue(pods)
-                del self._waiting[number]
+        """Queue the waiting pods that may fit because of pods that were bound or have left."""
+        if self._with_rules and (len(bound) or len(left)):
+            self._queue.wake_by_rules(*(np.unique(self._class_of[pods]).tolist() for pods in (bound, left)))
 
-    def _groups_of(self, pods: PodNumbers) -> frozenset[PodGroup]:
-        return frozenset(self._groups[number] for number in np.unique(self._class_of[pods]))
-
-    def _wake(self, nodes: NDArray[np.int32]) -> None:
-        """Queue as many pods of each class as have room on nodes that something has left."""
-        for number, waiting in list(self._waiting.items()):
-            request = self._requests.get(number)
-            room = len(nodes) if request is None else self._room(nodes, request, self._specs[str(number)])
-            while waiting and room > 0:
-                pods = waiting.popleft()
-                if len(pods) > room:
-                    waiting.appendleft(pods[room:])
-                    pods = pods[:room]
-                room -= len(pods)
-                self._enqueue(pods)
-            if not waiting:
-                del self._waiting[number]
-
-    def _room(self, nodes: NDArray[np.int32], request: NDArray[np.int64], spec: PodSpec) -> int:
-        """How many such pods have room on these nodes; more than that if they want shares of several
-        cards."""
+    def _room(self, nodes: NDArray[np.int32], number: int) -> int:
+        """How many pods of a class have room on these nodes; more than that if they want shares of several
+        cards, or if none was ever proposed."""
+        request, devices = self._requests.get(number), self._specs[number].devices
+        if request is None:
+            return len(nodes)
         allocatable, requested = self._ledger.allocatable[:, nodes], self._ledger.requested[:, nodes]
         asked = request > 0
         free = np.maximum(allocatable[asked] - requested[asked], 0) // request[asked, None]
         places = free.min(axis=0)
-        if spec.devices is not None and self._ledger.cards is not None:
-            cards = self._ledger.cards[nodes]
-            places = np.minimum(places, pods_on_cards(cards, spec.devices.count, spec.devices.milli))
+        if devices is not None and self._ledger.cards is not None:
+            places = np.minimum(
+                places, pods_on_cards(self._ledger.cards[nodes], devices.count, devices.milli)
+            )
         return int(places[fits(allocatable, requested, request)].sum())
 
-    def _by_class(self, pods: PodNumbers) -> list[PodNumbers]:
+    def _by_class(self, pods: PodNumbers) -> list[PodsOfClass]:
         classes = self._class_of[pods]
-        return [pods[classes == number] for number in np.unique(classes)]
+        return [PodsOfClass(number, pods[classes == number]) for number in np.unique(classes).tolist()]
+
+
+@dataclass(slots=True)
+class _InHand:
+    """A worker's batch."""
+
+    pods: PodNumbers
+    unanswered: int
+    gang: StudyGang | None
 
 
 def _stuck(answers: Answers) -> NDArray[np.bool_]:
@@ -467,6 +485,17 @@ def _check(spec: PodSpec) -> None:
     for what, asked in _NOT_SIMULATED.items():
         if getattr(spec, asked):
             raise InvalidInput(f"asks for {what}", where="pod")
+
+
+def _gang_minimum(minimum: int | None, pods: int) -> int:
+    """The minimum of a gang of so many pods, 0 for pods that are none. Raises InvalidInput."""
+    if minimum is None:
+        return 0
+    if not 1 <= minimum <= pods:
+        raise InvalidInput(f"is {minimum}; it is 1 or more, and there are {pods} pods", where="minimum")
+    if minimum > MAX_GANG_PODS:
+        raise InvalidInput(f"is {minimum}; {TOO_MANY_PODS}", where="minimum")
+    return minimum
 
 
 def _doubled(column: NDArray[Any], value: float) -> NDArray[Any]:

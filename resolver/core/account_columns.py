@@ -7,6 +7,7 @@ Python could be kept of.
 something takes the next one and marks each changed node with it."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,15 @@ class View:
     allocatable: NDArray[np.int64]  # (resources, nodes)
     requested: NDArray[np.int64]  # (resources, nodes)
     seqs: NDArray[np.int64]  # (nodes,)
+
+
+class SavedAccounts(NamedTuple):
+    """What AccountColumns had at one moment, by its names."""
+
+    requested: NDArray[np.int64]
+    cards: NDArray[np.uint16] | None
+    seqs: NDArray[np.int64]
+    seq: int
 
 
 class AccountColumns:
@@ -114,6 +124,15 @@ class AccountColumns:
             pods, slots = np.nonzero(bits)
             np.subtract.at(self.cards, (nodes[pods], slots), np.uint16(milli))
         self._note(nodes)
+
+    def saved(self) -> SavedAccounts:
+        """A copy of all that `commit` and `release` change."""
+        cards = None if self.cards is None else self.cards.copy()
+        return SavedAccounts(self.requested.copy(), cards, self.seqs.copy(), self.seq)
+
+    def restore(self, saved: SavedAccounts) -> None:
+        """Nothing of what came after `saved` has happened; it is used up."""
+        self.requested, self.cards, self.seqs, self.seq = saved
 
     def _note(self, nodes: NodeIndexes) -> None:
         if len(nodes):

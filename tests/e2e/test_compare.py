@@ -125,7 +125,7 @@ def test_an_algorithm_of_ones_own_is_compared_with_fgd_best_fit_and_the_default_
 ):
     """The tutorial's command, on a small load."""
     tutorial = (ROOT / "docs" / "tutorials" / "comparison.md").read_text().replace("\\\n", "")
-    (written,) = re.findall(r"^hoss bench compare (--schedulers .*)$", tutorial, re.MULTILINE)
+    (written,) = re.findall(r"^hoss bench compare .*(--schedulers .*)$", tutorial, re.MULTILINE)
     options = shlex.split(written.replace("examples/emptiest_first.py:EmptiestFirst", EMPTIEST))
     small = [
         "--loads",
@@ -141,7 +141,7 @@ def test_an_algorithm_of_ones_own_is_compared_with_fgd_best_fit_and_the_default_
     ]
     found = compared(hoss, *options, *small)
     runs = {run.cell.scheduler: run for run in found.runs}
-    assert list(runs) == ["default", "fgd", "best-fit", EMPTIEST]
+    assert list(runs) == ["default", "fgd", "best-fit", "algorithm=fgd", EMPTIEST]
     assert len({run.pods for run in found.runs}) == 1
     for run in found.runs:
         assert (run.cell.mode, run.cell.load) == (Mode.HOSS, load)

@@ -28,7 +28,7 @@ from hoss.sim import Cluster, DeviceRequest, NodeSpec, StudyResult, pod_template
 from hossctl.traces.recording import Recording, TracePod
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.framework.sandbox import PluginFailed
-from scheduler_worker.core.placement.algorithms import places_by_node
+from scheduler_worker.core.placement.run_by_run import places_by_node
 from scheduler_worker.core.plugins.profiles import ProfileSpec
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
@@ -273,8 +273,7 @@ spec:
       containers: [{name: web, image: web, ports: [{containerPort: 80, hostPort: 80}]}]
 """)
     cluster = Cluster(in_zones(3))
-    for workload in read_workloads(manifest):
-        cluster.submit(workload.template, workload.replicas)
+    cluster.submit_workloads(read_workloads(manifest))
     result = cluster.run()
     assert (sorted(result.nodes.tolist()), result.waiting) == ([-1, 0, 1, 2], 1)
     with pytest.raises(InvalidInput, match=f"{tmp_path}/none.yaml: cannot be read: No such file"):

@@ -1,10 +1,9 @@
 """Algorithms that place whole batches in a worker, in place of its ranking (hoss/model/placing.py).
 
 The worker asks an algorithm through a port, because an algorithm of others may compute for long: a service
-asks in a thread, a simulation on the spot. `random` and `best-fit` are algorithms that come with HOSS; the
-shortest examples of the interface."""
+asks in a thread, a simulation on the spot. `random`, `best-fit` and `fgd` are algorithms that come with HOSS;
+the first two are the shortest examples of the interface."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -12,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hoss.errors import ConfigError
-from hoss.model.fit import cards_fit, pods_on_cards, take_cards
 from hoss.model.placing import (
-    NO_NODE,
     NodeSnapshot,
     PlacementAlgorithm,
     PlacementBatch,
@@ -22,8 +19,9 @@ from hoss.model.placing import (
     checked_placements,
     places_cards,
 )
-from hoss.model.resources import WHOLE_CARD_MILLI
 from scheduler_worker.core.framework.sandbox import PluginFailed
+from scheduler_worker.core.placement.fgd import FgdPlacement
+from scheduler_worker.core.placement.run_by_run import RoomOfRun, RunByRun, room_left
 
 BUDGET_SECONDS = 0.1  # what an algorithm is told
 
@@ -96,83 +94,28 @@ class CalledInPlace:
         self._answer = None
 
 
-class _RunByRun(ABC):
-    """Places run after run, each on what those before it left."""
-
-    places_cards = True
-
-    def place(
-        self,
-        batch: PlacementBatch,
-        snapshot: NodeSnapshot,
-        budget: float,  # noqa: ARG002 - quick enough for any
-    ) -> NDArray[np.intp]:
-        """See PlacementAlgorithm."""
-        nodes, free = np.full(batch.pods, NO_NODE, np.intp), snapshot.free
-        cards = None if snapshot.cards_used is None else snapshot.cards_used.copy()
-        for run in batch.runs:
-            chosen = self.choose(run, free, places_by_node(run, free, cards))
-            nodes[run.first : run.first + len(chosen)] = chosen
-            if cards is not None and run.spec.devices is not None:
-                take_cards(cards, chosen.tolist(), run.spec.devices.count, run.spec.devices.milli)
-            free -= run.request[:, None] * np.bincount(chosen, minlength=free.shape[1])
-        return nodes
-
-    @abstractmethod
-    def choose(
-        self, run: PlacementRun, free: NDArray[np.int64], places: NDArray[np.int64]
-    ) -> NDArray[np.intp]:
-        """Nodes of at most `run.count` pods; `places`, (nodes,), is how many of them fit on each."""
-
-
-class RandomPlacement(_RunByRun):
+class RandomPlacement(RunByRun):
     """Each pod goes to a place drawn for it: a node with room for two is twice as likely as one with room for
     one. The baseline of comparisons."""
 
     def __init__(self, seed: int = 1) -> None:
         self._rng = np.random.default_rng(seed)
 
-    def choose(
-        self,
-        run: PlacementRun,
-        free: NDArray[np.int64],  # noqa: ARG002 - what fits is enough
-        places: NDArray[np.int64],
-    ) -> NDArray[np.intp]:
-        """See _RunByRun."""
-        drawn = self._rng.permutation(int(places.sum()))[: run.count]
-        chosen: NDArray[np.intp] = np.searchsorted(np.cumsum(places), drawn, side="right")
+    def choose(self, run: PlacementRun, room: RoomOfRun) -> NDArray[np.intp]:
+        """See RunByRun."""
+        drawn = self._rng.permutation(int(room.places.sum()))[: run.count]
+        chosen: NDArray[np.intp] = np.searchsorted(np.cumsum(room.places), drawn, side="right")
         return chosen
 
 
-class BestFitPlacement(_RunByRun):
-    """Fills the node on which the least room would be left, then the next one. Room counts as the sum of the
-    shares of what the largest node has of each resource that the pod requests."""
+class BestFitPlacement(RunByRun):
+    """Fills the node on which the least room would be left, then the next one."""
 
-    def choose(
-        self, run: PlacementRun, free: NDArray[np.int64], places: NDArray[np.int64]
-    ) -> NDArray[np.intp]:
-        """See _RunByRun."""
-        asked = np.flatnonzero(run.request)
-        largest = np.maximum(free[asked].max(axis=1, initial=0), 1)
-        left = (free[asked] / largest[:, None]).sum(axis=0)
-        order = np.argsort(left, kind="stable")
-        order = order[places[order] > 0]
-        return np.repeat(order, places[order])[: run.count]
-
-
-def places_by_node(
-    run: PlacementRun, free: NDArray[np.int64], cards: NDArray[np.uint16] | None = None
-) -> NDArray[np.int64]:
-    """How many pods of the run fit on each node that admits them, at most `run.count`: (nodes,). `cards`: in
-    use, as in NodeSnapshot."""
-    asked = np.flatnonzero(run.request)
-    places = (free[asked] // run.request[asked, None]).min(axis=0)
-    devices = run.spec.devices
-    if devices is not None and cards is not None:
-        places = np.minimum(places, pods_on_cards(cards, devices.count, devices.milli))
-        if devices.count > 1 and devices.milli < WHOLE_CARD_MILLI:
-            places = np.minimum(places, cards_fit(cards, devices.count, devices.milli))  # one, and then anew
-    return np.where(run.admitted, np.clip(places, 0, run.count), 0)
+    def choose(self, run: PlacementRun, room: RoomOfRun) -> NDArray[np.intp]:
+        """See RunByRun."""
+        order = np.argsort(room_left(run, room), kind="stable")
+        order = order[room.places[order] > 0]
+        return np.repeat(order, room.places[order])[: run.count]
 
 
 RANKING = "ranking"  # the name of the worker's own way: no algorithm
@@ -180,6 +123,7 @@ RANKING = "ranking"  # the name of the worker's own way: no algorithm
 ALGORITHMS: Mapping[str, Callable[[], PlacementAlgorithm]] = {
     "random": RandomPlacement,
     "best-fit": BestFitPlacement,
+    "fgd": FgdPlacement,
 }
 
 

@@ -122,6 +122,7 @@ def test_parts_are_found_by_entry_points(installed, tmp_path):
         ("fgd", ("--profile", "fgd"), ""),
         ("best-fit", ("--profile", "best-fit"), ""),
         ("algorithm=best-fit", ("--algorithm", "best-fit"), ""),
+        ("algorithm=fgd", ("--algorithm", "fgd"), ""),
         (EMPTIEST, ("--algorithm", EMPTIEST), ""),
         (f"sdk={EMPTIEST}", (), EMPTIEST),
     ],

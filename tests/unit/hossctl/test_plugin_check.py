@@ -29,7 +29,8 @@ from scheduler_worker.core.framework.extension_points import (
     ScorePlugin,
     Unready,
 )
-from scheduler_worker.core.placement.algorithms import ALGORITHMS, places_by_node
+from scheduler_worker.core.placement.algorithms import ALGORITHMS
+from scheduler_worker.core.placement.run_by_run import places_by_node
 from scheduler_worker.core.plugins import DEFAULT_PLUGINS, REGISTRY
 from scheduler_worker.core.plugins.devices.gpu_best_fit import GpuBestFit
 from scheduler_worker.core.plugins.devices.gpu_fragmentation import GpuFragmentation

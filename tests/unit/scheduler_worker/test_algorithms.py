@@ -27,6 +27,7 @@ from scheduler_worker.core.placement.algorithms import (
     RandomPlacement,
     made_algorithm,
 )
+from scheduler_worker.core.placement.fgd import FgdPlacement
 from scheduler_worker.core.plugins import default_profile
 
 
@@ -59,7 +60,7 @@ def harness_with(make_ledger, harness_of):
     return make
 
 
-@pytest.mark.parametrize("algorithm", [RandomPlacement(), BestFitPlacement()])
+@pytest.mark.parametrize("algorithm", [RandomPlacement(), BestFitPlacement(), FgdPlacement()])
 def test_an_algorithm_places_every_pod_that_fits_and_the_others_have_the_reasons_of_the_filters(
     harness_with, make_ledger, make_pod, algorithm
 ):
@@ -355,7 +356,7 @@ def test_cards_that_went_meanwhile_are_asked_about_again(harness_with, make_ledg
 FITTING = {HALF: 8, TWO: 2, DeviceRequest(1, 1000): 4, DeviceRequest(2, 300): 6}
 
 
-@pytest.mark.parametrize("algorithm", [RandomPlacement(), BestFitPlacement()])
+@pytest.mark.parametrize("algorithm", [RandomPlacement(), BestFitPlacement(), FgdPlacement()])
 @pytest.mark.parametrize("devices", FITTING)
 def test_algorithms_of_hoss_fill_all_cards_and_no_more(
     harness_with, make_ledger, make_pod, algorithm, devices
@@ -372,7 +373,7 @@ def test_algorithms_of_hoss_fill_all_cards_and_no_more(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("fastest", "'fastest' is none of best-fit, random, ranking"),
+        ("fastest", "'fastest' is none of best-fit, fgd, random, ranking"),
         ("json:nothing", "algorithm json:nothing: has no nothing"),
         ("nowhere.py:Nothing", "algorithm nowhere.py:Nothing: is no file"),
         ("nothing:Nothing", "cannot be loaded from nothing:Nothing: ModuleNotFoundError"),
