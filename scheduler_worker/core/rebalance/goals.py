@@ -1,6 +1,7 @@
 """Plans of moves by goal. All of them are heuristics: they make the best move they find and go on from there.
 
-A plan contains only moves that its goal gains from: what does not work out is undone and reported."""
+A plan contains only moves that its goal gains from: what does not work out is undone and reported. Only a
+drain has all the moves that can be made, also from a node that keeps some pods."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -206,13 +207,16 @@ def _move_all(
         mask = state.card_mask(row)
         state.take(row)
         pod = state.examined(int(state.pods.classes[row]))
-        there = state.accepting(pod)
+        accepting = state.accepting(pod)
+        there = accepting.copy()
         there[source] = False
         if among is not None:
             there &= among
         targets = np.flatnonzero(there)
         if not len(targets):
             why = diagnose(pod, state.profile, state.cache).text
+            if left_out := int(accepting.sum()):  # the source among them
+                why = f"{why} The other {left_out} {'is' if left_out == 1 else 'are'} to be left alone."
             state.put_back(row, source, mask)
             return row, f"no other node takes it: {why}"
         target = state.tightest(pod.demand, targets)
@@ -238,7 +242,7 @@ def empty_nodes(state: PlanState, also: Sequence[int] = ()) -> MovePlan:
         rows = state.rows_on(node)
         fixed = [row for row in rows if not movable[row]]
         if fixed:
-            blocked[state.budget.why_fixed(fixed[0])] += 1
+            blocked[_a_pod_stays(state.budget.why_fixed(fixed[0]))] += 1
         elif state.only_known_pods(node):
             candidates.append((len(rows), float(load[node]), node))
         else:
@@ -261,7 +265,8 @@ def empty_nodes(state: PlanState, also: Sequence[int] = ()) -> MovePlan:
         rows = sorted(state.rows_on(node), key=lambda row: -state.size_of(int(state.pods.classes[row])))
         stuck = _move_all(state, rows, node, f"empties {state.name(node)}", open_targets)
         if stuck is not None:
-            blocked[state.budget.why_fixed(stuck[0]) or "no room or no fitting place elsewhere"] += 1
+            fixed_by = state.budget.why_fixed(stuck[0])
+            blocked[_a_pod_stays(fixed_by) if fixed_by else "no room or no fitting place elsewhere"] += 1
             state.undo_to(before)
             open_targets[node] = True
             in_vain += 1
@@ -275,6 +280,10 @@ def empty_nodes(state: PlanState, also: Sequence[int] = ()) -> MovePlan:
     plan.moves = state.moves
     plan.impossible = [Impossible(number_of(nodes, "node"), why) for why, nodes in blocked.most_common()]
     return plan
+
+
+def _a_pod_stays(why: str) -> str:
+    return f"a pod stays there: {why}"
 
 
 def drain(state: PlanState, nodes: Sequence[int]) -> MovePlan:

@@ -40,6 +40,8 @@ def defragment_gpus(state: PlanState, popularity: Popularity) -> MovePlan:
             refused += 1
     plan.moves = state.moves
     plan.after = search.total
+    if not search.nodes:
+        plan.impossible.append(Impossible("cards", "no node has any"))
     if state.budget.used_up and search.best() is not None:
         plan.impossible.append(Impossible("further moves", f"would gain, but {state.budget.used_up}"))
     if refused:
@@ -89,6 +91,11 @@ class _GpuMoves:
             if demand.devices is None:
                 self._coming[number, -1] = 0.0
         self._update_coming(np.arange(len(self._nodes)))
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes have cards."""
+        return len(self._nodes)
 
     @property
     def total(self) -> float:

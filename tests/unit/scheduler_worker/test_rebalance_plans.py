@@ -297,7 +297,7 @@ def test_nodes_that_a_workloads_limit_keeps_from_being_emptied_are_told_as_that(
     found = Situation([node("n0"), node("n1")], pods, fixed=("c",), workloads=[0, 0, 1], limits=limits)
     plan = empty_nodes(found.state)
     assert plan.moves == []
-    assert ("1 node", "1 pods of its workload are moved already") in told(plan)
+    assert ("1 node", "a pod stays there: 1 pods of its workload are moved already") in told(plan)
 
 
 def test_what_a_full_plan_leaves_above_the_mean_load_is_told():
@@ -335,6 +335,30 @@ def test_what_is_undone_counts_against_no_budget():
     found.state.undo_all()
     assert budget.movable().all()
     assert [budget.why_fixed(row) for row in range(4)] == [""] * 4
+
+
+def test_nodes_that_a_pod_keeps_from_being_emptied_say_why_it_stays():
+    found = Situation(
+        [node("n0"), node("n1")], [("a", "n0", spec(100)), ("b", "n1", spec(101))], fixed=("a", "b")
+    )
+    assert told(empty_nodes(found.state)) == [("2 nodes", f"a pod stays there: {NOT_ALONE}")]
+
+
+def test_a_drain_says_how_many_nodes_would_take_the_pod_and_are_drained_themselves():
+    pods = [("a", "n0", spec(600)), ("b", "n2", spec(700))]
+    found = Situation([node("n0"), node("n1"), node("n2")], pods)
+    plan = drain(found.state, [0, 1])
+    assert told(plan) == [
+        (
+            "a on n0",
+            "no other node takes it: 0/3 nodes are available: 1 Insufficient cpu. The other 2 are to be left alone.",
+        )
+    ]
+
+
+def test_without_cards_a_plan_for_cards_says_so():
+    found = Situation([node("n0")], [("a", "n0", spec(100))])
+    assert told(defragment_gpus(found.state, Popularity.of({}))) == [("cards", "no node has any")]
 
 
 def told(plan):
