@@ -185,8 +185,7 @@ class RebalanceController:
             state.put(move.row, move.target)
             state.record(move)
         if not chosen:
-            found = f"the best move gains {best:.3g}, and {least:g} is asked for" if best else "no move helps"
-            return Chosen(goal, why=f"{goal.value}: {found}")
+            return Chosen(goal, why=f"{goal.value}: {_why_none(best, least, state.budget.who_stays())}")
         after = state.load()
         sources = {move.source for move in chosen}
         relieved = {
@@ -237,6 +236,12 @@ def groups(moves: Sequence[Move]) -> list[list[Move]]:
             found.append(open_group)
             open_group = []
     return found
+
+
+def _why_none(best: float, least: float, stay: str) -> str:
+    if best:
+        return f"the best move gains {best:.3g}, and {least:g} is asked for"
+    return f"no move helps; pods that stay: {stay}" if stay else "no move helps"
 
 
 def _load_by_name(state: PlanState, names: Iterable[str]) -> dict[str, float]:

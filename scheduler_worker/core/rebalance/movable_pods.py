@@ -114,14 +114,15 @@ class MoveBudget:
         )
         return found
 
-    def who_stays(self, priority: int) -> str:
-        """How many pods are not moved for a pod of this priority, or few of them, whatever the number of the
-        plan's moves, and why; empty: none."""
+    def who_stays(self, priority: int | None = None) -> str:
+        """How many pods are not moved, for a pod of this priority where one is given, or few of them, whatever
+        the number of the plan's moves, and why; empty: none."""
         pods = self._pods
         counts = np.bincount(pods.fixed, minlength=len(pods.reasons)).tolist()
         why = Counter(dict(zip(pods.reasons, counts, strict=True)))
         left = np.where(pods.covered, np.maximum(self._disruptions, 0), _MANY).min(axis=1, initial=_MANY)
-        important = np.array([spec.priority > priority for spec in pods.specs], np.bool_)[pods.classes]
+        more = [priority is not None and spec.priority > priority for spec in pods.specs]
+        important = np.array(more, np.bool_)[pods.classes]
         others = (pods.fixed == MOVABLE) & ~self._taken
         why["its priority is higher"] = int((others & important).sum())
         others &= ~important

@@ -145,6 +145,17 @@ def test_a_plan_has_no_more_moves_of_a_workload_than_the_hour_has_left():
     assert len(decider.choose(SPREAD, spread(state), state).moves) == 1
 
 
+def test_where_no_move_helps_the_controller_says_how_many_pods_stay_and_why():
+    decider = controller(SPREAD, budget={"movesPerWorkload": 1}, restSeconds=3600)
+    pods = placed(*((f"default/{i}", 0, 150) for i in range(6)), workloads=[0] * 6)
+    decider.made(Chosen(SPREAD), ["default/5"], NOW)
+    state = state_of(decider, pods, now=after(60))
+    assert decider.choose(SPREAD, spread(state), state).why == (
+        "spread: no move helps; pods that stay: 5 because 1 pods of its workload are moved already, 1 because it"
+        " was moved, or its move was refused, not long ago"
+    )
+
+
 def test_a_window_that_closes_before_a_move_would_end_says_so():
     window = {"begin": "11:00", "end": "12:01"}
     decider = controller(windows=[window], budget={"movesPerSecond": 0.02})
