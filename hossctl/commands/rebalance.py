@@ -143,7 +143,7 @@ def plan(
     from hossctl.explain.offline import preset
     from hossctl.rebalance import plans
     from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
-    from scheduler_worker.core.rebalance.plan_state import PlanLimits
+    from scheduler_worker.core.rebalance.movable_pods import PlanLimits
 
     if file is not None and (drain or goal is not RebalanceGoal.FIT_PENDING):
         raise InvalidInput("goes with the goal fit-pending only, without --drain", where="-f")
@@ -208,7 +208,7 @@ def run(
     from hossctl.load.progress import bar
     from hossctl.rebalance import plans, running
     from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
-    from scheduler_worker.core.rebalance.plan_state import PlanLimits
+    from scheduler_worker.core.rebalance.movable_pods import PlanLimits
 
     endpoints, limits = Endpoints(dispatcher, resolver), PlanLimits(max_moves, max_pods_per_workload)
     used = _usage_for(goal, usage, usage_max_age)

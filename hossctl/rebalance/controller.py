@@ -16,14 +16,8 @@ from numpy.typing import NDArray
 
 from hossctl.choices import RebalanceGoal
 from hossctl.rebalance.policy import RebalancePolicy
-from scheduler_worker.core.rebalance.plan_state import (
-    MOVABLE,
-    Move,
-    MovePlan,
-    PlacedPods,
-    PlanLimits,
-    PlanState,
-)
+from scheduler_worker.core.rebalance.movable_pods import MOVABLE, PlacedPods, PlanLimits
+from scheduler_worker.core.rebalance.plan_state import Move, MovePlan, PlanState
 
 _HOUR, _DAY = 3600.0, 86_400.0
 # For so long it is watched whether schedulers fill again what was moved away from.
@@ -82,8 +76,9 @@ class RebalanceController:
             return f"{why}; goes on {_in(until - at)}"
         if not self.policy.goals:
             return "measures; its policy has no goals"
-        if not self.policy.seconds_open(now):
-            return f"no window is open; the next one opens {self.policy.opens_at(now):%a %H:%M %Z}"
+        if self._in_time(now) < 1:
+            is_open = "open for long enough" if self.policy.seconds_open(now) else "open"
+            return f"no window is {is_open}; the next one opens {self.policy.opens_at(now):%a %H:%M %Z}"
         if not self._left(at):
             oldest = min(made for made, _ in self._made if made > at - _HOUR)
             moves = self.policy.budget.movesPerHour
@@ -108,17 +103,16 @@ class RebalanceController:
 
     # What
 
-    def limits(self, now: datetime) -> PlanLimits:
-        """How many moves a plan may have now."""
-        budget = self.policy.budget
-        in_time = self.policy.seconds_open(now) * budget.movesPerSecond
-        moves = min(budget.movesPerPass, self._left(now.timestamp()))
-        return PlanLimits(int(min(moves, in_time)), budget.movesPerWorkload)
+    def limits(self, pods: PlacedPods, now: datetime) -> PlanLimits:
+        """How much a plan for these pods may move now: the policy's budgets, less the last hour's moves."""
+        budget, at = self.policy.budget, now.timestamp()
+        moves = int(min(budget.movesPerPass, self._left(at), self._in_time(now)))
+        return PlanLimits(moves, budget.movesPerWorkload, self._by_workload(pods, at))
 
     def movable(self, pods: PlacedPods, now: datetime) -> PlacedPods:
         """The same pods, of which those that the policy leaves alone are fixed."""
         at = now.timestamp()
-        others, rests, spent = (len(pods.reasons) + number for number in range(3))
+        others, rests = (len(pods.reasons) + number for number in range(2))
         fixed = pods.fixed.copy()
         free = fixed == MOVABLE
         allowed: dict[str, bool] = {}
@@ -132,17 +126,10 @@ class RebalanceController:
                 fixed[row] = others
             elif self._rests.get(name, 0.0) > at:
                 fixed[row] = rests
-        exhausted = [
-            workload
-            for workload, moves in self._by_workload(pods, at).items()
-            if moves >= self.policy.budget.movesPerWorkload
-        ]
-        fixed[(fixed == MOVABLE) & np.isin(pods.workloads, exhausted)] = spent
         reasons = (
             *pods.reasons,
             "the policy leaves its namespace alone",
             "it was moved, or its move was refused, not long ago",
-            "the hour's moves of its workload are made",
         )
         return replace(pods, fixed=fixed, reasons=reasons)
 
@@ -173,13 +160,12 @@ class RebalanceController:
             f" again; tries again {_in(seconds)}"
         )
 
-    def choose(self, goal: RebalanceGoal, plan: MovePlan, state: PlanState, now: datetime) -> Chosen:
-        """Which of the plan's moves are worth it and within the budgets. They, and no others, are made in
-        `state` afterwards."""
+    def choose(self, goal: RebalanceGoal, plan: MovePlan, state: PlanState) -> Chosen:
+        """Which of the plan's moves are worth it. They, and no others, are made in `state` afterwards; the
+        plan was made there, within `limits`."""
         # A plan's `gain` for this goal is in per cent of the mean over all nodes.
         scale = int(state.cache.present.sum()) / 100 if goal is RebalanceGoal.SPREAD else 1.0
         least = self.policy.least_gain(goal)
-        left, of_workload = self.limits(now).moves, self._by_workload(state.pods, now.timestamp())
         chosen: list[Move] = []
         avoided: set[int] = set()  # nodes that are not as the plan has them, because moves are left out
         gain, best = 0.0, 0.0
@@ -187,16 +173,10 @@ class RebalanceController:
             each = group[-1].gain * scale / len(group)
             best = max(best, each)
             touched = {node for move in group for node in (move.source, move.target)}
-            workloads = Counter(int(state.pods.workloads[move.row]) for move in group)
-            within = len(chosen) + len(group) <= left and all(
-                of_workload[number] + moves <= self.policy.budget.movesPerWorkload
-                for number, moves in workloads.items()
-            )
-            if each < least or not within or touched & avoided:
+            if each < least or touched & avoided:
                 avoided |= touched
                 continue
             chosen += group
-            of_workload += workloads
             gain += group[-1].gain
         state.undo_all()
         before = state.load()
@@ -205,8 +185,7 @@ class RebalanceController:
             state.put(move.row, move.target)
             state.record(move)
         if not chosen:
-            found = f"the best move gains {best:.3g}, and {least:g} is asked for" if best else "no move helps"
-            return Chosen(goal, why=f"{goal.value}: {found}")
+            return Chosen(goal, why=f"{goal.value}: {_why_none(best, least, state.budget.who_stays())}")
         after = state.load()
         sources = {move.source for move in chosen}
         relieved = {
@@ -232,6 +211,10 @@ class RebalanceController:
 
     # Within
 
+    def _in_time(self, now: datetime) -> float:
+        """How many moves end before the open window does."""
+        return self.policy.seconds_open(now) * self.policy.budget.movesPerSecond
+
     def _left(self, at: float) -> int:
         in_hour = sum(made > at - _HOUR for made, _ in self._made)
         return max(0, self.policy.budget.movesPerHour - in_hour)
@@ -253,6 +236,12 @@ def groups(moves: Sequence[Move]) -> list[list[Move]]:
             found.append(open_group)
             open_group = []
     return found
+
+
+def _why_none(best: float, least: float, stay: str) -> str:
+    if best:
+        return f"the best move gains {best:.3g}, and {least:g} is asked for"
+    return f"no move helps; pods that stay: {stay}" if stay else "no move helps"
 
 
 def _load_by_name(state: PlanState, names: Iterable[str]) -> dict[str, float]:

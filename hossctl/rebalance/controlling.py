@@ -174,7 +174,7 @@ class ControllerProcess:
         for entry in self._policy.goals:
             if entry.goal not in only:
                 continue
-            state = PlanState(gathered.snapshot, self._profile, pods, self._controller.limits(now))
+            state = PlanState(gathered.snapshot, self._profile, pods, self._controller.limits(pods, now))
             if text := self._controller.stands_off(entry.goal, state, now):
                 why.append(text)
                 continue
@@ -183,7 +183,7 @@ class ControllerProcess:
             except InvalidInput as exc:  # usage is missing or old
                 why.append(f"{entry.goal.value}: {exc}")
                 continue
-            chosen = self._controller.choose(entry.goal, plan, state, now)
+            chosen = self._controller.choose(entry.goal, plan, state)
             if chosen.moves:
                 return chosen
             why.append(chosen.why)

@@ -25,7 +25,8 @@ from hossctl.explain.live import LiveSnapshot, take_snapshot
 from scheduler_worker.core.cache.storage import StorageCatalogue
 from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.pod_index.index import PodIndex
-from scheduler_worker.core.rebalance.plan_state import PlacedPods, WaitingPods
+from scheduler_worker.core.rebalance.movable_pods import PlacedPods
+from scheduler_worker.core.rebalance.plan_state import WaitingPods
 
 _PODS_A_PAGE = 10_000
 _WAITING = (pb.UNSCHEDULABLE, pb.BACKOFF)

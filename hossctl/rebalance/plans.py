@@ -26,7 +26,7 @@ from hoss.errors import HossError, InvalidInput, NotFound
 from hoss.model.resources import written_amount
 from hoss.wire.convert import pod_spec_from_proto
 from hossctl.choices import RebalanceGoal
-from hossctl.console import Column, Document
+from hossctl.console import Column, Document, counted
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.rebalance.gathering import Gathered, gather, workload_of
 from hossctl.rebalance.new_nodes import NewNodes, add_new_nodes, new_nodes_document, new_nodes_sentence
@@ -35,7 +35,8 @@ from hossctl.rebalance.usage import UsageFile
 from scheduler_worker.core.framework.profile import Profile
 from scheduler_worker.core.rebalance import goals
 from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
-from scheduler_worker.core.rebalance.plan_state import MovePlan, PlanLimits, PlanState, WaitingPods
+from scheduler_worker.core.rebalance.movable_pods import PlanLimits
+from scheduler_worker.core.rebalance.plan_state import MovePlan, PlanState, WaitingPods
 from scheduler_worker.core.rebalance.quiet_goal import quiet_nodes
 
 
@@ -212,7 +213,7 @@ def plan_lines(document: Document) -> list[tuple[str, object]]:
         (
             "cost",
             (
-                f"{_counted(cost['pods'], 'pod')} of {_counted(cost['workloads'], 'workload')} to start"
+                f"{counted(cost['pods'], 'pod')} of {counted(cost['workloads'], 'workload')} to start"
                 f" again: {asked}"
             ),
         ),
@@ -228,10 +229,6 @@ def plan_lines(document: Document) -> list[tuple[str, object]]:
     ]
     lines += [("impossible", f"{entry['subject']}: {entry['why']}") for entry in document["impossible"]]
     return lines
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _after(moves: int) -> str:

@@ -105,7 +105,8 @@ def _admitting(snapshot: LiveSnapshot, spec: PodSpec, profile: Profile) -> Mask:
     pod = examine(spec, snapshot, profile)
     if rejection_of(pod) is not None or pod.demand.unknown:
         return np.zeros(snapshot.cache.size, np.bool_)
-    return pod.static.mask
+    # Rules about pods that are there count as well: a pod that they keep off a node fits there by amounts alone.
+    return pod.plugin_state.narrow(pod.static.mask.copy())
 
 
 def _requests(

@@ -70,7 +70,8 @@ def carry_out(
             start = _start(plan, rate)
             status = await client.rebalance(start)
             deadline = time.monotonic() + timeout_seconds
-            while status.state == "Running" and time.monotonic() < deadline:
+            # No longer than the run is this one: another one may go on for hours.
+            while status.state == "Running" and _what(status) == _what(start) and time.monotonic() < deadline:
                 await asyncio.sleep(_POLL_SECONDS)
                 seen = await _status(client)
                 status = seen or status

@@ -5,8 +5,9 @@ The document of `hoss rebalance noisy` (camel case; shares of a node's allocatab
 
     kind            "NodeUsage"
     pods, known     bound pods, and of how many the use is known
-    nodes[]         the noisiest first: name, noisy, cpuUsed, cpuRequested, memoryUsed, memoryRequested, and
-                    loudest (the pod that uses most beyond its requests)
+    nodes[]         the noisiest first: name, noisy, measured (whether the use of any of its pods is known, or
+                    it has none), cpuUsed, cpuRequested, memoryUsed, memoryRequested, and loudest (the pod
+                    that uses most beyond its requests)
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,8 @@ from hoss.model.quantity import parse_quantity
 from hossctl.console import Column, Document
 from hossctl.rebalance.gathering import Gathered
 from scheduler_worker.core.framework.profile import Profile
-from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, PlanState
+from scheduler_worker.core.rebalance.movable_pods import PlacedPods, PlanLimits
+from scheduler_worker.core.rebalance.plan_state import PlanState
 from scheduler_worker.core.rebalance.quiet_goal import NodeLoads, PodUsage
 
 MAX_AGE_SECONDS = 600.0
@@ -103,7 +105,7 @@ def noisy_document(gathered: Gathered, profile: Profile, usage: UsageFile) -> Do
     state = PlanState(gathered.snapshot, profile, gathered.pods, PlanLimits(0))
     of_pods = usage.of(gathered.pods)
     loads = NodeLoads(state, of_pods)
-    requested, excess, noisy = loads.requested, loads.excess, loads.noisy
+    requested, excess, noisy, unmeasured = loads.requested, loads.excess, loads.noisy, loads.unmeasured
     nodes = np.flatnonzero(state.cache.present)
     order = nodes[np.argsort(-excess[:, nodes].max(axis=0), kind="stable")].tolist()
     return {
@@ -114,6 +116,7 @@ def noisy_document(gathered: Gathered, profile: Profile, usage: UsageFile) -> Do
             {
                 "name": state.name(node),
                 "noisy": bool(noisy[node]),
+                "measured": not unmeasured[node],
                 **{
                     key: round(float(value), 4)
                     for row, resource in enumerate(("cpu", "memory"))
@@ -131,7 +134,7 @@ def noisy_document(gathered: Gathered, profile: Profile, usage: UsageFile) -> Do
 
 NOISY_COLUMNS: Sequence[Column] = (
     Column("NODE", lambda row: row["name"]),
-    Column("NOISY", lambda row: "yes" if row["noisy"] else "no"),
+    Column("NOISY", lambda row: "unknown" if not row["measured"] else "yes" if row["noisy"] else "no"),
     Column("CPU USED", lambda row: f"{row['cpuUsed']:.0%}"),
     Column("REQUESTED", lambda row: f"{row['cpuRequested']:.0%}"),
     Column("MEMORY USED", lambda row: f"{row['memoryUsed']:.0%}"),

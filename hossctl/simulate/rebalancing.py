@@ -43,14 +43,8 @@ from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.placement.diagnosis import ExaminedPod
 from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.rebalance import goals
-from scheduler_worker.core.rebalance.plan_state import (
-    CountedPod,
-    MovePlan,
-    PlacedPods,
-    PlanLimits,
-    PlanState,
-    WaitingPods,
-)
+from scheduler_worker.core.rebalance.movable_pods import PlacedPods, PlanLimits
+from scheduler_worker.core.rebalance.plan_state import CountedPod, MovePlan, PlanState, WaitingPods
 
 DEFAULT_POLICY = RebalancePolicy(
     goals=(GoalDocument(goal=RebalanceGoal.FIT_PENDING), GoalDocument(goal=RebalanceGoal.EMPTY_NODES))
@@ -323,10 +317,10 @@ class _SimulatedDays:
         for entry in self._setting.policy.goals:
             if entry.goal not in only:
                 continue
-            state = self._state_of(pods, self._controller.limits(now))
+            state = self._state_of(pods, self._controller.limits(pods, now))
             if self._controller.stands_off(entry.goal, state, now):
                 continue
-            chosen = self._controller.choose(entry.goal, self._plan(entry.goal, state), state, now)
+            chosen = self._controller.choose(entry.goal, self._plan(entry.goal, state), state)
             if chosen.moves:
                 for move in chosen.moves:
                     self._pods[pods.names[move.row]].node = move.target

@@ -44,7 +44,8 @@ from scheduler_worker.core.plugins.devices.fragmentation import (
 from scheduler_worker.core.plugins.profiles import PRESETS
 from scheduler_worker.core.rebalance.goals import fit_pending
 from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
-from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, PlanState, WaitingPods
+from scheduler_worker.core.rebalance.movable_pods import PlacedPods, PlanLimits
+from scheduler_worker.core.rebalance.plan_state import PlanState, WaitingPods
 from tools.bench import descheduler
 
 GONE = 1 / 3

@@ -48,7 +48,7 @@ def run(strategy: Strategy, state: PlanState, place: Place) -> Descheduled:
     """Evict what the strategy names, and place it anew."""
     done = Descheduled()
     for row in strategy.victims(state):
-        if done.evicted >= state.limits.moves:
+        if done.evicted >= state.budget.limits.moves:
             break
         source, mask = int(state.nodes[row]), state.card_mask(row)
         state.take(row)

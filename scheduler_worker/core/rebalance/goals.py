@@ -1,6 +1,7 @@
 """Plans of moves by goal. All of them are heuristics: they make the best move they find and go on from there.
 
-A plan contains only moves that its goal gains from: what does not work out is undone and reported."""
+A plan contains only moves that its goal gains from: what does not work out is undone and reported. Only a
+drain has all the moves that can be made, also from a node that keeps some pods."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from scheduler_worker.core.rebalance.plan_state import (
     PlanState,
     WaitingPlacement,
     WaitingPods,
+    number_of,
 )
 
 # Room is made on the nodes that lack the least. Where rules about other pods or cards are in play, each node
@@ -58,10 +60,14 @@ def _fit(state: PlanState, number: int, entry: WaitingPods, plan: MovePlan) -> N
         node = state.tightest(pod.demand, there) if len(there) else -1
         if node < 0:
             why = diagnose(pod, state.profile, state.cache).text
-            if len(state.moves) >= state.limits.moves > 0:
-                why = f"the plan has its {state.limits.moves} moves; {why}"
+            if state.budget.used_up and state.budget.limits.moves:
+                why = f"{state.budget.used_up}; {why}"
             node = _make_room(state, entry, pod)
-            if node < 0 and state.limits.moves and (stay := state.who_stays(entry.spec.priority)):
+            if (
+                node < 0
+                and state.budget.limits.moves
+                and (stay := state.budget.who_stays(entry.spec.priority))
+            ):
                 why = f"{why} Pods that stay: {stay}"
         if node < 0:
             break
@@ -95,7 +101,7 @@ def _make_room(state: PlanState, entry: WaitingPods, pod: ExaminedPod) -> int:
     nodes = resolvable(pod, state.profile, state.cache)
     priorities = np.array([spec.priority for spec in pods.specs], np.int64)[pods.classes]
     # More important pods are not restarted for a less important one.
-    rows = np.flatnonzero(state.movable() & (priorities <= entry.spec.priority))
+    rows = np.flatnonzero(state.budget.movable() & (priorities <= entry.spec.priority))
     if not len(rows):
         return -1
     nodes = _nearest(state, pod, nodes, rows)
@@ -165,7 +171,7 @@ def _candidates(state: PlanState, rows: NDArray[np.intp], prefer: float) -> Vict
         started_at=sizes[classes],
         requests=requests[classes],
         covered=pods.covered[classes],
-        allowed=state.budgets_left(),
+        allowed=state.budget.disruptions_left,
     )
 
 
@@ -195,19 +201,22 @@ def _move_all(
     """Move these pods from a node to others, of `among` where that is given. If one cannot be moved, it and
     why not; the moves before it stay."""
     for row in rows:
-        why = state.why_fixed(row)
+        why = state.budget.why_fixed(row)
         if why:
             return row, why
         mask = state.card_mask(row)
         state.take(row)
         pod = state.examined(int(state.pods.classes[row]))
-        there = state.accepting(pod)
+        accepting = state.accepting(pod)
+        there = accepting.copy()
         there[source] = False
         if among is not None:
             there &= among
         targets = np.flatnonzero(there)
         if not len(targets):
             why = diagnose(pod, state.profile, state.cache).text
+            if left_out := int(accepting.sum()):  # the source among them
+                why = f"{why} The other {left_out} {'is' if left_out == 1 else 'are'} to be left alone."
             state.put_back(row, source, mask)
             return row, f"no other node takes it: {why}"
         target = state.tightest(pod.demand, targets)
@@ -226,14 +235,14 @@ def empty_nodes(state: PlanState, also: Sequence[int] = ()) -> MovePlan:
     used = _nodes_with_pods(state)
     plan = MovePlan("nodes in use", before=len(used), after=len(used))
     load = state.load()
-    movable = state.movable()
+    movable = state.budget.movable()
     blocked: Counter[str] = Counter()
     candidates = []
     for node in used:
         rows = state.rows_on(node)
         fixed = [row for row in rows if not movable[row]]
         if fixed:
-            blocked[state.why_fixed(fixed[0])] += 1
+            blocked[_a_pod_stays(state.budget.why_fixed(fixed[0]))] += 1
         elif state.only_known_pods(node):
             candidates.append((len(rows), float(load[node]), node))
         else:
@@ -243,20 +252,23 @@ def empty_nodes(state: PlanState, also: Sequence[int] = ()) -> MovePlan:
     open_targets[list(also)] = True
     in_vain = 0
     for pods, _, node in sorted(candidates):
-        if in_vain >= _NODES_IN_VAIN:
-            break
-        if not open_targets[node] or len(state.moves) + len(state.rows_on(node)) > state.limits.moves:
-            continue
         if len(state.rows_on(node)) > pods:
             continue  # pods of another node have moved here
+        if in_vain >= _NODES_IN_VAIN:
+            blocked[f"not tried, because {_NODES_IN_VAIN} nodes in a row could not be emptied"] += 1
+            continue
+        if pods > state.budget.moves_left:
+            blocked["the plan has fewer moves left than they have pods"] += 1
+            continue
         before = len(state.moves)
         open_targets[node] = False
         rows = sorted(state.rows_on(node), key=lambda row: -state.size_of(int(state.pods.classes[row])))
         stuck = _move_all(state, rows, node, f"empties {state.name(node)}", open_targets)
         if stuck is not None:
+            fixed_by = state.budget.why_fixed(stuck[0])
+            blocked[_a_pod_stays(fixed_by) if fixed_by else "no room or no fitting place elsewhere"] += 1
             state.undo_to(before)
             open_targets[node] = True
-            blocked["no room or no fitting place elsewhere"] += 1
             in_vain += 1
             continue
         in_vain = 0
@@ -266,8 +278,12 @@ def empty_nodes(state: PlanState, also: Sequence[int] = ()) -> MovePlan:
         state.undo_to(0)
         plan.after = plan.before
     plan.moves = state.moves
-    plan.impossible = [Impossible(f"{nodes} nodes", why) for why, nodes in blocked.most_common()]
+    plan.impossible = [Impossible(number_of(nodes, "node"), why) for why, nodes in blocked.most_common()]
     return plan
+
+
+def _a_pod_stays(why: str) -> str:
+    return f"a pod stays there: {why}"
 
 
 def drain(state: PlanState, nodes: Sequence[int]) -> MovePlan:
@@ -308,7 +324,7 @@ def spread(state: PlanState) -> MovePlan:
     load = state.load()
     plan = MovePlan("mean squared load, %", before=float((load[present] ** 2).sum()) * scale, after=0.0)
     done: set[int] = set()
-    while len(state.moves) < state.limits.moves:
+    while state.budget.moves_left:
         by_load = present[np.argsort(-load[present], kind="stable")].tolist()
         hottest = next((node for node in by_load if node not in done), None)
         if hottest is None or load[hottest] <= float(load[present].mean()):
@@ -324,9 +340,15 @@ def spread(state: PlanState) -> MovePlan:
         done.discard(move.target)
     plan.moves = state.moves
     plan.after = float((load[present] ** 2).sum()) * scale
-    if done:
+    load = state.load()
+    above = {node for node in present.tolist() if load[node] > float(load[present].mean())}
+    if done & above:
         why = "hold only pods that must stay, or that lower no load elsewhere"
-        plan.impossible.append(Impossible(f"{len(done)} nodes above the mean load", why))
+        plan.impossible.append(Impossible(f"{number_of(len(done & above), 'node')} above the mean load", why))
+    if state.budget.used_up and (further := len(above - done)):
+        plan.impossible.append(
+            Impossible(f"{number_of(further, 'node')} above the mean load", state.budget.used_up)
+        )
     return plan
 
 
@@ -334,7 +356,7 @@ def _coolest_move(state: PlanState, source: int, load: NDArray[np.float64], scal
     """The move from this node that lowers the sum of squared loads the most."""
     of_class: dict[int, int] = {}
     for row in state.rows_on(source):
-        if not state.why_fixed(row):
+        if not state.budget.why_fixed(row):
             of_class.setdefault(int(state.pods.classes[row]), row)
     rows = sorted(of_class.values(), key=lambda row: -state.size_of(int(state.pods.classes[row])))
     best: Move | None = None

@@ -16,7 +16,7 @@ from scheduler_worker.core.plugins.devices.fragmentation import (
     fragmentation,
     free_after,
 )
-from scheduler_worker.core.rebalance.plan_state import Impossible, Move, MovePlan, PlanState
+from scheduler_worker.core.rebalance.plan_state import Impossible, Move, MovePlan, PlanState, number_of
 
 # Thousandths of a card. A move that gains less is not worth a restart.
 LEAST_GAIN_MILLI = 50.0
@@ -31,7 +31,7 @@ def defragment_gpus(state: PlanState, popularity: Popularity) -> MovePlan:
     search = _GpuMoves(state, popularity)
     plan = MovePlan("fragments, thousandths of a card", before=search.total, after=0.0)
     refused = 0
-    while len(state.moves) < state.limits.moves:
+    while state.budget.moves_left:
         best = search.best()
         if best is None:
             break
@@ -40,9 +40,15 @@ def defragment_gpus(state: PlanState, popularity: Popularity) -> MovePlan:
             refused += 1
     plan.moves = state.moves
     plan.after = search.total
+    if not search.nodes:
+        plan.impossible.append(Impossible("cards", "no node has any"))
+    if state.budget.used_up and search.best() is not None:
+        plan.impossible.append(Impossible("further moves", f"would gain, but {state.budget.used_up}"))
     if refused:
         plan.impossible.append(
-            Impossible(f"{refused} further moves", "would gain, but a rule or a full node forbids them")
+            Impossible(
+                number_of(refused, "further move"), "would gain, but a rule or a full node forbids them"
+            )
         )
     return plan
 
@@ -62,7 +68,7 @@ class _GpuMoves:
         self._position[self._nodes] = np.arange(len(self._nodes))
         slots = np.flatnonzero((used[self._nodes] <= WHOLE_CARD_MILLI).any(axis=0))
         self._slots = int(slots.max(initial=-1)) + 1
-        rows = np.flatnonzero(state.movable() & carded[pods.nodes])
+        rows = np.flatnonzero(state.budget.movable() & carded[pods.nodes])
         self._rows = rows[np.argsort(pods.classes[rows], kind="stable")]
         self._classes, self._first = np.unique(pods.classes[self._rows], return_index=True)
         self._of_row = np.searchsorted(self._classes, pods.classes[self._rows])
@@ -85,6 +91,11 @@ class _GpuMoves:
             if demand.devices is None:
                 self._coming[number, -1] = 0.0
         self._update_coming(np.arange(len(self._nodes)))
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes have cards."""
+        return len(self._nodes)
 
     @property
     def total(self) -> float:
@@ -118,7 +129,7 @@ class _GpuMoves:
         """Make the move, if the filters and the limits allow it. If they do not, it is not offered again."""
         state, row = self._state, int(self._rows[position])
         source, number = int(state.nodes[row]), int(self._of_row[position])
-        if state.why_fixed(row):
+        if state.budget.why_fixed(row):
             self._leaving[position] = _NEVER
             return False
         mask = state.card_mask(row)

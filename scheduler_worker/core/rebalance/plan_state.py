@@ -5,7 +5,6 @@ keeps. A pod is judged as if it had just left its node. Its new place is found w
 later still hold theirs, so the moves can be made in the order of the plan, each new place before the old one
 is given up."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,35 +23,9 @@ from scheduler_worker.core.framework.static_fit import StaticFit
 from scheduler_worker.core.nodes import Mask, NodeIndexes
 from scheduler_worker.core.offline.scheduler import ClusterView
 from scheduler_worker.core.placement.diagnosis import ExaminedPod, failure_of, rejection_of, verdicts
+from scheduler_worker.core.rebalance.movable_pods import MoveBudget, PlacedPods, PlanLimits
 
 _BITS = np.arange(CARD_SLOTS)
-MOVABLE = 0  # in PlacedPods.fixed
-_BUDGET_USED_UP = "its disruption budget allows no more"
-_MOST_REASONS = 3  # of pods that stay, in a sentence
-_MANY = 10  # moves: a budget that allows so many seldom is what stands in the way
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlacedPods:
-    """m pods on nodes by row, all of which the cluster counts. They have k different specs."""
-
-    names: Sequence[str]  # (m,), "namespace/name"
-    specs: Sequence[PodSpec]  # (k,)
-    classes: NDArray[np.intp]  # (m,): number of the spec
-    nodes: NodeIndexes  # (m,)
-    card_masks: NDArray[np.uint16]  # (m,): bit i set: the pod holds (a share of) card i
-    workloads: NDArray[np.intp]  # (m,): pods with equal numbers belong together
-    fixed: NDArray[np.intp]  # (m,): MOVABLE, or the number of the reason why the pod must not be moved
-    reasons: Sequence[str]  # by that number; the first is empty
-    # (k, b): the disruption budgets that pods of each spec are charged to
-    covered: Mask
-    allowed: NDArray[np.int64]  # (b,): how many more pods of each budget may be disrupted
-    # (k,): what the cluster counts them as, where that tells of more than their spec: the volumes and devices
-    # that they got where they are. Empty: nowhere. Two specs may be equal, with different groups.
-    groups: Sequence[PodGroup] = ()
-
-    def __len__(self) -> int:
-        return len(self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +46,6 @@ class CountedPod:
     group: PodGroup
     node: int
     slots: tuple[int, ...]  # the cards that it got
-
-
-@dataclass(frozen=True, slots=True)
-class PlanLimits:
-    """How much a plan may move."""
-
-    moves: int = 100  # in all
-    per_workload: int = 1_000_000  # moves of pods of one workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +89,11 @@ class MovePlan:
     impossible: list[Impossible] = field(default_factory=list)
 
 
+def number_of(number: int, noun: str) -> str:
+    """So many of something, in words."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 class PlanState:
     """Owns the cluster's cache while a plan is made: it holds the planned moves in the end. What is undone
     leaves it as it was."""
@@ -132,15 +102,12 @@ class PlanState:
         self.cache: NodeInfoCache = cluster.cache
         self.profile = profile
         self.pods = pods
-        self.limits = limits
+        self.budget = MoveBudget(pods, limits)
         self.nodes = pods.nodes.copy()  # (m,): where each pod is now
         self.moves: list[Move] = []
         self.placed: list[CountedPod] = []  # pods that wait and belong to the plan
         self._demands = cluster.demands
         self._card_masks = pods.card_masks.copy()
-        self._moved = np.zeros(len(pods), np.bool_)
-        self._of_workload: dict[int, int] = {}
-        self._left = pods.allowed.copy()
         # Compiled while every pod counts: a rule that one pod carries decides what others depend on.
         self._classes = [self._demands.compile(spec) for spec in pods.specs]
         self._sizes = self._shares()
@@ -155,50 +122,6 @@ class PlanState:
     def rows_on(self, node: int) -> list[int]:
         """The pods of a node, in order."""
         return sorted(self._rows_on.get(node, ()))
-
-    def why_fixed(self, row: int) -> str:
-        """Why this pod may not be moved now; empty: it may."""
-        pods = self.pods
-        if pods.fixed[row] != MOVABLE:
-            return pods.reasons[int(pods.fixed[row])]
-        if self._moved[row]:
-            return "it is moved already"
-        if len(self.moves) >= self.limits.moves:
-            return f"the plan has its {self.limits.moves} moves"
-        if self._of_workload.get(int(pods.workloads[row]), 0) >= self.limits.per_workload:
-            return f"{self.limits.per_workload} pods of its workload are moved already"
-        if (pods.covered[pods.classes[row]] & (self._left <= 0)).any():
-            return _BUDGET_USED_UP
-        return ""
-
-    def movable(self) -> NDArray[np.bool_]:
-        """Which pods may be moved now, (m,)."""
-        pods = self.pods
-        found: NDArray[np.bool_] = (pods.fixed == MOVABLE) & ~self._moved
-        if len(self.moves) >= self.limits.moves:
-            found[:] = False
-        exhausted = (pods.covered & (self._left <= 0)).any(axis=1)
-        found &= ~exhausted[pods.classes]
-        spent = [w for w, moves in self._of_workload.items() if moves >= self.limits.per_workload]
-        if spent:
-            found &= ~np.isin(pods.workloads, spent)
-        return found
-
-    def who_stays(self, priority: int) -> str:
-        """How many pods are not moved for a pod of this priority, or few of them, whatever the plan's limits,
-        and why; empty: none."""
-        pods = self.pods
-        counts = np.bincount(pods.fixed, minlength=len(pods.reasons)).tolist()
-        why = Counter(dict(zip(pods.reasons, counts, strict=True)))
-        left = np.where(pods.covered, np.maximum(self._left, 0), _MANY).min(axis=1, initial=_MANY)
-        important = np.array([spec.priority > priority for spec in pods.specs], np.bool_)[pods.classes]
-        others = (pods.fixed == MOVABLE) & ~self._moved
-        why["its priority is higher"] = int((others & important).sum())
-        for few in np.unique(left[left < _MANY]).tolist():
-            reason = f"its disruption budget allows {few} more" if few else _BUDGET_USED_UP
-            why[reason] = int((others & ~important & (left == few)[pods.classes]).sum())
-        del why[pods.reasons[MOVABLE]]
-        return ", ".join(f"{n} because {reason}" for reason, n in why.most_common(_MOST_REASONS) if n)
 
     def demand(self, number: int) -> Demand:
         """What pods of this class request."""
@@ -260,11 +183,6 @@ class PlanState:
     def name(self, node: int) -> str:
         """The node's name."""
         return self.cache.catalogue.name(node)
-
-    def budgets_left(self) -> NDArray[np.int64]:
-        """How many more pods of each disruption budget may be moved, (b,)."""
-        left: NDArray[np.int64] = self._left.copy()
-        return left
 
     def only_known_pods(self, node: int) -> bool:
         """Whether the placed pods are all that the node's account holds."""
@@ -338,10 +256,7 @@ class PlanState:
     def record(self, move: Move) -> None:
         """The move, which `take` and `put` have made, belongs to the plan."""
         self.moves.append(move)
-        self._moved[move.row] = True
-        workload = int(self.pods.workloads[move.row])
-        self._of_workload[workload] = self._of_workload.get(workload, 0) + 1
-        self._left -= self.pods.covered[self.pods.classes[move.row]]
+        self.budget.take(move.row)
 
     def credit(self, gain: float) -> None:
         """The gain that all moves since the last one with a gain have together."""
@@ -364,9 +279,7 @@ class PlanState:
             move = self.moves.pop()
             self.take(move.row)
             self._put(move.row, move.source, int(self.pods.card_masks[move.row]))
-            self._moved[move.row] = False
-            self._of_workload[int(self.pods.workloads[move.row])] -= 1
-            self._left += self.pods.covered[self.pods.classes[move.row]]
+            self.budget.give_back(move.row)
 
     # Within
 

@@ -9,7 +9,7 @@ from hossctl.rebalance.gathering import REASONS, Fixed, Gathered
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable
 from scheduler_worker.core.messages import AccountBatch, FeedUpdate, PodRun
-from scheduler_worker.core.rebalance.plan_state import PlacedPods
+from scheduler_worker.core.rebalance.movable_pods import PlacedPods
 
 
 def amounts(cpu, **more):

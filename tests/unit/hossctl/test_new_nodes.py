@@ -15,7 +15,8 @@ from hossctl.rebalance.new_nodes import NewNodes, new_nodes_sentence, read_new_n
 from hossctl.rebalance.plans import plan_document
 from hossctl.rebalance.running import read_plan
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.rebalance.plan_state import PlanLimits, WaitingPods
+from scheduler_worker.core.rebalance.movable_pods import PlanLimits
+from scheduler_worker.core.rebalance.plan_state import WaitingPods
 
 HOSTNAME = "kubernetes.io/hostname"
 BATCH = Taint("dedicated", "batch")

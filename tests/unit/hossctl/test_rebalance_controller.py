@@ -16,7 +16,8 @@ from hossctl.rebalance.policy import RebalancePolicy
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.rebalance.goals import empty_nodes, fit_pending, spread
-from scheduler_worker.core.rebalance.plan_state import Move, PlacedPods, PlanState, WaitingPods
+from scheduler_worker.core.rebalance.movable_pods import PlacedPods
+from scheduler_worker.core.rebalance.plan_state import Move, PlanState, WaitingPods
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 EMPTY, SPREAD = RebalanceGoal.EMPTY_NODES, RebalanceGoal.SPREAD
@@ -66,7 +67,7 @@ def state_of(decider, pods, nodes=3, now=NOW):
             strict=True,
         )
     ]
-    limits = decider.limits(now)
+    limits = decider.limits(pods, now)
     return PlanState(
         ClusterSnapshot(Cluster(of, bound)), default_profile(), decider.movable(pods, now), limits
     )
@@ -74,13 +75,14 @@ def state_of(decider, pods, nodes=3, now=NOW):
 
 def emptied(decider, pods, now=NOW):
     state = state_of(decider, pods, now=now)
-    return decider.choose(EMPTY, empty_nodes(state), state, now), state
+    return decider.choose(EMPTY, empty_nodes(state), state), state
 
 
 def moved(chosen, pods):
     return [pods.names[move.row] for move in chosen.moves]
 
 
+NOBODY = placed()
 ONE_BY_ITSELF = (("default/a", 0, 600), ("default/b", 1, 300), ("default/c", 2, 100))
 
 
@@ -107,22 +109,22 @@ def test_a_move_that_relies_on_one_that_is_left_out_is_left_out_too():
     plan = spread(state)
     state.undo_to(0)
     plan.moves = [Move(2, 2, 1, 0.0001, ""), Move(1, 1, 0, 90.0, "")]
-    assert decider.choose(SPREAD, plan, state, NOW).moves == ()
+    assert decider.choose(SPREAD, plan, state).moves == ()
 
 
 def test_the_budgets_of_an_hour_a_pass_and_a_workload_hold():
     decider = controller(budget={"movesPerHour": 3, "movesPerPass": 2, "movesPerWorkload": 1})
-    assert decider.limits(NOW).moves == 2
+    assert decider.limits(NOBODY, NOW).moves == 2
     pods = placed(*ONE_BY_ITSELF, workloads=(0, 1, 1))
     chosen, _ = emptied(decider, pods)
     assert moved(chosen, pods) == ["default/c"]
     decider.made(chosen, moved(chosen, pods), NOW)
-    assert decider.limits(after(10)).moves == 2
+    assert decider.limits(NOBODY, after(10)).moves == 2
     assert emptied(decider, placed(*ONE_BY_ITSELF[:2], workloads=(0, 1)), after(3599))[0].moves
     decider.made(chosen, ["default/x", "default/y"], after(10))
-    assert decider.limits(after(20)).moves == 0
+    assert decider.limits(NOBODY, after(20)).moves == 0
     assert decider.waits(after(20)) == "the hour's 3 moves are made; goes on in 0:59:40"
-    assert decider.limits(after(3600)).moves == 1
+    assert decider.limits(NOBODY, after(3600)).moves == 1
     assert decider.moved_in_last(86_400, after(3700)) == 3
 
 
@@ -130,8 +132,36 @@ def test_the_workload_of_a_pod_that_was_moved_is_spent_for_an_hour():
     decider = controller(budget={"movesPerWorkload": 1}, restSeconds=0)
     pods = placed(*ONE_BY_ITSELF, workloads=(0, 1, 1))
     decider.made(Chosen(EMPTY), ["default/c"], NOW)
-    assert decider.movable(pods, after(3599)).fixed.astype(bool).tolist() == [False, True, True]
-    assert not decider.movable(pods, after(3601)).fixed.any()
+    assert "default/c" not in moved(emptied(decider, pods, after(3599))[0], pods)
+    assert moved(emptied(decider, pods, after(3601))[0], pods) == ["default/c"]
+
+
+def test_a_plan_has_no_more_moves_of_a_workload_than_the_hour_has_left():
+    """One was moved before, and an hour allows two."""
+    decider = controller(SPREAD, least=0.001, budget={"movesPerWorkload": 2}, restSeconds=0)
+    pods = placed(*((f"default/{i}", 0, 150) for i in range(6)), workloads=[0] * 6)
+    decider.made(Chosen(SPREAD), ["default/5"], NOW)
+    state = state_of(decider, pods, now=after(60))
+    assert len(decider.choose(SPREAD, spread(state), state).moves) == 1
+
+
+def test_where_no_move_helps_the_controller_says_how_many_pods_stay_and_why():
+    decider = controller(SPREAD, budget={"movesPerWorkload": 1}, restSeconds=3600)
+    pods = placed(*((f"default/{i}", 0, 150) for i in range(6)), workloads=[0] * 6)
+    decider.made(Chosen(SPREAD), ["default/5"], NOW)
+    state = state_of(decider, pods, now=after(60))
+    assert decider.choose(SPREAD, spread(state), state).why == (
+        "spread: no move helps; pods that stay: 5 because 1 pods of its workload are moved already, 1 because it"
+        " was moved, or its move was refused, not long ago"
+    )
+
+
+def test_a_window_that_closes_before_a_move_would_end_says_so():
+    window = {"begin": "11:00", "end": "12:01"}
+    decider = controller(windows=[window], budget={"movesPerSecond": 0.02})
+    assert decider.waits(NOW) == ""
+    assert decider.waits(after(11)) == "no window is open for long enough; the next one opens Tue 11:00 UTC"
+    assert decider.waits(after(60)) == "no window is open; the next one opens Tue 11:00 UTC"
 
 
 def test_a_moved_pod_rests_and_other_namespaces_are_left_alone():
@@ -154,7 +184,9 @@ def test_a_pod_whose_move_was_refused_lets_others_go_first_but_for_no_longer_tha
     decider.refused(["default/a", "default/b"], NOW)
     assert decider.movable(pods, after(59)).fixed.astype(bool).tolist() == [True, True]
     assert decider.movable(pods, after(61)).fixed.astype(bool).tolist() == [True, False]
-    assert decider.limits(after(1)).moves == decider.limits(NOW).moves  # nothing of the budget is spent
+    assert (
+        decider.limits(NOBODY, after(1)).moves == decider.limits(NOBODY, NOW).moves
+    )  # nothing of the budget is spent
 
 
 def test_a_moved_pod_of_a_cluster_is_known_by_its_successor_s_name():
@@ -168,13 +200,13 @@ def test_a_moved_pod_of_a_cluster_is_known_by_its_successor_s_name():
 
 def test_what_a_controller_before_this_one_has_moved_counts():
     policy = RebalancePolicy.model_validate({"goals": [{"goal": "spread"}], "budget": {"movesPerHour": 12}})
-    assert RebalanceController(policy, now=NOW, spent=9).limits(NOW).moves == 3
+    assert RebalanceController(policy, now=NOW, spent=9).limits(NOBODY, NOW).moves == 3
 
 
 def test_moves_begin_only_in_a_window_and_no_more_than_it_has_time_for():
     decider = controller(windows=[{"begin": "12:00", "end": "12:10"}], budget={"movesPerSecond": 0.01})
     assert decider.waits(NOW) == ""
-    assert decider.limits(NOW).moves == 6
+    assert decider.limits(NOBODY, NOW).moves == 6
     assert decider.waits(after(600)).startswith("no window is open; the next one opens Tue 12:00")
 
 
@@ -240,6 +272,6 @@ def test_pods_that_wait_are_counted_nowhere_after_the_choice():
         state, [WaitingPods("default/big", spec(600), 1), WaitingPods("default/one", spec(100), 1)]
     )
     assert [len(plan.placements), len(plan.moves)] == [2, 0]
-    chosen = decider.choose(RebalanceGoal.FIT_PENDING, plan, state, NOW)
+    chosen = decider.choose(RebalanceGoal.FIT_PENDING, plan, state)
     assert chosen.moves == ()
     assert state.cache.requested[:, :2].sum(axis=1).tolist() == before

@@ -3,8 +3,11 @@
 from unit.hossctl.made_up_platform import amounts, gathered, spec
 
 from hoss.model.node import NodeSpec
+from hoss.model.pod import PodAffinity, PodAffinityTerm
+from hoss.model.selectors import LabelSelector, Requirement
 from hossctl.rebalance.room import fragmentation_document
 from scheduler_worker.core.plugins import default_profile
+from scheduler_worker.core.rebalance.plan_state import WaitingPods
 
 
 def test_of_many_pools_the_largest_are_measured_and_the_others_counted():
@@ -20,3 +23,27 @@ def test_of_many_pools_the_largest_are_measured_and_the_others_counted():
     whole = fragmentation_document(cluster, default_profile(), "pool")
     assert [pool["name"] for pool in whole["pools"]] == ["a", "b", "c"]
     assert whole["morePools"] == 0
+
+
+def test_a_waiting_pod_fits_only_where_rules_about_other_pods_admit_it():
+    """Nodes have room for both, but one pod of its kind a node is allowed."""
+    alone = spec(
+        100,
+        labels=(("app", "web"),),
+        pod_affinity=PodAffinity(
+            anti_required=(
+                PodAffinityTerm(
+                    "kubernetes.io/hostname",
+                    LabelSelector((Requirement("app", "In", ("web",)),)),
+                    ("default",),
+                ),
+            )
+        ),
+    )
+    nodes = [
+        NodeSpec(f"n{i}", labels=(("kubernetes.io/hostname", f"n{i}"),), allocatable=amounts(cpu))
+        for i, cpu in enumerate((1000, 50))
+    ]
+    cluster = gathered(nodes, [("default/web-0", 0, alone)], [WaitingPods("default/web", alone, 1)])
+    [waiting] = fragmentation_document(cluster, default_profile())["waiting"]
+    assert (waiting["fitting"], waiting["node"], waiting["limitedBy"]) == (0, "n1", "cpu")

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from unit.hossctl.made_up_platform import amounts, gathered, spec
 
 from hoss.errors import InvalidInput
-from hossctl.rebalance.usage import missing_usage, read_usage
-from scheduler_worker.core.rebalance.plan_state import PlacedPods
+from hoss.model.node import NodeSpec
+from hossctl.explain.offline import preset
+from hossctl.rebalance.usage import NOISY_COLUMNS, UsageFile, missing_usage, noisy_document, read_usage
+from scheduler_worker.core.plugins.profiles import DEFAULT_PROFILE
+from scheduler_worker.core.rebalance.movable_pods import PlacedPods
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 
@@ -113,3 +117,18 @@ def test_pods_without_a_measurement_are_counted_and_said(written):
     said = missing_usage({"pods": 2, "known": 1})
     assert said == "the use of 1 of 2 pods is missing or old; they count with their requests"
     assert missing_usage({"pods": 2, "known": 2}) == ""
+
+
+def test_a_node_of_which_no_pod_was_measured_is_neither_noisy_nor_quiet():
+    nodes = [NodeSpec(name, (("kubernetes.io/hostname", name),), allocatable=amounts(1000)) for name in "abc"]
+    pods = [("default/loud", 0, spec(100)), ("default/unknown", 1, spec(101))]
+    document = noisy_document(
+        gathered(nodes, pods), preset(DEFAULT_PROFILE), UsageFile({"default/loud": (500, 0)})
+    )
+    assert [(row["name"], row["noisy"], row["measured"]) for row in document["nodes"]] == [
+        ("a", True, True),
+        ("b", False, False),
+        ("c", False, True),
+    ]
+    noisy = next(column for column in NOISY_COLUMNS if column.heading == "NOISY")
+    assert [noisy.cell(row) for row in document["nodes"]] == ["yes", "unknown", "no"]

@@ -26,7 +26,8 @@ from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.plugins.devices.fragmentation import Popularity, TaskClass
 from scheduler_worker.core.rebalance.goals import drain, empty_nodes, fit_pending, spread
 from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
-from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, PlanState, WaitingPods
+from scheduler_worker.core.rebalance.movable_pods import PlacedPods, PlanLimits
+from scheduler_worker.core.rebalance.plan_state import PlanState, WaitingPods
 from scheduler_worker.core.rebalance.quiet_goal import NodeLoads, PodUsage, quiet_nodes
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -282,6 +283,88 @@ def test_what_is_gained_is_what_the_moves_say_they_gain():
     assert found.snapshot.cache.cards.used[:8, :4].sum() == used.sum()
 
 
+def test_nodes_whose_pods_are_more_than_the_plan_has_moves_left_are_told():
+    pods = [("a", "n0", spec(100)), ("b", "n0", spec(101)), ("c", "n1", spec(500))]
+    found = Situation([node("n0"), node("n1")], pods, fixed=("c",), limits=PlanLimits(moves=1))
+    plan = empty_nodes(found.state)
+    assert plan.moves == []
+    assert ("1 node", "the plan has fewer moves left than they have pods") in told(plan)
+
+
+def test_nodes_that_a_workloads_limit_keeps_from_being_emptied_are_told_as_that():
+    pods = [("a", "n0", spec(100)), ("b", "n0", spec(101)), ("c", "n1", spec(500))]
+    limits = PlanLimits(per_workload=1)
+    found = Situation([node("n0"), node("n1")], pods, fixed=("c",), workloads=[0, 0, 1], limits=limits)
+    plan = empty_nodes(found.state)
+    assert plan.moves == []
+    assert ("1 node", "a pod stays there: 1 pods of its workload are moved already") in told(plan)
+
+
+def test_what_a_full_plan_leaves_above_the_mean_load_is_told():
+    pods = [(f"p{i}", f"n{i % 2}", spec(150 + i)) for i in range(8)]
+    found = Situation([node(f"n{i}") for i in range(4)], pods, limits=PlanLimits(moves=1))
+    plan = spread(found.state)
+    assert len(plan.moves) == 1
+    assert told(plan) == [("2 nodes above the mean load", "the plan has its 1 moves")]
+
+
+def test_a_full_plan_for_cards_says_that_more_would_gain():
+    pods = [(f"p{i}", f"n{i}", share(500)) for i in range(4)]
+    found = Situation([node(f"n{i}", cards=1) for i in range(4)], pods, limits=PlanLimits(moves=1))
+    whole = Popularity.of({TaskClass(10, 0, 1, 1000): 1})
+    assert told(defragment_gpus(found.state, whole)) == [
+        ("further moves", "would gain, but the plan has its 1 moves")
+    ]
+
+
+def test_a_plan_whose_workloads_have_no_moves_left_says_so_of_a_pod_that_waits():
+    found = scattered(workloads=[0, 0, 0, 0], limits=PlanLimits(per_workload=2, moved_before={0: 2}))
+    plan = fit_pending(found.state, waiting(spec(700)))
+    assert plan.moves == []
+    assert plan.impossible[0].why.endswith(
+        "Pods that stay: 4 because 2 pods of its workload are moved already"
+    )
+
+
+def test_what_is_undone_counts_against_no_budget():
+    found = scattered(limits=PlanLimits(moves=1, per_workload=1), workloads=[0, 0, 0, 0])
+    budget = found.state.budget
+    assert len(drain(found.state, [0]).moves) == 1
+    assert budget.used_up
+    assert not budget.movable().any()
+    found.state.undo_all()
+    assert budget.movable().all()
+    assert [budget.why_fixed(row) for row in range(4)] == [""] * 4
+
+
+def test_nodes_that_a_pod_keeps_from_being_emptied_say_why_it_stays():
+    found = Situation(
+        [node("n0"), node("n1")], [("a", "n0", spec(100)), ("b", "n1", spec(101))], fixed=("a", "b")
+    )
+    assert told(empty_nodes(found.state)) == [("2 nodes", f"a pod stays there: {NOT_ALONE}")]
+
+
+def test_a_drain_says_how_many_nodes_would_take_the_pod_and_are_drained_themselves():
+    pods = [("a", "n0", spec(600)), ("b", "n2", spec(700))]
+    found = Situation([node("n0"), node("n1"), node("n2")], pods)
+    plan = drain(found.state, [0, 1])
+    assert told(plan) == [
+        (
+            "a on n0",
+            "no other node takes it: 0/3 nodes are available: 1 Insufficient cpu. The other 2 are to be left alone.",
+        )
+    ]
+
+
+def test_without_cards_a_plan_for_cards_says_so():
+    found = Situation([node("n0")], [("a", "n0", spec(100))])
+    assert told(defragment_gpus(found.state, Popularity.of({}))) == [("cards", "no node has any")]
+
+
+def told(plan):
+    return [(entry.subject, entry.why) for entry in plan.impossible]
+
+
 # --- quiet-nodes ---
 
 
@@ -314,18 +397,68 @@ def test_by_requests_alone_no_node_is_noisy():
 
 def test_a_pod_that_would_make_every_node_noisy_stays_and_the_plan_says_so():
     found = neighbours()
-    plan = quiet_nodes(found.state, usage_of(found, louder=900))
+    plan = quiet_nodes(found.state, usage_of(found, loud=350, louder=900, quiet=200))
     assert found.moves(plan) == [("loud", "n0", "n2")]
-    assert [entry.subject for entry in plan.impossible] == ["1 noisy nodes", "2 of 3 pods"]
-
-
-def test_a_plan_says_how_many_pods_use_is_not_known():
-    found = neighbours()
-    [unknown] = quiet_nodes(found.state, usage_of(found, quiet=200)).impossible
-    assert (unknown.subject, unknown.why) == (
-        "2 of 3 pods",
-        "what they use is missing or old; they count with their requests",
+    [left] = plan.impossible
+    assert left.subject == "noisy node n0"
+    assert (
+        left.why == "pods that stay: 1 because no other node takes it and stays quiet, or it uses too little"
     )
+
+
+def test_a_pod_whose_use_is_not_known_stays_and_the_plan_says_so():
+    found = neighbours()
+    plan = quiet_nodes(found.state, usage_of(found, louder=900, quiet=200))
+    assert found.moves(plan) == []
+    noisy, unknown = plan.impossible
+    assert noisy.subject == "noisy node n0"
+    assert "1 because what it uses is not known" in noisy.why
+    assert (unknown.subject, unknown.why) == (
+        "1 of 3 pods",
+        "what they use is missing or old; they count with their requests, and stay",
+    )
+
+
+def test_a_node_of_which_no_pods_use_is_known_gets_none_and_the_plan_names_it():
+    pods = [("loud", "n0", spec(200)), ("louder", "n0", spec(201)), ("quiet", "n1", spec(202))]
+    found = Situation([node("n0"), node("n1")], pods)
+    plan = quiet_nodes(found.state, usage_of(found, loud=350, louder=400))
+    assert found.moves(plan) == []
+    assert [entry.subject for entry in plan.impossible] == ["noisy node n0", "1 node: n1", "1 of 3 pods"]
+    assert plan.impossible[1].why == (
+        "what their pods use is missing or old: they may be noisy, and get no pods"
+    )
+    known = Situation([node("n0"), node("n1")], pods)
+    assert found_moves(known, loud=350, louder=400, quiet=200) == [("loud", "n0", "n1")]
+
+
+def found_moves(found, **cpu):
+    return found.moves(quiet_nodes(found.state, usage_of(found, **cpu)))
+
+
+def test_where_many_nodes_are_not_measured_ten_are_named():
+    nodes = [node(f"n{i:02}") for i in range(13)]
+    found = Situation(nodes, [(f"p{i}", f"n{i:02}", spec(100)) for i in range(13)])
+    first, _ = quiet_nodes(found.state, usage_of(found, p0=100)).impossible
+    assert first.subject.startswith("12 nodes: n01, n02,")
+    assert first.subject.endswith("n10 and 2 more")
+
+
+def test_noisy_nodes_for_which_the_plan_has_no_more_moves_are_told_as_that():
+    found = neighbours(limits=PlanLimits(moves=1))
+    plan = quiet_nodes(found.state, usage_of(found, loud=450, louder=350, quiet=200))
+    assert len(plan.moves) == 1
+    assert [(entry.subject, entry.why) for entry in plan.impossible] == [
+        ("1 noisy node", "the plan has its 1 moves")
+    ]
+
+
+def test_where_the_largest_users_find_no_quiet_node_the_others_are_tried():
+    pods = [(f"large-{i}", "n0", spec(20 + i, node_name="n0")) for i in range(9)]
+    pods += [("small", "n0", spec(19)), ("quiet", "n1", spec(10))]
+    found = Situation([node("n0"), node("n1")], pods)
+    use = {name: 90 for name, _, _ in pods} | {"small": 80, "quiet": 10}
+    assert found_moves(found, **use) == [("small", "n0", "n1")]
 
 
 def test_pods_that_must_stay_stay_also_on_noisy_nodes():

@@ -7,7 +7,8 @@ from hoss.model.node import NodeSpec
 from hoss.model.pod import PodSpec
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.rebalance.plan_state import PlacedPods, PlanLimits, PlanState
+from scheduler_worker.core.rebalance.movable_pods import PlacedPods, PlanLimits
+from scheduler_worker.core.rebalance.plan_state import PlanState
 from tools.bench import descheduler
 
 
