@@ -10,6 +10,7 @@ from hoss.wire.columns import NO_CARD
 from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.plugins import REGISTRY
+from scheduler_worker.core.plugins.devices.card_states import CardStates
 from scheduler_worker.core.plugins.devices.fragmentation import (
     Popularity,
     TaskClass,
@@ -166,3 +167,31 @@ def test_pods_without_cards_see_cards_where_the_profile_reads_them(harness_of, m
     assert profile.wants_cards(compile_demand(make_pod(), harness_of(make_ledger(1)).cache.schema))
     assert not PRESETS["spread"].profile(REGISTRY).reads_cards
     assert not ProfileSpec((Weighted("GpuBestFit", 0),)).profile(REGISTRY).reads_cards
+
+
+def _random_nodes(rng, count):
+    """Nodes with none to eight cards, some full, some used in part: cards (n, 16), free cpu and memory."""
+    used = np.full((count, 16), NO_CARD, np.uint16)
+    for row, cards in zip(used, rng.choice([0, 1, 2, 8], count).tolist(), strict=True):
+        row[:cards] = rng.choice([0, 250, 400, 700, 1000], cards)
+    return used, rng.integers(-1000, 20_000, count), rng.integers(-GIB, 4 * GIB, count)
+
+
+@pytest.mark.parametrize("most", [1 << 15, 3], ids=["all_states_kept", "states_forgotten"])
+@pytest.mark.parametrize("devices", [None, (1, 300), (1, 1000), (2, 1000)])
+def test_growth_looked_up_is_that_of_the_measure_to_the_bit(devices, most):
+    states = CardStates(Popularity.of({}), most)
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        used, cpu, memory = _random_nodes(rng, 1 + seed)
+        if seed == 20:  # the pods that usually come change
+            states.set_popularity(WORKLOAD)
+        workload = WORKLOAD if seed >= 20 else Popularity.of({})
+        free = free_on_cards(used)
+        later = free if devices is None else free_after(free, *devices)
+        expected = fragmentation(workload, cpu - 3000, memory - GIB, later) - fragmentation(
+            workload, cpu, memory, free
+        )
+        found = states.growth(used, cpu, memory, request=(3000, GIB), devices=devices)
+        np.testing.assert_array_equal(found, expected)
+    assert (len(states) <= 3 + 2 * 30) == (most == 3)  # those of one call, before and after the pod, besides

@@ -15,7 +15,7 @@ a card."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,14 @@ class Popularity:
             return self.weights_table.look_up(cpu, memory)
         return _weights((self.cpu <= cpu) & (self.memory <= memory), self.weights, self.first)
 
+    def usable(self, free: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
+        """U of each shape on n nodes whose cards have so much free, (n, slots): (s, n)."""
+        # A look-up for each card is quicker than comparing it with each amount.
+        sums = self.large_enough.take(free.T, axis=1).sum(axis=1, dtype=np.int32)  # (t, n)
+        sums = sums.take(self.amounts, axis=0)
+        usable: NDArray[np.int32] = (sums & _FREE) * (sums >> _COUNT_SHIFT >= self.cards)
+        return usable
+
 
 @dataclass(frozen=True, slots=True)
 class _WeightsTable:
@@ -143,11 +151,7 @@ def fragmentation(
     lost: NDArray[np.float64] = cards.sum(axis=1).astype(np.float64)
     if len(popularity.first):
         weights = popularity.weights_for(cpu, memory)
-        # A look-up for each card is quicker than comparing it with each amount.
-        sums = popularity.large_enough.take(cards.T, axis=1).sum(axis=1, dtype=np.int32)  # (t, n)
-        sums = sums.take(popularity.amounts, axis=0)
-        weights *= sums & _FREE
-        weights *= sums >> _COUNT_SHIFT >= popularity.cards
+        weights *= popularity.usable(cards)
         lost -= weights.sum(axis=0)
     return lost
 

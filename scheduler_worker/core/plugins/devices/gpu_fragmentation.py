@@ -10,13 +10,8 @@ from hoss.model.resources import CPU, MEMORY
 from scheduler_worker.core.cache.columns import NodeView
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework.extension_points import MAX_SCORE, ScorePlugin
-from scheduler_worker.core.plugins.devices.fragmentation import (
-    Popularity,
-    TaskClass,
-    fragmentation,
-    free_after,
-    free_on_cards,
-)
+from scheduler_worker.core.plugins.devices.card_states import CardStates
+from scheduler_worker.core.plugins.devices.fragmentation import Popularity, TaskClass
 
 # Popularity is computed again when the number of pods has grown by half: all scores change with it.
 _GROWTH = 1.5
@@ -47,7 +42,7 @@ class GpuFragmentation(ScorePlugin):
         self._counts: Counter[TaskClass] = Counter()
         self._seen = 0
         self._next = 1.0
-        self._popularity = Popularity.of(self._counts)
+        self._states = CardStates(Popularity.of(self._counts))
 
     def observe(self, pod: Demand, pods: int) -> None:
         """See ScorePlugin."""
@@ -62,16 +57,14 @@ class GpuFragmentation(ScorePlugin):
         """See ScorePlugin."""
         if nodes.cards_used is None:
             return None
-        free = free_on_cards(nodes.cards_used)
-        cpu = nodes.allocatable[CPU] - nodes.requested[CPU]
-        memory = nodes.allocatable[MEMORY] - nodes.requested[MEMORY]
-        carded = free.any(axis=1)  # other nodes have nothing to fragment
-        if carded.all():
-            growth = self._growth(pod, cpu, memory, free)
-        else:
-            growth = np.zeros(nodes.count)
-            if carded.any():
-                growth[carded] = self._growth(pod, cpu[carded], memory[carded], free[carded])
+        devices = pod.devices
+        growth = self._states.growth(
+            nodes.cards_used,
+            nodes.allocatable[CPU] - nodes.requested[CPU],
+            nodes.allocatable[MEMORY] - nodes.requested[MEMORY],
+            request=(int(pod.request[CPU]), int(pod.request[MEMORY])),
+            devices=None if devices is None else (devices.count, devices.milli),
+        )
         growth /= self._steepness
         # Beyond, the score is 0 or 100 anyway, and e^x has its limits. np.clip takes three times as long for
         # the few nodes that have changed since the last pod.
@@ -79,25 +72,10 @@ class GpuFragmentation(ScorePlugin):
         np.minimum(growth, 50.0, out=growth)
         return np.floor(MAX_SCORE / (1.0 + np.exp(growth)))
 
-    def _growth(
-        self, pod: Demand, cpu: NDArray[np.int64], memory: NDArray[np.int64], free: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """By how much the pod changes the fragmentation of n nodes with these free amounts: (n,)."""
-        devices = pod.devices
-        later = free if devices is None else free_after(free, devices.count, devices.milli)
-        before_and_after = fragmentation(
-            self._popularity,
-            np.concatenate((cpu, cpu - pod.request[CPU])),
-            np.concatenate((memory, memory - pod.request[MEMORY])),
-            np.concatenate((free, later)),
-        )
-        growth: NDArray[np.float64] = before_and_after[len(free) :] - before_and_after[: len(free)]
-        return growth
-
     def _learn(self) -> None:
         if self._seen > _MEMORY_PODS:
             self._counts = Counter({task: pods // 2 for task, pods in self._counts.items() if pods > 1})
             self._seen = self._counts.total()
         self._next = self._seen * _GROWTH
-        self._popularity = Popularity.of(self._counts)
+        self._states.set_popularity(Popularity.of(self._counts))
         self.version += 1

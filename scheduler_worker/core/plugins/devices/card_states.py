@@ -1,0 +1,115 @@
+"""Fragmentation by what nodes have free on their cards: computed once for equal nodes, and looked up.
+
+A *state* is what one node has free on its cards, whichever of them has it. Few states occur among many nodes,
+and each pod takes a node from one state to another, so a look-up stands for most of the work of
+scheduler_worker.core.plugins.devices.fragmentation. The results are the same to the bit."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hoss.model.resources import WHOLE_CARD_MILLI
+from hoss.wire.columns import CARD_SLOTS
+from scheduler_worker.core.plugins.devices.fragmentation import Popularity, free_after
+
+# Beyond so many states all are forgotten: most were seen once. They take some ten megabytes.
+_MOST_STATES = 1 << 15
+_FIRST_CAPACITY = 64
+
+
+class CardStates:
+    """The states that nodes were seen in, numbered, and what the popular classes can use of each."""
+
+    def __init__(self, popularity: Popularity, most: int = _MOST_STATES) -> None:
+        """`most`: states that are kept at once, besides those of one call."""
+        self._popularity = popularity
+        self._most = most
+        self._numbers: dict[bytes, int] = {}  # by how much is used of each card, sorted
+        self._after: dict[tuple[int, int], NDArray[np.intp]] = {}  # by (cards, milli) and state; -1: unknown
+        self._free: NDArray[np.int16] = np.zeros((_FIRST_CAPACITY, CARD_SLOTS), np.int16)  # by state
+        self._total: NDArray[np.float64] = np.zeros(_FIRST_CAPACITY)  # what is free on all cards
+        self._usable = self._usable_of(self._free)  # (s, states)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def set_popularity(self, popularity: Popularity) -> None:
+        """What classes of pods usually come, from now on."""
+        self._popularity = popularity
+        self._usable = self._usable_of(self._free)
+
+    def growth(
+        self,
+        cards_used: NDArray[np.uint16],
+        cpu: NDArray[np.int64],
+        memory: NDArray[np.int64],
+        *,
+        request: tuple[int, int],
+        devices: tuple[int, int] | None,
+    ) -> NDArray[np.float64]:
+        """By how much a pod changes the fragmentation of n nodes, in thousandths of a card: (n,).
+
+        `cards_used` is (n, 16), 0xFFFF for an absent card; `cpu` and `memory`, (n,), are free; `request` is
+        the pod's cpu and memory; `devices` are how many cards it takes and thousandths of each, the cards
+        that the ledger would pick."""
+        if len(self._numbers) > self._most:
+            self._numbers.clear()
+            self._after.clear()
+        before = self._states_of(cards_used)
+        after = before if devices is None else self._states_after(before, *devices)
+        lost = self._lost(before, cpu, memory)
+        return np.subtract(self._lost(after, cpu - request[0], memory - request[1]), lost, out=lost)
+
+    def _lost(
+        self, states: NDArray[np.intp], cpu: NDArray[np.int64], memory: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """F of n nodes in these states with this much free."""
+        lost: NDArray[np.float64] = self._total.take(states)
+        if len(self._popularity.first):
+            weights = self._popularity.weights_for(cpu, memory)
+            weights *= self._usable.take(states, axis=1)
+            lost -= weights.sum(axis=0)
+        return lost
+
+    def _states_of(self, cards_used: NDArray[np.uint16]) -> NDArray[np.intp]:
+        """The states of n nodes, (n,), numbered if they are new. `cards_used` is (n, 16)."""
+        used = np.minimum(cards_used, WHOLE_CARD_MILLI)
+        used.sort(axis=1)
+        rows: list[bytes] = used.view(f"V{used.dtype.itemsize * CARD_SLOTS}").ravel().tolist()
+        numbers = self._numbers
+        try:
+            return np.array([numbers[row] for row in rows], np.intp)
+        except KeyError:
+            self._add({row: None for row in rows if row not in numbers})
+            return np.array([numbers[row] for row in rows], np.intp)
+
+    def _states_after(self, states: NDArray[np.intp], count: int, milli: int) -> NDArray[np.intp]:
+        """The states after a pod took `milli` of `count` cards of each node."""
+        after = self._after.get((count, milli))
+        if after is None or len(after) < len(self._total):
+            known = np.empty(0, np.intp) if after is None else after
+            after = np.concatenate((known, np.full(len(self._total) - len(known), -1, np.intp)))
+            self._after[count, milli] = after
+        found: NDArray[np.intp] = after.take(states)
+        if len(found) and found.min() < 0:
+            new = np.unique(states[found < 0])
+            free = free_after(self._free[new].astype(np.int64), count, milli)
+            after[new] = self._states_of((WHOLE_CARD_MILLI - free).astype(np.uint16))
+            found = after.take(states)
+        return found
+
+    def _add(self, rows: dict[bytes, None]) -> None:
+        """Number these states."""
+        used = np.frombuffer(b"".join(rows), np.uint16).reshape(-1, CARD_SLOTS)
+        start, end = len(self._numbers), len(self._numbers) + len(used)
+        while end > len(self._total):
+            self._free = np.concatenate((self._free, np.zeros_like(self._free)))
+            self._total = np.concatenate((self._total, np.zeros_like(self._total)))
+            self._usable = np.concatenate((self._usable, np.zeros_like(self._usable)), axis=1)
+        self._numbers.update(zip(rows, range(start, end), strict=True))
+        self._free[start:end] = WHOLE_CARD_MILLI - used
+        self._total[start:end] = self._free[start:end].sum(axis=1)
+        self._usable[:, start:end] = self._usable_of(self._free[start:end])
+
+    def _usable_of(self, free: NDArray[np.int16]) -> NDArray[np.float64]:
+        """What pods of each shape can use of n states: (s, n), in thousandths of a card."""
+        return self._popularity.usable(free).astype(np.float64)
