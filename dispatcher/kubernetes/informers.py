@@ -637,7 +637,7 @@ class Informers:
         for reflector in self.reflectors:
             problems.pop(reflector.path, None)
             if reflector.problem:
-                problems[reflector.path] = f"news of {reflector.path} do not come: {reflector.problem}"
+                problems[reflector.path] = f"updates of {reflector.path} do not come: {reflector.problem}"
         self._rejections.expire()
         problems.pop("on_unknown_nodes", None)
         if self.pods.on_unknown_nodes:

@@ -75,9 +75,8 @@ class Mover:
         self._nodes = nodes
         self._maker = maker
         self._record = maker.record
-        self._left: tuple[BegunRun, RunProgress] | None = (
-            None  # of the former term, until the nodes are known
-        )
+        # Of the former term, until the nodes are known.
+        self._left: tuple[BegunRun, RunProgress] | None = None
         self._seat = ControllerSeat()
         self._noted_pause: bool | None = None  # in the journal
         self._report: pb.RebalanceController | None = None  # the last one

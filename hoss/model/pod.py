@@ -123,9 +123,7 @@ class PodSpec:
     priority: int = 0
     requests: Amounts = ()  # the pod's total; "pods" is implied
     nonzero_cpu_milli: int = 0  # as in `requests`, with 100m for each container without a cpu request
-    nonzero_memory_bytes: int = (
-        0  # as in `requests`, with 200 MiB for each container without a memory request
-    )
+    nonzero_memory_bytes: int = 0  # likewise, with 200 MiB for each without a memory request
     node_name: str = ""
     node_selector: Pairs = ()
     required_node_affinity: NodeSelector | None = None

@@ -28,7 +28,7 @@ from hoss.model.placing import (
 )
 from hoss.model.pod import PodSpec
 from hoss.sdk.view import ProposedPods, SchedulerView
-from hoss.sdk.work import Rows, WorkInHand, proposals_of, unsupported, work_of
+from hoss.sdk.work import BatchInHand, Rows, proposals_of, unsupported, work_of
 from hoss.tasks import in_turns
 from hoss.telemetry import logger
 from hoss.v1 import resolver_pb2 as rpb
@@ -49,7 +49,7 @@ class SchedulerFailed(HossError):  # noqa: N818 - named for what happened, as in
 class _Sent:
     """A proposal without a verdict."""
 
-    work: WorkInHand
+    work: BatchInHand
     rows: Rows
     pods: ProposedPods
 
@@ -82,12 +82,12 @@ class CustomScheduler:
         self._epoch = 0
         self._leaving = False
         self._classes: dict[int, PodSpec] = {}
-        self._queue: deque[tuple[WorkInHand, Rows]] = deque()
+        self._queue: deque[tuple[BatchInHand, Rows]] = deque()
         self._until_seen: list[
-            tuple[dict[int, int], WorkInHand, Rows]
+            tuple[dict[int, int], BatchInHand, Rows]
         ] = []  # refused, until the view knows why
         self._until_verdict: list[
-            tuple[WorkInHand, Rows]
+            tuple[BatchInHand, Rows]
         ] = []  # this scheduler's own pods may be in their way
         self._sent: dict[int, _Sent] = {}
         self._next_id = 1
@@ -183,7 +183,7 @@ class CustomScheduler:
 
     def _recall(self, batch_ids: set[int], pods: int) -> None:
         """Return up to so many pods of these batches that were never proposed, the last ones first."""
-        kept: deque[tuple[WorkInHand, Rows]] = deque()
+        kept: deque[tuple[BatchInHand, Rows]] = deque()
         while self._queue:
             work, rows = self._queue.pop()
             untried = rows[work.tries[rows] == 0] if work.id in batch_ids else rows[:0]
@@ -333,7 +333,7 @@ class CustomScheduler:
         else:
             self._propose(work, rows, batch, nodes, seqs=seqs, seen=seen)
 
-    def _batch(self, work: WorkInHand, rows: Rows) -> tuple[Rows, PlacementBatch]:
+    def _batch(self, work: BatchInHand, rows: Rows) -> tuple[Rows, PlacementBatch]:
         """The rows that the algorithm can place, and what it is asked. The others are answered."""
         classes = work.classes[rows]
         starts = np.flatnonzero(np.diff(classes, prepend=classes[:1] + 1))
@@ -384,7 +384,7 @@ class CustomScheduler:
 
     def _propose(
         self,
-        work: WorkInHand,
+        work: BatchInHand,
         rows: Rows,
         batch: PlacementBatch,
         nodes: NDArray[np.intp],
@@ -417,7 +417,7 @@ class CustomScheduler:
     # To the dispatcher
 
     def _refuse(
-        self, work: WorkInHand, rows: Rows, reason: str, seqs: Mapping[int, int] | None = None
+        self, work: BatchInHand, rows: Rows, reason: str, seqs: Mapping[int, int] | None = None
     ) -> None:
         """No node for these pods in the view at `seqs`, by shard; by default the present one."""
         seen = (self.view.seqs if seqs is None else seqs).items()
@@ -425,7 +425,7 @@ class CustomScheduler:
 
     def _answer(
         self,
-        work: WorkInHand,
+        work: BatchInHand,
         rows: Rows,
         code: pb.OutcomeCode,
         *,

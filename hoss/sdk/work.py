@@ -31,7 +31,7 @@ Rows = NDArray[np.intp]  # positions in a work batch
 
 
 @dataclass(slots=True, eq=False)
-class WorkInHand:
+class BatchInHand:
     """A work batch."""
 
     id: int
@@ -62,14 +62,14 @@ def unsupported(spec: PodSpec, *, cards: bool = False) -> str:
     return ", ".join(name for name, given in found.items() if given)
 
 
-def work_of(message: pb.WorkBatch, specs: Mapping[int, PodSpec]) -> WorkInHand:
+def work_of(message: pb.WorkBatch, specs: Mapping[int, PodSpec]) -> BatchInHand:
     """A work batch. `specs`: of its classes and earlier ones, by number. Raises InvalidInput for columns that
     do not belong together."""
     scope = scope_from_proto(message.scope) if message.HasField("scope") else None
     counts = decode(message.run_counts, U32, name="run_counts")
     numbers = decode(message.run_classes, U32, name="run_classes", rows=len(counts))
     attempts = decode(message.run_attempts, U16, name="run_attempts")
-    return WorkInHand(
+    return BatchInHand(
         message.batch_id,
         decode_uids(message.uids),
         np.repeat(numbers, counts),
@@ -82,7 +82,7 @@ def work_of(message: pb.WorkBatch, specs: Mapping[int, PodSpec]) -> WorkInHand:
 
 
 def proposals_of(
-    work: WorkInHand, rows: Rows, batch: PlacementBatch, nodes: NDArray[np.intp], *, shards: int
+    work: BatchInHand, rows: Rows, batch: PlacementBatch, nodes: NDArray[np.intp], *, shards: int
 ) -> Iterator[tuple[Rows, ProposedPods, rpb.ProposalBatch]]:
     """For each shard with any of the nodes: which pods of the placed batch, what they take, and the proposal
     without what its sender knows (worker, epoch, numbers). `nodes`: one for each row, or NO_NODE."""

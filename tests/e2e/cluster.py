@@ -6,11 +6,12 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import psutil
 import redis
+from typing_extensions import Self
 from waiting import DEADLINE_SECONDS, wait_until
 
 from hoss.redis.accounts import DISPATCHER, RESOLVER, RedisAccount
@@ -23,6 +24,8 @@ READY_SECONDS = DEADLINE_SECONDS
 # Of several dispatchers, beside each other: one that the machine holds up for some seconds stays the active
 # one.
 LEASE_SECONDS = 4.0
+
+ClusterT = TypeVar("ClusterT", bound="Cluster")
 
 
 def denied(server: RedisServer) -> list[Any]:
@@ -181,6 +184,12 @@ class Cluster:
         """What a service has logged of one kind, in order."""
         lines = (json.loads(line) for line in self.log(name).splitlines() if line.startswith("{"))
         return [line for line in lines if line["event"] == event]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         stop_all([service.record for service in reversed(self._services.values())])

@@ -91,13 +91,13 @@ def main() -> int:
         return 2
     directory = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")
     directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as home, browser(Path(home) / "profile") as page:
-        cluster = Cluster(Path(home))
-        try:
-            cluster.start_dashboard()
-            asyncio.run(_run(page, cluster, directory))
-        finally:
-            cluster.stop()
+    with (
+        tempfile.TemporaryDirectory() as home,
+        browser(Path(home) / "profile") as page,
+        Cluster(Path(home)) as cluster,
+    ):
+        cluster.start_dashboard()
+        asyncio.run(_run(page, cluster, directory))
     return 0
 
 

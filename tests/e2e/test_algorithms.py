@@ -38,11 +38,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     )
     monkeypatch.setenv("PYTHONPATH", str(packages))
     monkeypatch.syspath_prepend(str(packages))
-    cluster = Cluster(tmp_path, shards=2)
-    try:
+    with Cluster(tmp_path, shards=2) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 def algorithm(name: str) -> tuple[str, str]:

@@ -55,11 +55,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     config.write_text(
         f"apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\nworker_timeout_seconds: {TIMEOUT_SECONDS}\n"
     )
-    cluster = Cluster(tmp_path, dispatcher_flags=("--config", str(config)))
-    try:
+    with Cluster(tmp_path, dispatcher_flags=("--config", str(config))) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture

@@ -29,11 +29,8 @@ RULES = [
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"), workers=["w1", "w2"])
-    try:
+    with Cluster(tmp_path_factory.mktemp("cluster"), workers=["w1", "w2"]) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -55,12 +55,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @contextlib.contextmanager
 def shown(directory: Path) -> Iterator[Cluster]:
     (directory / "token").write_text(TOKEN)
-    cluster = Cluster(directory)
-    try:
+    with Cluster(directory) as cluster:
         cluster.start_dashboard("--token-file", str(directory / "token"))
         yield cluster
-    finally:
-        cluster.stop()
 
 
 def fill(cluster: Cluster, *, workers: int, nodes: int = NODES) -> None:
@@ -381,8 +378,7 @@ def test_events_and_policies_are_kept_whether_anybody_looks_or_not(page, cluster
 
 
 def test_a_list_goes_on_by_itself_through_a_takeover(page, tmp_path):
-    cluster = Cluster(tmp_path, dispatchers=2, workers=["w1"])
-    try:
+    with Cluster(tmp_path, dispatchers=2, workers=["w1"]) as cluster:
         cluster.start_dashboard()
         fill(cluster, workers=1, nodes=10)
         load(cluster, name="early", replicas=2)
@@ -400,8 +396,6 @@ def test_a_list_goes_on_by_itself_through_a_takeover(page, tmp_path):
         page.until(
             lambda: f"leads, term {term + 1}" in page.text("#page tbody"), "the takeover among the events"
         )
-    finally:
-        cluster.stop()
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
@@ -524,8 +518,7 @@ def test_five_thousand_nodes_are_one_picture_and_no_elements_whatever_resource_i
 
 
 def test_the_page_goes_on_by_itself_when_a_standby_takes_over(page, tmp_path):
-    cluster = Cluster(tmp_path, dispatchers=2, workers=["w1"])
-    try:
+    with Cluster(tmp_path, dispatchers=2, workers=["w1"]) as cluster:
         cluster.start_dashboard()
         fill(cluster, workers=1, nodes=10)
         load(cluster, replicas=20)
@@ -539,8 +532,6 @@ def test_the_page_goes_on_by_itself_when_a_standby_takes_over(page, tmp_path):
         load(cluster, name="more", replicas=5)
         page.until(lambda: page.text("#f-bound") == "25", "news to come again")
         assert f"at {cluster.address('dispatcher-2')}" in page.text("#about")
-    finally:
-        cluster.stop()
 
 
 def test_a_list_that_is_opened_while_no_dispatcher_answers_says_that_it_waits(page, cluster):

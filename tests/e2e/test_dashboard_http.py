@@ -24,8 +24,7 @@ RIGHT = {"Authorization": f"Bearer {TOKEN}"}
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
     (directory / "token").write_text(TOKEN)
-    cluster = Cluster(directory)
-    try:
+    with Cluster(directory) as cluster:
         cluster.start_dashboard("--token-file", str(directory / "token"))
         cluster.start_worker("w1")
 
@@ -38,8 +37,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
         run_async(fill())
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture

@@ -75,8 +75,7 @@ async def test_labels_that_change_while_the_dispatcher_is_away_are_found_when_it
 
         await until(all_are, f"all to be on {node}: {reason!r}")
 
-    cluster = Cluster(tmp_path, workers=["w1"])
-    try:
+    with Cluster(tmp_path, workers=["w1"]) as cluster:
         async with clients_of(cluster.endpoints) as clients:
             await register(clients.resolver, [node("a", "ssd")])
             spec = PodSpec(node_selector=(("disk", "ssd"),), requests=(("cpu", 100),))
@@ -91,5 +90,3 @@ async def test_labels_that_change_while_the_dispatcher_is_away_are_found_when_it
             await until_bound(clients, "b", "")
             result = await audited(clients)
             assert (result.findings, result.unchecked, result.bound) == ([], [], 20)
-    finally:
-        cluster.stop()

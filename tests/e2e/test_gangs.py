@@ -103,8 +103,7 @@ async def test_invariant_5_gangs_are_all_or_nothing_while_everything_is_killed(
 ) -> None:
     """More gangs than there is room for, beside ordinary pods; what is bound makes room, until every gang was
     served. Killed at moments that chance has."""
-    cluster = Cluster(tmp_path, shards=shards, workers=["w1", "w2", "w3"])
-    try:
+    with Cluster(tmp_path, shards=shards, workers=["w1", "w2", "w3"]) as cluster:
         async with clients_of(cluster.endpoints) as clients:
             await _prepare(clients, workers=3)
             for number in range(15):
@@ -121,8 +120,6 @@ async def test_invariant_5_gangs_are_all_or_nothing_while_everything_is_killed(
                 await until(lambda: _serves_more(clients, served), lambda: f"more than {sorted(served)}")
             await until_agreed(clients, 3)
             await _assert_clean(clients)
-    finally:
-        cluster.stop()
 
 
 async def test_a_gang_takes_several_shards_and_all_of_it_is_confirmed(clients: Clients) -> None:

@@ -53,11 +53,8 @@ def program() -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, shards=2, resolvers=2, dispatchers=2)
-    try:
+    with Cluster(tmp_path, shards=2, resolvers=2, dispatchers=2) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @contextlib.asynccontextmanager

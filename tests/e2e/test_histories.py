@@ -102,15 +102,12 @@ async def loaded(
     folder: Path, *, nodes: int, pods: int, shards: int = 1
 ) -> AsyncIterator[tuple[Cluster, Clients]]:
     """A platform with one worker, all of whose pods are bound."""
-    cluster = Cluster(folder / "cluster", shards=shards, workers=["w1"])
-    try:
+    with Cluster(folder / "cluster", shards=shards, workers=["w1"]) as cluster:
         async with clients_of(cluster.endpoints) as clients:
             await prepare(clients, workers=1, nodes=nodes)
             await submit(clients, jobs=1, replicas=pods)
             await until(lambda: all_bound(clients, pods))
             yield cluster, clients
-    finally:
-        cluster.stop()
 
 
 def environment(cluster: Cluster) -> dict[str, str]:

@@ -25,11 +25,8 @@ PODS = 60
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     document = tmp_path / "dispatcher.yaml"
     document.write_text("apiVersion: hoss.dev/v1alpha1\nkind: DispatcherConfig\nwork_timeout_seconds: 2\n")
-    cluster = Cluster(tmp_path, dispatcher_flags=("--config", str(document)))
-    try:
+    with Cluster(tmp_path, dispatcher_flags=("--config", str(document))) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 class LyingWorker:

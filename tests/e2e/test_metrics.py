@@ -101,11 +101,8 @@ def test_every_service_pushes_all_of_it_to_a_collector(hoss, monkeypatch):
 
 
 def test_a_standby_shows_that_it_stands_by(tmp_path: Path):
-    cluster = Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--metrics-listen", "127.0.0.1:0"))
-    try:
+    with Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--metrics-listen", "127.0.0.1:0")) as cluster:
         text = read(cluster.metrics("dispatcher-2"))
-    finally:
-        cluster.stop()
     assert value(text, ACTIVE.name) == 0
     declared = {*PROCESS_METRICS, *OF_SERVERS, ACTIVE, FAILED_TERMS}
     assert sorted(names(text)) == sorted(metric.name for metric in declared)

@@ -29,11 +29,8 @@ NARROW = (
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     policy = tmp_path / "mounted" / "policy.yaml"
     _mount(policy, EVERYWHERE, 1)
-    cluster = Cluster(tmp_path, policy=policy)
-    try:
+    with Cluster(tmp_path, policy=policy) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 async def test_a_rules_nodes_hold_its_pods_until_another_policy_lets_them_go_elsewhere(

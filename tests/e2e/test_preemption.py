@@ -94,16 +94,13 @@ async def test_two_workers_after_the_same_victims_evict_no_more_than_must_go(cli
 
 
 async def test_on_several_shards_each_pods_victims_go_on_its_own(tmp_path):
-    cluster = Cluster(tmp_path, shards=3, workers=["w1", "w2"])
-    try:
+    with Cluster(tmp_path, shards=3, workers=["w1", "w2"]) as cluster:
         async with clients_of(cluster.endpoints) as clients:
             await fill(clients, workers=2)
             await submit(clients, "urgent", replicas=12, cpu=2000, priority=10)
             await until(lambda: bound(clients, "urgent", 12))
             await until(lambda: unbound(clients, "low", 24))
             await assert_clean(clients, held=12 + 4 * NODES - 24)
-    finally:
-        cluster.stop()
 
 
 async def test_a_pod_that_may_not_preempt_waits_and_nobody_goes(clients):

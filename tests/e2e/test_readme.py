@@ -21,11 +21,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, dispatchers=2)
-    try:
+    with Cluster(tmp_path, dispatchers=2) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 async def test_the_examples_in_python_do_what_they_say(cluster: Cluster) -> None:

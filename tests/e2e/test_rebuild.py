@@ -20,11 +20,8 @@ from hossctl.endpoints import Clients, clients_of
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, shards=2, workers=WORKERS)
-    try:
+    with Cluster(tmp_path, shards=2, workers=WORKERS) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 async def test_redis_that_comes_back_empty_is_given_all_again_no_bound_pod_moves_and_the_next_dispatcher_knows_it(
@@ -143,8 +140,7 @@ async def test_a_standby_that_finds_the_lease_gone_with_redis_does_not_take_the_
     tmp_path: Path,
 ) -> None:
     """The active dispatcher has the newest term that anybody knows of, and takes its lease up again."""
-    cluster = Cluster(tmp_path, shards=2, dispatchers=2, workers=WORKERS)
-    try:
+    with Cluster(tmp_path, shards=2, dispatchers=2, workers=WORKERS) as cluster:
         async with clients_of(cluster.endpoints) as clients:
             await prepare(clients, workers=2)
             await submit(clients, jobs=5, replicas=100)
@@ -161,8 +157,6 @@ async def test_a_standby_that_finds_the_lease_gone_with_redis_does_not_take_the_
             await until(lambda: all_bound(clients, 600))
             await until_agreed(clients, 2)
             await assert_clean(clients, bound=600)
-    finally:
-        cluster.stop()
 
 
 def _empty(directory: Path) -> None:

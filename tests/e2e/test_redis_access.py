@@ -36,8 +36,7 @@ def account(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> str:
 async def test_the_documented_account_is_enough_even_for_a_rebuild(
     tmp_path: Path, own_redis: RedisServer, account: str
 ) -> None:
-    cluster = Cluster(tmp_path, redis_url=url_of(account, own_redis), shards=2, workers=["w1"])
-    try:
+    with Cluster(tmp_path, redis_url=url_of(account, own_redis), shards=2, workers=["w1"]) as cluster:
         async with clients_of(cluster.endpoints) as clients:
             await prepare(clients, workers=1)
             await submit(clients, jobs=4, replicas=100)
@@ -52,8 +51,6 @@ async def test_the_documented_account_is_enough_even_for_a_rebuild(
             await until(lambda: healed(clients, 300))
             assert cluster.events("dispatcher", "ledger_rebuilt")
             await assert_clean(clients, bound=300)
-    finally:
-        cluster.stop()
     with redis.Redis(port=own_redis.port) as client:
         assert client.execute_command("ACL", "LOG") == []
 
@@ -63,16 +60,13 @@ def test_the_password_stands_in_no_process_list(
 ) -> None:
     # A forked process has its parent's command line.
     monkeypatch.setattr(ServiceProcess, "launch", staticmethod(launch_python))
-    cluster = Cluster(tmp_path, redis_url=url_of(account, own_redis))
-    try:
+    with Cluster(tmp_path, redis_url=url_of(account, own_redis)):
         children = [
             p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE
         ]
         arguments = [" ".join(child.cmdline()) for child in children]
         assert sum("--redis-url" in line for line in arguments) == 2
         assert not any(PASSWORD in line for line in arguments)
-    finally:
-        cluster.stop()
 
 
 def url_of(account: str, server: RedisServer) -> str:

@@ -35,8 +35,7 @@ async def until_phase(clients: Clients, name: str, phase: pb.PodPhase) -> pb.Pod
 async def test_a_host_port_that_a_repair_frees_goes_to_the_pod_that_waits_for_it(
     tmp_path: Path, workers: int
 ) -> None:
-    cluster = Cluster(tmp_path, workers=[f"w{number + 1}" for number in range(workers)])
-    try:
+    with Cluster(tmp_path, workers=[f"w{number + 1}" for number in range(workers)]) as cluster:
         async with clients_of(cluster.endpoints) as clients:
             allocatable = (("cpu", 8000), ("memory", 64 * GIB), ("pods", 110))
             await register(clients.resolver, [NodeSpec("a", allocatable=allocatable)])
@@ -54,8 +53,6 @@ async def test_a_host_port_that_a_repair_frees_goes_to_the_pod_that_waits_for_it
             assert "port 80/TCP is no more held" in " ".join((await clients.resolver.repair()).changes)
             await until_phase(clients, "waiting", pb.BOUND)
             await assert_clean(clients, bound=1)
-    finally:
-        cluster.stop()
 
 
 async def is_gone(clients: Clients, name: str) -> bool:

@@ -33,11 +33,8 @@ HOST = "kubernetes.io/hostname"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, shards=2)
-    try:
+    with Cluster(tmp_path, shards=2) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 def running(cluster, algorithm, name="mine", **options):

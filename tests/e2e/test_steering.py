@@ -30,8 +30,7 @@ steering: {window_seconds: 0.5}
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A dispatcher that judges by half a second of work, so that a test need not contend for long."""
-    cluster = Cluster(tmp_path)
-    try:
+    with Cluster(tmp_path) as cluster:
         config = tmp_path / "dispatcher.yaml"
         config.write_text(CONFIG)
         cluster.kill("dispatcher")
@@ -39,8 +38,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         for number in range(WORKERS):
             cluster.start_worker(f"w{number}", options=SLOW_DECISIONS)
         yield cluster
-    finally:
-        cluster.stop()
 
 
 async def test_conflicts_are_answered_by_a_soft_partition_and_nothing_is_lost(cluster: Cluster) -> None:

@@ -25,11 +25,8 @@ REFUSAL = ("--sync", "refusal", "--pull-interval-ms", "50")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Without workers: each test starts its own, and ends them."""
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
-    try:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 def nodes(count: int, *, first: int = 0) -> list[NodeSpec]:

@@ -39,19 +39,15 @@ tenants: {by: {label: team}, defaultWeight: 2}
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, dispatchers=2)
-    try:
+    with Cluster(tmp_path, dispatchers=2) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 async def test_one_of_two_serves_and_the_other_says_who_and_takes_over_once_that_one_is_stopped(
     tmp_path: Path,
 ) -> None:
     """Whoever is told to stop gives its lease up: nobody waits until it has run out."""
-    cluster = Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--lease-seconds", "60"))
-    try:
+    with Cluster(tmp_path, dispatchers=2, dispatcher_flags=("--lease-seconds", "60")) as cluster:
         assert await _serves(cluster, "dispatcher")
         assert not await _serves(cluster, "dispatcher-2")
         async with grpc.aio.insecure_channel(cluster.address("dispatcher-2")) as channel:
@@ -69,8 +65,6 @@ async def test_one_of_two_serves_and_the_other_says_who_and_takes_over_once_that
                 assert not connection.exists(LEASE)
             cluster.thaw("dispatcher-2")
             await until(lambda: _term_is(clients, status.term + 1))
-    finally:
-        cluster.stop()
 
 
 async def test_a_killed_dispatcher_is_replaced_and_neither_pods_nor_its_policy_are_lost(
@@ -317,8 +311,7 @@ async def test_of_a_client_that_vanishes_in_mid_stream_what_was_acknowledged_sta
         "    for reply in dispatcher.submit_stream(requests()):\n"
         "        say('acknowledged', reply.sets[0].name)\n"
     )
-    cluster = Cluster(tmp_path)
-    try:
+    with Cluster(tmp_path) as cluster:
         client = await asyncio.create_subprocess_exec(
             sys.executable, "-c", script, cluster.endpoints.dispatcher, stdout=asyncio.subprocess.PIPE
         )
@@ -346,5 +339,3 @@ async def test_of_a_client_that_vanishes_in_mid_stream_what_was_acknowledged_sta
             jobs = {job.name: job for job in await until(clients.dispatcher.list_jobs)}
         assert set(told["acknowledged"]) <= jobs.keys() <= set(told["sends"])
         assert {(job.replicas, job.queued) for job in jobs.values()} == {(7, 7)}
-    finally:
-        cluster.stop()

@@ -22,11 +22,8 @@ DEDICATED = Taint("dedicated", "batch")
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, workers=["w1"])
-    try:
+    with Cluster(tmp_path, workers=["w1"]) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 async def test_only_the_pods_that_a_change_may_help_are_tried_again(cluster: Cluster) -> None:

@@ -66,11 +66,8 @@ def poisonable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path, poisonable: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
-    try:
+    with Cluster(tmp_path) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 class Supervisor:
@@ -146,8 +143,7 @@ async def test_a_worker_whose_plugin_hangs_names_it_and_gives_its_pods_to_others
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_plugin.install(tmp_path, monkeypatch)
-    cluster = Cluster(tmp_path)
-    try:
+    with Cluster(tmp_path) as cluster:
         cluster.start_worker("w1", options=("--config", str(slow_plugin.document(tmp_path, 600_000))))
         async with clients_of(cluster.endpoints) as clients:
             await prepare(clients, workers=1)
@@ -167,8 +163,6 @@ async def test_a_worker_whose_plugin_hangs_names_it_and_gives_its_pods_to_others
             assert (await _worker(clients, "w2")).bound == 400
             assert not [pod.name async for pod in clients.dispatcher.list_pods() if pod.faults]
             await assert_clean(clients, bound=400)
-    finally:
-        cluster.stop()
 
 
 async def test_what_a_stalled_worker_had_goes_to_another_and_its_late_commits_are_stale(

@@ -27,8 +27,8 @@ _ON_SEVERAL_SHARDS = (
 
 
 class UnplacedPods:
-    """Moves runs that fit nowhere on. `examine` returns a run's pods with plugin state that is up to date, and
-    raises PluginFailed."""
+    """Decides about runs that fit nowhere. `examine` returns a run's pods with plugin state that is up to
+    date, or raises PluginFailed."""
 
     def __init__(
         self,

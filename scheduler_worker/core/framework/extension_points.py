@@ -365,9 +365,7 @@ class Permission:
 
     reason: str
     denied: Mask  # (n,): unschedulable
-    wait: Mask | None = (
-        None  # (n,): tried again after a back-off, perhaps by another worker; None: none of them
-    )
+    wait: Mask | None = None  # (n,): tried again after a back-off, perhaps elsewhere; None: none of them
 
 
 class PermitPlugin(ABC):

@@ -119,8 +119,7 @@ def test_a_new_leader_commits_nothing_before_its_mirror_is_complete(
     """It does not know of a pod that came while nobody watched, and that has taken the room."""
     for number in range(1, NODES):
         api("DELETE", f"/api/v1/nodes/n{number}")
-    cluster = Cluster(tmp_path, dispatchers=2, kubeconfig=faulty.kubeconfig)
-    try:
+    with Cluster(tmp_path, dispatchers=2, kubeconfig=faulty.kubeconfig) as cluster:
         cluster.start_worker("w1")
         api.create_pod("first", scheduler="hoss", cpu="1")
         wait_until(lambda: assigned(api), "it is bound")
@@ -140,5 +139,3 @@ def test_a_new_leader_commits_nothing_before_its_mirror_is_complete(
         wait_until(lambda: "nodeName" in api.pod("late")["spec"], "there is room")
         assert overcommitted(api) == {}
         assert "clean" in run_hoss(cluster, "audit")
-    finally:
-        cluster.stop()

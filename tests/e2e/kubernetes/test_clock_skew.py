@@ -52,8 +52,7 @@ def test_pods_are_bound_told_and_taken_over_by_whoever_has_a_wrong_clock(
     asked = tmp_path / "asked"
     (site / "sitecustomize.py").write_text(WRONG_CLOCK.format(seconds=seconds, asked=str(asked)))
     api.create_node("n1", cpu="1")
-    cluster = Cluster(tmp_path, kubeconfig=control_plane.kubeconfig)
-    try:
+    with Cluster(tmp_path, kubeconfig=control_plane.kubeconfig) as cluster:
         cluster.start_worker("w1")
         api.create_pod("before", scheduler="hoss", cpu="300m")
         wait_until(lambda: len(assigned(api)) == 1, "it is bound")
@@ -86,8 +85,6 @@ def test_pods_are_bound_told_and_taken_over_by_whoever_has_a_wrong_clock(
         wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
         assert overcommitted(api) == {}
         assert "clean" in run_hoss(cluster, "audit")
-    finally:
-        cluster.stop()
 
 
 def _told(api: Api, message: str) -> bool:

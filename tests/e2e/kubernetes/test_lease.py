@@ -161,10 +161,9 @@ def test_the_next_dispatcher_takes_the_lease_of_one_that_was_killed_and_loses_no
     tmp_path: Path, api: Api, control_plane: ControlPlane
 ) -> None:
     api.create_node("n1")
-    cluster = Cluster(
+    with Cluster(
         tmp_path, dispatchers=2, kubeconfig=control_plane.kubeconfig, dispatcher_flags=("--kube-lease", NAME)
-    )
-    try:
+    ) as cluster:
         cluster.start_worker("w1")
         assert api("GET", PATH)["spec"]["holderIdentity"] == cluster.address("dispatcher")
         api.create_pod("first", scheduler="hoss")
@@ -175,5 +174,3 @@ def test_the_next_dispatcher_takes_the_lease_of_one_that_was_killed_and_loses_no
         assert api("GET", PATH)["spec"]["holderIdentity"] == cluster.address("dispatcher-2")
         wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
         assert "clean" in run_hoss(cluster, "audit")
-    finally:
-        cluster.stop()

@@ -36,12 +36,9 @@ def storage(api: Api) -> Iterator[Storage]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, control_plane: ControlPlane, storage: Storage) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, kubeconfig=control_plane.kubeconfig)
-    try:
+    with Cluster(tmp_path, kubeconfig=control_plane.kubeconfig) as made:
         made.start_worker("w1")
         yield made
-    finally:
-        made.stop()
 
 
 def create_db(api: Api, claim: str, number: int = 0) -> None:

@@ -241,7 +241,7 @@ def test_who_may_not_read_pod_groups_says_so_and_places_all_other_pods(
     await_told(api, "gang train: the dispatcher may not list podgroups.scheduling.x-k8s.io", "a")
     await_placed(api, cluster, 1)
     status = run_hoss(cluster, "status")
-    assert "news of /apis/scheduling.x-k8s.io/v1alpha1/podgroups do not come" in status
+    assert "updates of /apis/scheduling.x-k8s.io/v1alpha1/podgroups do not come" in status
     everywhere = [kind.api_group for kind in KINDS]
     reading = {"apiGroups": everywhere, "resources": ["podgroups"], "verbs": ["list", "watch"]}
     grant(api, [*READABLE, reading])

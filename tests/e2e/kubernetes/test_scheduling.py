@@ -180,10 +180,9 @@ def test_what_hoss_is_told_to_ignore_keeps_no_pod_waiting(
         f"kubernetes: {{kubeconfig: {control_plane.kubeconfig}, ignored: [persistent volume claims]}}\n"
     )
     api.create_node("n1")
-    cluster = Cluster(
+    with Cluster(
         tmp_path, kubeconfig=control_plane.kubeconfig, dispatcher_flags=("--config", str(document))
-    )
-    try:
+    ) as cluster:
         cluster.start_worker("w1")
         volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
         api.create_pod("claims", scheduler="hoss", volumes=volumes)
@@ -192,8 +191,6 @@ def test_what_hoss_is_told_to_ignore_keeps_no_pod_waiting(
         wait_until(lambda: node_of(api, "claims"), "it is bound")
         condition = wait_until(lambda: condition_of(api, "both"), "it is told why it waits")
         assert 'could not find ResourceClaim "default/gpu"' in condition["message"]
-    finally:
-        cluster.stop()
 
 
 def test_a_pod_that_is_resized_in_place_is_counted_as_it_is_now(api: Api, cluster: Cluster) -> None:
@@ -310,8 +307,7 @@ def test_an_api_server_that_is_away_for_a_while_loses_nothing(
     api = Api(own_control_plane)
     for number in range(10):
         api.create_node(f"n{number}", cpu="4")
-    cluster = Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig)
-    try:
+    with Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig) as cluster:
         cluster.start_worker("w1")
         create(api, [f"early-{number}" for number in range(150)])
         own_control_plane.kill("kube-apiserver")
@@ -321,8 +317,6 @@ def test_an_api_server_that_is_away_for_a_while_loses_nothing(
         wait_until(lambda: len(assigned(api)) == 300, "all are bound")
         await_agreement(api, cluster)
         assert overcommitted(api) == {}
-    finally:
-        cluster.stop()
 
 
 def test_a_lost_ledger_is_rebuilt_once_the_api_server_says_which_pods_are_bound(
@@ -331,8 +325,7 @@ def test_a_lost_ledger_is_rebuilt_once_the_api_server_says_which_pods_are_bound(
     api = Api(own_control_plane)
     for number in range(5):
         api.create_node(f"n{number}", cpu="4")
-    cluster = Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig)
-    try:
+    with Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig) as cluster:
         cluster.start_worker("w1")
         create(api, [f"early-{number}" for number in range(50)])
         wait_until(lambda: len(assigned(api)) == 50, "all are bound")
@@ -350,8 +343,6 @@ def test_a_lost_ledger_is_rebuilt_once_the_api_server_says_which_pods_are_bound(
         await_agreement(api, cluster)
         assert overcommitted(api) == {}
         assert "clean" in run_hoss(cluster, "audit")
-    finally:
-        cluster.stop()
 
 
 def test_pods_are_made_and_deleted_where_the_cluster_keeps_them(api: Api, cluster: Cluster) -> None:

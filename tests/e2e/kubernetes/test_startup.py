@@ -25,8 +25,7 @@ def test_a_filled_cluster_is_known_before_anything_is_placed_and_that_is_soon(
                 lambda i: api.create_pod(f"p{i}", cpu="300m", nodeName=f"n{1 + i % (NODES - 1)}"), range(PODS)
             )
         )
-    cluster = Cluster(tmp_path, kubeconfig=control_plane.kubeconfig)
-    try:
+    with Cluster(tmp_path, kubeconfig=control_plane.kubeconfig) as cluster:
         cluster.start_worker("w1")
         cluster.kill("dispatcher")
         api.create_pod("mine", scheduler="hoss", cpu="800m")
@@ -35,5 +34,3 @@ def test_a_filled_cluster_is_known_before_anything_is_placed_and_that_is_soon(
         assert reserved(cluster) == assigned(api)
         resident = psutil.Process(cluster.pid("dispatcher")).memory_info().rss
         assert resident < 600 * 2**20
-    finally:
-        cluster.stop()
