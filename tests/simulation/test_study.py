@@ -449,7 +449,7 @@ def test_the_algorithm_of_the_tutorial_runs_as_it_stands_there_and_binds_more_th
     block, _ = re.findall(r"```python\n(.*?)```", tutorial.read_text("utf-8"), flags=re.DOTALL)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(block, "docs/tutorials/algorithm.md", "exec"), {"__name__": "tutorial"})
+        exec(compile(block, "docs/tutorials/algorithm.md", "exec"), {"__name__": "__main__"})
     bound = {line.split(":")[0]: int(line.split()[1]) for line in out.getvalue().splitlines()}
     assert list(bound) == ["random", "best-fit", "BalancedShape"]
     assert bound["BalancedShape"] > bound["random"]
@@ -460,7 +460,7 @@ def test_the_plugin_of_the_tutorial_runs_as_it_stands_there_and_keeps_what_it_sa
     (block,) = re.findall(r"```python\n(.*?)```", tutorial.read_text("utf-8"), flags=re.DOTALL)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(block, "docs/tutorials/plugin.md", "exec"), {"__name__": "tutorial"})
+        exec(compile(block, "docs/tutorials/plugin.md", "exec"), {"__name__": "__main__"})
     # Ten nodes of sixteen pods' memory each: 16, 14 and 8 fit.
     assert out.getvalue() == "0 %: 160 bound, 40 wait\n10 %: 140 bound, 60 wait\n50 %: 80 bound, 120 wait\n"
 
