@@ -179,7 +179,7 @@ class ControllerProcess:
                 why.append(text)
                 continue
             try:
-                plan = plan_for(entry.goal, state, gathered, self._usage(entry.goal, now))
+                plan = plan_for(entry.goal, state, gathered, self._usage(entry.goal, now), entry.nodes)
             except InvalidInput as exc:  # usage is missing or old
                 why.append(f"{entry.goal.value}: {exc}")
                 continue

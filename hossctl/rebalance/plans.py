@@ -17,7 +17,7 @@ The document (camel case):
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -33,6 +33,7 @@ from hossctl.rebalance.new_nodes import NewNodes, add_new_nodes, new_nodes_docum
 from hossctl.rebalance.room import popularity_of
 from hossctl.rebalance.usage import UsageFile
 from scheduler_worker.core.framework.profile import Profile
+from scheduler_worker.core.nodes import Mask
 from scheduler_worker.core.rebalance import goals
 from scheduler_worker.core.rebalance.gpu_goal import defragment_gpus
 from scheduler_worker.core.rebalance.movable_pods import PlanLimits
@@ -77,13 +78,19 @@ def plan_document(
     }
 
 
-def plan_for(goal: RebalanceGoal, state: PlanState, gathered: Gathered, usage: UsageFile | None) -> MovePlan:
-    """The plan for a goal, made in `state`. Raises InvalidInput for quiet-nodes without usage, or with that
-    of another platform."""
+def plan_for(
+    goal: RebalanceGoal,
+    state: PlanState,
+    gathered: Gathered,
+    usage: UsageFile | None,
+    labels: Mapping[str, str] | None = None,
+) -> MovePlan:
+    """The plan for a goal, made in `state`. `labels`: of the nodes that empty-nodes may empty; None: all. Raises
+    InvalidInput for quiet-nodes without usage, or with that of another platform."""
     if goal is RebalanceGoal.FIT_PENDING:
         return goals.fit_pending(state, gathered.waiting)
     if goal is RebalanceGoal.EMPTY_NODES:
-        return goals.empty_nodes(state)
+        return goals.empty_nodes(state, only=None if labels is None else _with_labels(state, labels))
     if goal is RebalanceGoal.SPREAD:
         return goals.spread(state)
     if goal is RebalanceGoal.QUIET_NODES:
@@ -94,6 +101,18 @@ def plan_for(goal: RebalanceGoal, state: PlanState, gathered: Gathered, usage: U
             raise InvalidInput("the file with usage names none of the bound pods", where=goal.value)
         return quiet_nodes(state, used)
     return defragment_gpus(state, popularity_of(gathered))
+
+
+def _with_labels(state: PlanState, labels: Mapping[str, str]) -> Mask:
+    wanted, cache = labels.items(), state.cache
+    found: Mask = np.array(
+        [
+            spec is not None and wanted <= dict(spec.labels).items()
+            for spec in cache.catalogue.specs[: cache.size]
+        ],
+        np.bool_,
+    )
+    return found
 
 
 FEW_MOVES = 10  # that `hoss describe` speaks of

@@ -11,6 +11,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import Field, field_validator, model_validator
 
 from hoss.config import Document, parse_document, read_text
+from hoss.errors import InvalidInput
+from hoss.manifests.fields import check_key, check_label_value
 from hossctl.choices import RebalanceGoal
 
 KIND = "RebalancePolicy"
@@ -44,6 +46,29 @@ class GoalDocument(Document):
     leastGainPerMove: float | None = Field(  # noqa: N815 - Kubernetes' spelling
         default=None, gt=0, allow_inf_nan=False
     )
+
+    # Of empty-nodes: labels of the nodes that may be emptied, such as those of the pools that an autoscaler may
+    # make smaller. Left out: all.
+    nodes: dict[str, str] | None = None
+
+    @field_validator("nodes")
+    @classmethod
+    def _names_labels(cls, labels: dict[str, str] | None) -> dict[str, str] | None:
+        if labels is not None and not labels:
+            raise ValueError("names no label; leave it out for all nodes")
+        try:
+            for key, value in (labels or {}).items():
+                check_key(key, key)
+                check_label_value(value, key)
+        except InvalidInput as exc:
+            raise ValueError(str(exc)) from exc
+        return labels
+
+    @model_validator(mode="after")
+    def _nodes_are_emptied(self) -> "GoalDocument":
+        if self.nodes is not None and self.goal is not RebalanceGoal.EMPTY_NODES:
+            raise ValueError(f"nodes goes with empty-nodes only, not with {self.goal.value}")
+        return self
 
     @model_validator(mode="after")
     def _can_be_gained(self) -> "GoalDocument":

@@ -75,17 +75,20 @@ def fragmentation_document(
     }
 
 
-def usual_mix(gathered: Gathered) -> RequestMix:
-    """The bound pods as a mix of classes."""
+def usual_mix(gathered: Gathered, *, with_cards: bool = False) -> RequestMix:
+    """The bound pods as a mix of classes; `with_cards`: those that request cards."""
     pods = gathered.pods
     requests, devices = _requests(gathered.snapshot, pods.specs)
     counts = np.bincount(pods.classes, minlength=len(pods.specs))
+    if with_cards:
+        counts[np.array([device is None for device in devices], np.bool_)] = 0
     return RequestMix.of(requests, devices, counts)
 
 
 def popularity_of(gathered: Gathered) -> Popularity:
-    """The bound pods as the workload of FGD's measure."""
-    return usual_mix(gathered).popularity()
+    """The bound pods with cards, as the workload of FGD's measure for moves. Pods without cards count all free
+    cards as lost, which no move changes, and where they are many the gain of each move would be small."""
+    return usual_mix(gathered, with_cards=True).popularity()
 
 
 def _waiting_mix(gathered: Gathered, profile: Profile, nodes: NDArray[np.intp]) -> RequestMix:

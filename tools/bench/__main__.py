@@ -107,6 +107,40 @@ def defragment(
     publish(document, output, json, table=(means, _DEFRAGMENT_COLUMNS))
 
 
+_PLAN_COLUMNS = (
+    Column("PLAN", lambda row: row["goal"]),
+    Column("MOVES", lambda row: row["moves"]),
+    Column("CPU SECONDS", lambda row: f"{row['cpuSeconds']:.2f}"),
+    Column("BY THE CLOCK", lambda row: f"{row['clockSeconds']:.2f}"),
+)
+
+
+@app.command("plans")
+def plan_costs(
+    *,
+    nodes: Annotated[int, typer.Option(min=5)] = 5000,
+    pods: Annotated[int, typer.Option(min=200, help="20 a node, as a mean, or fewer.")] = 100_000,
+    moves: Annotated[int, typer.Option(min=1, help="The most moves of a plan.")] = 200,
+    repeat: Annotated[int, typer.Option(min=1, help="Figures are medians.")] = 3,
+    seed: Seed = 1,
+    json: JsonFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What `hoss fragmentation` and a plan of moves for each goal cost, without reading the platform."""
+    from tools.bench import plans
+
+    check(output, json)
+    if pods > 20 * nodes:
+        raise InvalidInput(f"are {pods:,}, and {20 * nodes:,} find room", where="--pods")
+    document = plans.measure(plans.Setting(nodes, pods, moves, repeat, seed))
+    spent = document["measuring"]
+    lines = (
+        ("measuring", f"{spent['cpuMillis']:.1f} ms of CPU time, {spent['clockMillis']:.1f} by the clock"),
+    )
+    title = f"{nodes:,} nodes, {pods:,} pods"
+    publish(document, output, json, table=(document["plans"], _PLAN_COLUMNS), title=title, lines=lines)
+
+
 @app.command()
 def devices(
     *,

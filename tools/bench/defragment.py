@@ -119,7 +119,7 @@ def decay(nodes: Sequence[NodeSpec], pods: Sequence[Workload], seed: int, fillin
         state.take(row)
     kinds = [pod for pod in pods if (of := pod.template.spec.devices) is not None and of.count > 1]
     large = tuple(pod.template.spec for pod in draw_load(kinds, _free(state), seed=seed)) if kinds else ()
-    return Decayed(snapshot, _some(everyone, np.flatnonzero(~gone)), popularity, large)
+    return Decayed(snapshot, some_of(everyone, np.flatnonzero(~gone)), popularity, large)
 
 
 _Chooser = Callable[[Demand, NodeIndexes], int]  # of nodes that accept a pod, its own
@@ -304,7 +304,8 @@ def _task(spec: PodSpec) -> TaskClass:
     return TaskClass(requests.get("cpu", 0), requests.get("memory", 0), cards, milli)
 
 
-def _some(pods: PlacedPods, rows: NDArray[np.intp]) -> PlacedPods:
+def some_of(pods: PlacedPods, rows: NDArray[np.intp]) -> PlacedPods:
+    """The pods in these rows."""
     return replace(
         pods,
         names=[pods.names[row] for row in rows.tolist()],

@@ -207,15 +207,13 @@ def _move_all(
         mask = state.card_mask(row)
         state.take(row)
         pod = state.examined(int(state.pods.classes[row]))
-        accepting = state.accepting(pod)
-        there = accepting.copy()
-        there[source] = False
+        there = state.targets(pod, source)
         if among is not None:
             there &= among
         targets = np.flatnonzero(there)
         if not len(targets):
             why = diagnose(pod, state.profile, state.cache).text
-            if left_out := int(accepting.sum()):  # the source among them
+            if left_out := int(state.accepting(pod).sum()):  # the source among them
                 why = f"{why} The other {left_out} {'is' if left_out == 1 else 'are'} to be left alone."
             state.put_back(row, source, mask)
             return row, f"no other node takes it: {why}"
@@ -228,30 +226,19 @@ def _move_all(
 # --- empty-nodes, and nodes that are to be drained ---
 
 
-def empty_nodes(state: PlanState, also: Sequence[int] = ()) -> MovePlan:
+def empty_nodes(state: PlanState, also: Sequence[int] = (), only: Mask | None = None) -> MovePlan:
     """Free nodes of all their pods, so that they can be switched off. The gain is in nodes.
 
-    Pods go to nodes that are in use; `also`: to these empty ones as well, which then count as used."""
+    Pods go to nodes that are in use; `also`: to these empty ones as well, which then count as used. `only`:
+    nodes that may be emptied, where not all may, (size,)."""
     used = _nodes_with_pods(state)
     plan = MovePlan("nodes in use", before=len(used), after=len(used))
-    load = state.load()
-    movable = state.budget.movable()
-    blocked: Counter[str] = Counter()
-    candidates = []
-    for node in used:
-        rows = state.rows_on(node)
-        fixed = [row for row in rows if not movable[row]]
-        if fixed:
-            blocked[_a_pod_stays(state.budget.why_fixed(fixed[0]))] += 1
-        elif state.only_known_pods(node):
-            candidates.append((len(rows), float(load[node]), node))
-        else:
-            blocked["pods that the dispatcher does not know"] += 1
+    candidates, blocked = _candidates_to_empty(state, used, only)
     open_targets = np.zeros(state.cache.size, np.bool_)
     open_targets[used] = True
     open_targets[list(also)] = True
     in_vain = 0
-    for pods, _, node in sorted(candidates):
+    for pods, _, node in candidates:
         if len(state.rows_on(node)) > pods:
             continue  # pods of another node have moved here
         if in_vain >= _NODES_IN_VAIN:
@@ -280,6 +267,28 @@ def empty_nodes(state: PlanState, also: Sequence[int] = ()) -> MovePlan:
     plan.moves = state.moves
     plan.impossible = [Impossible(number_of(nodes, "node"), why) for why, nodes in blocked.most_common()]
     return plan
+
+
+def _candidates_to_empty(
+    state: PlanState, used: Sequence[int], only: Mask | None
+) -> tuple[list[tuple[int, float, int]], Counter[str]]:
+    """Nodes all of whose pods may be moved, as (pods, load, node), those with the fewest pods first; and of the
+    others how many there are for each reason."""
+    load, movable = state.load(), state.budget.movable()
+    blocked: Counter[str] = Counter()
+    candidates = []
+    for node in used:
+        rows = state.rows_on(node)
+        fixed = [row for row in rows if not movable[row]]
+        if only is not None and not only[node]:
+            blocked["not among those that may be emptied"] += 1
+        elif fixed:
+            blocked[_a_pod_stays(state.budget.why_fixed(fixed[0]))] += 1
+        elif state.only_known_pods(node):
+            candidates.append((len(rows), float(load[node]), node))
+        else:
+            blocked["pods that the dispatcher does not know"] += 1
+    return sorted(candidates), blocked
 
 
 def _a_pod_stays(why: str) -> str:
@@ -364,9 +373,7 @@ def _coolest_move(state: PlanState, source: int, load: NDArray[np.float64], scal
         mask = state.card_mask(row)
         state.take(row)
         pod = state.examined(int(state.pods.classes[row]))
-        there = state.accepting(pod)
-        there[source] = False
-        targets = np.flatnonzero(there)
+        targets = np.flatnonzero(state.targets(pod, source))
         if len(targets):
             without = float(state.load_with(np.array((source,)), None)[0])
             after = state.load_with(targets, pod.demand)

@@ -77,7 +77,7 @@ class _GpuMoves:
         self._requests = self._requests.reshape(len(self._demands), len(cache.schema)).T  # (R, c)
         self._milli = np.array([0 if d.devices is None else d.devices.milli for d in self._demands], np.int64)
         masks = [state.examined(number).static.mask for number in self._classes.tolist()]
-        self._static = np.array(masks, np.bool_).reshape(len(masks), cache.size)
+        self._static = np.array(masks, np.bool_).reshape(len(masks), cache.size) & ~state.leaving
         # The different (count, milli) of cards; 0 in `_shape_of` stands for no card.
         shapes = [None if d.devices is None else (d.devices.count, d.devices.milli) for d in self._demands]
         self._shapes = sorted({shape for shape in shapes if shape is not None})
@@ -155,8 +155,7 @@ class _GpuMoves:
         if target < len(self._nodes):
             node = int(self._nodes[target])
             return node if self._state.accepts(pod, node) else -1
-        there = self._state.accepting(pod)
-        there[source] = False
+        there = self._state.targets(pod, source)
         there[self._nodes] = False
         targets = np.flatnonzero(there)
         return self._state.tightest(pod.demand, targets) if len(targets) else -1

@@ -26,6 +26,8 @@ from scheduler_worker.core.placement.diagnosis import ExaminedPod, failure_of, r
 from scheduler_worker.core.rebalance.movable_pods import MoveBudget, PlacedPods, PlanLimits
 
 _BITS = np.arange(CARD_SLOTS)
+# The taint (PreferNoSchedule) of nodes that cluster-autoscaler finds unneeded and removes after a while.
+_DELETION_CANDIDATE = "DeletionCandidateOfClusterAutoscaler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,14 @@ class PlanState:
         self._classes = [self._demands.compile(spec) for spec in pods.specs]
         self._sizes = self._shares()
         self._groups = pods.groups or [group_of(spec) for spec in pods.specs]
+        # (size,): an autoscaler is about to remove them; a pod that is moved there keeps them.
+        self.leaving = np.array(
+            [
+                spec is not None and any(taint.key == _DELETION_CANDIDATE for taint in spec.taints)
+                for spec in self.cache.catalogue.specs[: self.cache.size]
+            ],
+            np.bool_,
+        )
         self._examined: dict[int, ExaminedPod] = {}
         self._rows_on: dict[int, set[int]] = {}
         for row, node in enumerate(self.nodes.tolist()):
@@ -155,6 +165,13 @@ class PlanState:
         if admitted is not None:
             mask &= admitted
         return pod.plugin_state.narrow(mask)
+
+    def targets(self, pod: ExaminedPod, source: int) -> Mask:
+        """Which nodes accept the pod as one that is moved, now that it has left its source: (size,). Nodes that
+        an autoscaler is about to remove are none of them."""
+        there = self.accepting(pod) & ~self.leaving
+        there[source] = False
+        return there
 
     def accepts(self, pod: ExaminedPod, node: int) -> bool:
         """Whether this node accepts the pod now."""

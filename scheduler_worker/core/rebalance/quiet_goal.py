@@ -150,9 +150,8 @@ def _best_move(state: PlanState, loads: NodeLoads, source: int, known: Mask, unm
         mask = state.card_mask(row)
         state.take(row)
         loads.shift(row, source, -1)
-        there = state.accepting(state.examined(int(state.pods.classes[row]))) & ~loads.noisy & ~unmeasured
-        there[source] = False
-        targets = np.flatnonzero(there)
+        there = state.targets(state.examined(int(state.pods.classes[row])), source)
+        targets = np.flatnonzero(there & ~loads.noisy & ~unmeasured)
         if len(targets):
             without = float(loads.load[source])
             after, noisy = loads.with_pod(targets, row)

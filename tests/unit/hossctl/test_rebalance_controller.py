@@ -4,6 +4,7 @@ planner."""
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
+from unit.hossctl.made_up_platform import gathered
 
 from hoss.model.cluster import BoundPod, Cluster
 from hoss.model.node import NodeSpec
@@ -12,11 +13,12 @@ from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.choices import RebalanceGoal
 from hossctl.rebalance.controller import Chosen, RebalanceController, groups
 from hossctl.rebalance.controlling import moved_pods
+from hossctl.rebalance.plans import plan_for
 from hossctl.rebalance.policy import RebalancePolicy
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.rebalance.goals import empty_nodes, fit_pending, spread
-from scheduler_worker.core.rebalance.movable_pods import PlacedPods
+from scheduler_worker.core.rebalance.movable_pods import PlacedPods, PlanLimits
 from scheduler_worker.core.rebalance.plan_state import Move, PlanState, WaitingPods
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
@@ -275,3 +277,16 @@ def test_pods_that_wait_are_counted_nowhere_after_the_choice():
     chosen = decider.choose(RebalanceGoal.FIT_PENDING, plan, state)
     assert chosen.moves == ()
     assert state.cache.requested[:, :2].sum(axis=1).tolist() == before
+
+
+def test_a_policy_names_the_nodes_that_may_be_emptied():
+    nodes = [
+        NodeSpec(name, (("pool", pool),), allocatable=(("cpu", 1000), ("memory", 1000), ("pods", 20)))
+        for name, pool in (("n0", "fixed"), ("n1", "spot"))
+    ]
+    pods = [("default/a", 0, spec(100)), ("default/b", 1, spec(200))]
+    for labels, node in (({"pool": "spot"}, "n1"), ({"pool": "fixed"}, "n0"), (None, "n0")):
+        known = gathered(nodes, pods)
+        state = PlanState(known.snapshot, default_profile(), known.pods, PlanLimits())
+        [move] = plan_for(EMPTY, state, known, None, labels).moves
+        assert state.name(move.source) == node

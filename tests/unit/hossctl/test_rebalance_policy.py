@@ -63,6 +63,10 @@ def test_the_example_can_be_used():
             "goals: [{goal: fit-pending}]\nbeforePreemption: {waitSeconds: 0}",
             "beforePreemption.waitSeconds",
         ),
+        ("goals: [{goal: spread, nodes: {pool: a}}]", "nodes goes with empty-nodes only, not with spread"),
+        ("goals: [{goal: empty-nodes, nodes: {}}]", "names no label; leave it out for all nodes"),
+        ("goals: [{goal: empty-nodes, nodes: {a b: c}}]", "a b"),
+        ("goals: [{goal: empty-nodes, nodes: {pool: a/b}}]", "a/b"),
         ("unknown: 1", "unknown"),
     ],
 )

@@ -3,11 +3,15 @@
 from unit.hossctl.made_up_platform import amounts, gathered, spec
 
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodAffinity, PodAffinityTerm
+from hoss.model.pod import DeviceRequest, PodAffinity, PodAffinityTerm
+from hoss.model.resources import DEVICE_RESOURCE
 from hoss.model.selectors import LabelSelector, Requirement
+from hossctl.choices import RebalanceGoal
+from hossctl.rebalance.plans import plan_for
 from hossctl.rebalance.room import fragmentation_document
 from scheduler_worker.core.plugins import default_profile
-from scheduler_worker.core.rebalance.plan_state import WaitingPods
+from scheduler_worker.core.rebalance.movable_pods import PlanLimits
+from scheduler_worker.core.rebalance.plan_state import PlanState, WaitingPods
 
 
 def test_of_many_pools_the_largest_are_measured_and_the_others_counted():
@@ -47,3 +51,16 @@ def test_a_waiting_pod_fits_only_where_rules_about_other_pods_admit_it():
     cluster = gathered(nodes, [("default/web-0", 0, alone)], [WaitingPods("default/web", alone, 1)])
     [waiting] = fragmentation_document(cluster, default_profile())["waiting"]
     assert (waiting["fitting"], waiting["node"], waiting["limitedBy"]) == (0, "n1", "cpu")
+
+
+def test_cards_are_joined_also_where_few_pods_request_any():
+    """Two halves of cards for one whole card, among many pods without cards."""
+    half = spec(10, devices=DeviceRequest(1, 500))
+    nodes = [NodeSpec(f"n{i}", allocatable=amounts(1000, **{DEVICE_RESOURCE: 1}), cards=1) for i in range(4)]
+    pods = [(f"d/half-{i}", i, half) for i in range(2)]
+    pods.append(("d/whole", 2, spec(10, devices=DeviceRequest(1, 1000))))
+    pods += [(f"d/plain-{i}", 3, spec(1 + i)) for i in range(40)]
+    cluster = gathered(nodes, pods)
+    state = PlanState(cluster.snapshot, default_profile(), cluster.pods, PlanLimits())
+    plan = plan_for(RebalanceGoal.DEFRAGMENT_GPUS, state, cluster, None)
+    assert len(plan.moves) == 1

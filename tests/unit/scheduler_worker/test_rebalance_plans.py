@@ -356,6 +356,36 @@ def test_a_drain_says_how_many_nodes_would_take_the_pod_and_are_drained_themselv
     ]
 
 
+def test_nodes_that_may_not_be_emptied_are_not_and_the_plan_says_so():
+    found = Situation([node("n0"), node("n1")], [("a", "n0", spec(100)), ("b", "n1", spec(200))])
+    plan = empty_nodes(found.state, only=np.array([False, True]))
+    assert found.moves(plan) == [("b", "n1", "n0")]
+    assert told(plan) == [("1 node", "not among those that may be emptied")]
+
+
+CANDIDATE = Taint("DeletionCandidateOfClusterAutoscaler", "1", "PreferNoSchedule")
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        lambda found: drain(found.state, [0]),
+        lambda found: spread(found.state),
+        lambda found: quiet_nodes(found.state, usage_of(found, a=300, b=500, c=10)),
+        lambda found: defragment_gpus(found.state, Popularity.of({TaskClass(10, 0, 1, 1000): 1})),
+    ],
+)
+def test_no_pod_is_moved_to_a_node_that_an_autoscaler_is_about_to_remove(goal):
+    def cluster(*taints):
+        nodes = [node("n0", cards=1), node("n1", cards=1, taints=taints)]
+        return Situation(
+            nodes, [("a", "n0", share(500)), ("b", "n0", spec(400)), ("c", "n1", share(500))], fixed=("c",)
+        )
+
+    assert goal(cluster()).moves
+    assert goal(cluster(CANDIDATE)).moves == []
+
+
 def test_without_cards_a_plan_for_cards_says_so():
     found = Situation([node("n0")], [("a", "n0", spec(100))])
     assert told(defragment_gpus(found.state, Popularity.of({}))) == [("cards", "no node has any")]
