@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hoss.v1 import resolver_pb2 as pb
 from resolver.api.committing import Committer
 from resolver.api.two_phase import commit_parts, decide_alone
 from resolver.core.values import Leases, ReservationState, Verdict
+from resolver.kubernetes.existing_pods import ExistingPodReservations
 
 pytestmark = pytest.mark.topologies
 
@@ -185,6 +187,39 @@ async def test_a_proposal_for_another_node_of_the_shard_leaves_what_is_prepared_
         assert (await states(nodes, uids))[0] == ReservationState.PREPARED
 
     assert await decide_exclusively(0, before_looking=other) == (C, 0)
+
+
+async def test_both_places_of_a_pod_that_a_worker_placed_while_others_bound_it_count_until_it_is_seen(
+    nodes, make_proposal, decide_exclusively
+):
+    """A worker does not look at other shards (ADR 114). Nobody gets the room of either place meanwhile, and what
+    the mirror then says counts."""
+    uids, assumed = make_proposal([1], [[0]]).uids, ReservationState.ASSUMED
+    lookup, committed = nodes.lookup, []
+
+    async def look(shard, asked):
+        found = await lookup(shard, asked)
+        if shard == 1 and not committed:  # the answer is on its way when the worker's proposal is decided
+            committed.extend(await nodes.commit(1, [make_proposal([1], [[1]], cpu=100)]))
+        return found
+
+    nodes.lookup = look
+    assert await decide_exclusively(0, worker="w2", epoch=2) == (C, 0)
+    assert committed[0].verdicts.tolist() == [C]
+    assert await states(nodes, uids) == [assumed, assumed]
+    for node in (0, 1):
+        [full] = await nodes.commit(node % 2, [make_proposal([9], [[node]], cpu=950)])
+        assert full.verdicts.tolist() == [Verdict.CONFLICT_RESOURCE], "both places count"
+    kind = pb.PodKind()
+    for resource, amount in (("cpu", 100), ("pods", 1)):
+        kind.requests.add(resource=resource, amount=amount)
+    columns = pb.PodColumns(uids=uids.tobytes(), nodes=bytes(4), kinds=bytes(4))
+    epoch = await nodes.grant("mirror")
+    request = pb.UpsertPodsRequest(writer="mirror", epoch=epoch, kinds=[kind], pods=columns)
+    await ExistingPodReservations(nodes, None).upsert(request)
+    assert await states(nodes, uids) == [ReservationState.CONFIRMED, ReservationState.NONE]
+    [freed] = await nodes.commit(1, [make_proposal([9], [[1]], cpu=950)])
+    assert freed.verdicts.tolist() == [C]
 
 
 async def test_what_a_pod_holds_for_longer_is_not_given_up_for_what_it_holds_elsewhere(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hoss.v1 import common_pb2
-from hoss.wire.uids import uid_text
+from hoss.wire.uids import UID_BYTES, uid_text
 from hossctl.history.events import Event, History
 from hossctl.history.recorder_ledger import node_fields
 from tools.simulation.redis import Observation, SimulatedRedis
@@ -148,7 +148,9 @@ class LedgerHistory:
         change = _change(old, held, was_prepared)
         left = set(change.released)
         self.moved_at_once += sum(uid in left and old[uid][:4] != held[uid][:4] for uid in change.reserved)
-        *earlier, last = _by_commit(change, held)
+        # By preemptor: the UIDs of the pods that terminate for it, one after the other.
+        victims = dict(self._redis.read("HGETALL", f"{name}nominated")) if change.shared else {}
+        *earlier, last = _by_commit(change, held, victims)
         for commit, part in earlier:
             place["seq"] = commit
             self._append(shard, part, old, {**place, "ledger": epoch})
@@ -303,9 +305,10 @@ class _Change(NamedTuple):
     shared: list[bytes]
 
 
-def _by_commit(change: _Change, held: Hash) -> list[tuple[int, _Change]]:
+def _by_commit(change: _Change, held: Hash, victims: Hash) -> list[tuple[int, _Change]]:
     """The change commit by commit, each with its seq: proposals that came together are decided together, and
-    are looked at together. What else has become of reservations belongs to the first."""
+    are looked at together. Pods that terminate belong to the commit of their preemptor. What else has become
+    of reservations belongs to the first."""
     commits: dict[int, list[bytes]] = {}
     for uid in change.reserved:
         commits.setdefault(int(_seq(held[uid])), []).append(uid)
@@ -313,14 +316,29 @@ def _by_commit(change: _Change, held: Hash) -> list[tuple[int, _Change]]:
         return [(0, change)]
     first, parts = min(commits), []
     elsewhere = {uid for seq, uids in commits.items() if seq != first for uid in uids}
+    of_victims = {
+        uid: seq
+        for seq, uids in commits.items()
+        for preemptor in uids
+        for uid in _uids(victims.get(preemptor, b""))
+    }
     for seq, reserved in sorted(commits.items()):
+        terminating, shared = (
+            [uid for uid in uids if of_victims.get(uid, first) == seq]
+            for uids in (change.terminating, change.shared)
+        )
+        part = _Change([], [], reserved, [], terminating, shared)
         if seq == first:
             released = [uid for uid in change.released if uid not in elsewhere]
-            parts.append((seq, change._replace(reserved=reserved, released=released)))
+            part = part._replace(released=released, committed=change.committed, moved=change.moved)
         else:
-            released = [uid for uid in reserved if uid in set(change.released)]
-            parts.append((seq, _Change(released, [], reserved, [], [], [])))
+            part = part._replace(released=[uid for uid in reserved if uid in set(change.released)])
+        parts.append((seq, part))
     return parts
+
+
+def _uids(joined: bytes) -> list[bytes]:
+    return [joined[start : start + UID_BYTES] for start in range(0, len(joined), UID_BYTES)]
 
 
 def _change(old: Hash, held: Hash, was_prepared: set[bytes]) -> _Change:

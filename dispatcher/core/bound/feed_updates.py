@@ -80,9 +80,14 @@ class FeedUpdates:
         # done, the eviction could take its next place too.
         still &= np.isin(event.rows, self.taint_eviction.not_leaving(event.rows[still]))
         rows, nodes = event.rows[still], event.nodes[still]
-        reserved = nodes != NONE_U32
+        out = self.evictions.unbound_by_ledger(rows[nodes == NONE_U32], now, now_ms)
+        # The API server has these pods elsewhere, and the ledger has to follow. Another scheduler may have
+        # bound a pod while a worker placed it, so that it has two reservations (ADR 114).
+        settled = pods.assigned[rows] & (nodes != NONE_U32) & (nodes != pods.node[rows])
+        if settled.any():
+            out.append(m.Reserve(rows[settled], pods.uid[rows[settled]]))
+        reserved = (nodes != NONE_U32) & ~settled
         self._bound_elsewhere(rows[reserved], nodes[reserved], now_ms)
-        out = self.evictions.unbound_by_ledger(rows[~reserved], now, now_ms)
         seqs = event.seqs[still] if event.seqs is not None else np.zeros(len(rows), np.uint64)
         out += self._check_looked_up(rows[reserved], seqs[reserved], now_ms)
         if event.terminating is not None:

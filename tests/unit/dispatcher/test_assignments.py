@@ -65,6 +65,19 @@ def test_a_pod_that_somebody_else_bound_meanwhile_stays_there_though_our_worker_
     bench.machine.check()
 
 
+def test_a_reservation_elsewhere_that_the_ledger_shows_follows_the_api_server(bench):
+    """As of a pod that another scheduler bound while a worker placed it: it may hold both places, and be looked
+    up before its worker's answer comes, or while that is lost."""
+    bench.join("w1")
+    rows = bench.pods("a")
+    bench.handle(assigned(rows, 5))
+    uids = bench.machine.registry.pods.uid[rows]
+    bench.handle(m.Verified(rows, uids, np.array([9], np.uint32)))
+    assert node_of(bench, rows) == [5]
+    assert reserved_rows(bench) == rows.tolist() * 2
+    bench.machine.check()
+
+
 def test_a_worker_s_refusal_of_a_pod_that_is_assigned_meanwhile_changes_nothing(bench):
     bench.join("w1")
     rows = bench.pods("a")
