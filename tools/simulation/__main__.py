@@ -13,7 +13,7 @@ import typer
 
 from hossctl.history.events import written
 from tools.simulation import plan as p
-from tools.simulation.clients import REFUSED_WHEN_FULL
+from tools.simulation.clients import REFUSED_BEYOND_SHARE, REFUSED_WHEN_FULL
 from tools.simulation.cluster import OUTCOMES
 from tools.simulation.plan import Plan
 from tools.simulation.redis_backend import DrivenRedis
@@ -26,6 +26,7 @@ _ANSWERS = (
     "acknowledged",
     "refused",
     REFUSED_WHEN_FULL,
+    REFUSED_BEYOND_SHARE,
     "unknown",
     "target reserved",
     "moved in one step",
