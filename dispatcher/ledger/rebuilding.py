@@ -212,6 +212,11 @@ class LedgerRebuilder:
                 await self._ledger.announce_rebuild("the API server to say which pods are bound")
             await asyncio.sleep(_CHECK_SECONDS)
 
+    def _knows_nodes(self) -> bool:
+        """Whether the ledger can be rebuilt with the nodes that this dispatcher knows. Without an API server it
+        knows them from the feed alone; before that has shown every shard, Redis may have kept more."""
+        return self._catch_up is not None or self._nodes.complete
+
     def _new_epoch(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"
 
@@ -228,6 +233,8 @@ class LedgerRebuilder:
             self._runtime.handle(m.LedgerLost())
             await self._runtime.until_answered(self._runtime.journal.rewrite, "journal")
             await self._caught_up()
+        from_record = self._recovered and self._knows_nodes()
+        if from_record:
             head.schema.extend(self._nodes.schema)
             # Of one moment: nothing is awaited.
             registry = self._runtime.machine.registry
@@ -241,7 +248,7 @@ class LedgerRebuilder:
         reply = await self._ledger.rebuild(parts)
         logger().warning(
             "ledger_rebuilt",
-            source="the dispatcher's record" if self._recovered else "what Redis has kept; nobody knew more",
+            source="the dispatcher's record" if from_record else "what Redis has kept; nobody knew more",
             ledger_epoch=reply.ledger_epoch,
             nodes=reply.nodes,
             reservations=reply.reservations,

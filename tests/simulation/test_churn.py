@@ -1,5 +1,5 @@
-"""Nothing grows for ever: a month of pods, jobs, namespaces, tenants, nodes, workers' names and policies on a
-whole platform in one process.
+"""Nothing grows for ever: a month of pods, jobs, namespaces, tenants, nodes, workers' names, policies, cluster
+objects, moves and rebalance controllers on a whole platform in one process.
 
 The tables are not named here: every container that is reachable from a service is counted (held_objects), and
 every key of Redis. Days are short, and so is what is remembered for a time."""
@@ -14,10 +14,15 @@ import pytest
 from held_objects import entries_held
 
 import resolver.__main__
+from dispatcher.api.service import DispatcherService
 from dispatcher.runtime import Runtime
 from hoss.client.dispatcher import DispatcherClient, submission
 from hoss.client.resolver import ResolverClient
 from hoss.errors import HossError
+from hoss.model.cluster import ClusterObject, PodDisruptionBudget, PriorityClass, Threshold, key_of
+from hoss.model.pod import PodSpec, PodTemplate, Workload
+from hoss.model.selectors import LabelSelector, Requirement
+from hoss.v1 import dispatcher_pb2 as pb
 from resolver.api.service import ResolverService
 from resolver.config import ResolverConfig
 from scheduler_worker.service import WorkerService
@@ -27,7 +32,8 @@ from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.world import DISPATCHER, EPOCH_UNIX, RESOLVER, URL, WORKER, Service, World
 
 DAY_SECONDS = 3.0
-SERVICES = (Runtime, WorkerService, ResolverService)
+SERVICES = (Runtime, DispatcherService, WorkerService, ResolverService)
+MOVES = 5  # of a day
 
 # Tables with a limit of their own that the simulation does not reach, by a part of their path.
 LIMITS = {
@@ -53,6 +59,16 @@ LIMITS = {
 }
 
 
+_STATUS = pb.RebalanceRequest(action=pb.REBALANCE_STATUS)
+
+
+def _objects(day: int) -> list[ClusterObject]:
+    """A budget that allows everything, and a priority, of the day's own."""
+    selector = LabelSelector((Requirement("app", "In", (f"app-{day}",)),))
+    budget = PodDisruptionBudget(f"ns-{day}", f"budget-{day}", selector, max_unavailable=Threshold(100))
+    return [budget, PriorityClass(f"priority-{day}", day)]
+
+
 class ShortMemory(World):
     """A platform whose resolvers remember rules for two days."""
 
@@ -73,6 +89,7 @@ class Month:
 
     def __init__(self, world: World, server: DrivenRedis) -> None:
         self.held: list[dict[str, int]] = []
+        self.moved = 0  # pods
         self._earlier = [item for item in gc.get_objects() if isinstance(item, SERVICES)]  # of other tests
         self._world = world
         self._server = server
@@ -97,7 +114,10 @@ class Month:
                 await asyncio.sleep(0.2)
         for day in range(days):
             await self._begin(day)
-            await asyncio.sleep(DAY_SECONDS)
+            await asyncio.sleep(DAY_SECONDS / 2)
+            await self._rebalance(day)
+            await asyncio.sleep(DAY_SECONDS / 2)
+            self.moved += (await self._pods.rebalance(_STATUS)).moved
             if day:
                 await self._end(day - 1)
             self.held.append({**self._held(), **self._keys()})
@@ -110,10 +130,48 @@ class Month:
         for request in submission(workloads(day), rng=self._rng):
             await self._pods.submit(request)
         await self._pods.set_policy(policy(day))
+        # A client that is limited to the day's tenant submits as well.
+        alone = PodSpec(f"ns-{day}", requests=(("cpu", 10),), labels=(("alone", f"of-{day}"),))
+        workload = Workload("alone", PodTemplate(alone, owner_kind="Job"), 2)
+        for request in submission([workload], rng=self._rng):
+            await self._pods.of_tenant(f"ns-{day}").submit(request)
+        await self._pods.apply_objects(_objects(day))
+
+    async def _rebalance(self, day: int) -> None:
+        """A controller of the day moves some of the day's pods, and ends."""
+        names = sorted([node.spec.name for node in await self._nodes.list_nodes()])
+        digests = (await self._nodes.audit()).digests
+        bound = [
+            pod
+            async for pod in self._pods.list_pods()
+            if pod.namespace == f"ns-{day}" and pod.phase == pb.BOUND and pod.name.startswith("plain")
+        ]
+        moves = [
+            pb.RebalanceMove(
+                pod=f"{pod.namespace}/{pod.name}",
+                source=pod.node,
+                target=names[(names.index(pod.node) + 1) % len(names)],
+            )
+            for pod in bound[:MOVES]
+        ]
+        controller = f"of-{day}"
+        report = pb.RebalanceController(id=controller, text="moves", preemption_wait_seconds=0.1)
+        await self._pods.report_rebalancing(report)
+        request = pb.RebalanceRequest(
+            action=pb.REBALANCE_START,
+            moves=moves,
+            seen={digest.shard: digest.seq for digest in digests},
+            moves_per_second=50,
+            controller=controller,
+            purpose=f"of {day}",
+        )
+        await self._pods.rebalance(request)
+        await self._pods.report_rebalancing(pb.RebalanceController(id=controller, leaving=True))
 
     async def _end(self, day: int) -> None:
         self._world.stop(f"w-of-{day}")
-        await self._pods.delete(f"ns-{day}", jobs=JOBS, pods=PODS)
+        await self._pods.delete(f"ns-{day}", jobs=(*JOBS, "alone"), pods=PODS)
+        await self._pods.delete_objects(list(map(key_of, _objects(day))))
         await self._nodes.remove_nodes([f"of-{day}"])
 
     def _held(self) -> dict[str, int]:
@@ -123,7 +181,7 @@ class Month:
                 name = f"{type(item).__name__} {getattr(item, '_name', '')}"
                 if "w-of-" not in name:  # those of one day
                     roots[name] = item
-        assert len(roots) == 3 + 1  # two workers
+        assert len(roots) == len(SERVICES) + 1  # two workers
         return entries_held(roots)
 
     def _keys(self) -> dict[str, int]:
@@ -149,18 +207,18 @@ def _of_all_workers(held: list[dict[str, int]]) -> list[dict[str, int]]:
     return together
 
 
-def month(server: DrivenRedis, days: int) -> list[dict[str, int]]:
+def month(server: DrivenRedis, days: int) -> Month:
     with discarding():
         return _month(server, days)
 
 
-def _month(server: DrivenRedis, days: int) -> list[dict[str, int]]:
+def _month(server: DrivenRedis, days: int) -> Month:
     world = ShortMemory(1, server, shards=2, dispatchers=1, resolvers=1, workers=2)
     with world.logging(), closing(world):
         story = Month(world, server)
         world.loop.run_until_complete(world.loop.spawn(story.process, story.run(days)))
         assert [service.ends for service in world.services.values() if service.ends] == []
-    return story.held
+    return story
 
 
 @pytest.fixture
@@ -175,10 +233,13 @@ def short_memory(monkeypatch):
 @pytest.mark.usefixtures("short_memory")
 @pytest.mark.parametrize("days", [30, pytest.param(120, marks=pytest.mark.thorough)])
 def test_no_table_and_no_key_grows_with_what_comes_and_goes(server, days):
-    held = month(server, days)
+    story = month(server, days)
+    held = story.held
     assert growing(_of_all_workers(held), LIMITS) == []
+    assert story.moved > days
     # The churn happened, and what lives is there. At the end of one day it may all be on its way.
-    assert max(of_day["Runtime .machine.registry.pods.uid"] for of_day in held[-7:]) > 0
+    tables = {path for path in held[-1] if path.endswith("registry.pods.uid")}
+    assert max(of_day.get(path, 0) for of_day in held[-7:] for path in tables) > 0
     shards = [f"Redis {{hoss:{shard}}}:reservations" for shard in range(2)]
     assert max(sum(of_day.get(key, 0) for key in shards) for of_day in held[-7:]) > 20
     assert held[-1]["Redis {hoss}:grants"] >= days

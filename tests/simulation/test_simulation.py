@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from simulation.seeded import simulate, simulate_in_a_new_interpreter
 
+from dispatcher.core.queue.pressure import BackPressure, Pressure
 from hossctl.history.events import written
 from tools.simulation import plan as p
-from tools.simulation.clients import REFUSED_WHEN_FULL
+from tools.simulation.clients import REFUSED_BEYOND_SHARE, REFUSED_WHEN_FULL
 from tools.simulation.plan import Act, Plan, draw, draw_moves, draw_short
 from tools.simulation.run import run
 from tools.simulation.seeds import SEEDS_PER_PART
@@ -125,6 +126,41 @@ def test_full_queues_refuse_submissions_in_a_tenth_of_the_plans_and_nothing_of_t
     results = (run(plan, server) for plan in plans)
     refusing = next(result for result in results if result.reached[REFUSED_WHEN_FULL])
     assert refusing.problems() == []
+
+
+def with_a_limited_tenant(seeds):
+    return [plan for plan in map(draw, seeds) if any("tenant" in act.options for act in plan.acts)]
+
+
+def test_tenants_are_refused_more_than_their_share_in_a_tenth_of_the_plans_and_get_it_when_there_is_room(
+    server,
+):
+    plans = with_a_limited_tenant(range(300))
+    assert 20 < len(plans) < 40
+    results = (run(plan, server) for plan in plans)
+    refusing = next(result for result in results if result.reached[REFUSED_BEYOND_SHARE])
+    assert refusing.problems() == []
+    kept = [act for act in refusing.plan.acts if "tenant" not in act.options]
+    assert {act.target for act in kept if act.what == p.SUBMIT}, "others submit as well"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "complaint"),
+    [
+        (BackPressure("2 pods wait, and its share of a full dispatcher is 1", 1.0), "refused for its share"),
+        (None, "pods of one tenant wait after"),
+    ],
+)
+def test_tenants_that_are_held_to_no_share_and_to_none_at_all_are_found(
+    server, monkeypatch, refusal, complaint
+):
+    def beyond_share(_self, *_args):
+        yield from ()
+        return refusal
+
+    monkeypatch.setattr(Pressure, "_beyond_share", beyond_share)
+    plans = with_a_limited_tenant(range(300))
+    assert any(complaint in text for plan in plans for text in run(plan, server).problems())
 
 
 def test_a_seed_replays_byte_for_byte_in_the_same_process(server):

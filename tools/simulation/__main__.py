@@ -13,7 +13,7 @@ import typer
 
 from hossctl.history.events import written
 from tools.simulation import plan as p
-from tools.simulation.clients import REFUSED_WHEN_FULL
+from tools.simulation.clients import REFUSED_BEYOND_SHARE, REFUSED_WHEN_FULL
 from tools.simulation.cluster import OUTCOMES
 from tools.simulation.plan import Plan
 from tools.simulation.redis_backend import DrivenRedis
@@ -22,18 +22,8 @@ from tools.simulation.seeds import PlanKind, draw_of_kind, in_parts
 from tools.simulation.shrink import shrink
 
 _FAULTS = tuple(dict.fromkeys((*p.KINDS, *p.LOSSES, p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE)))
-_ANSWERS = (
-    "acknowledged",
-    "refused",
-    REFUSED_WHEN_FULL,
-    "unknown",
-    "target reserved",
-    "moved in one step",
-    "moved",
-    "moved between shards",
-    "moved by the controller",
-)
-_OF_PLATFORMS = (*_FAULTS, *_ANSWERS)
+_REFUSALS = ("refused", REFUSED_WHEN_FULL, REFUSED_BEYOND_SHARE)
+_MADE = ("target reserved", "moved in one step", "moved", "moved between shards", "moved by the controller")
 _OF_KUBERNETES = (*dict.fromkeys((*p.KINDS, *p.LOSSES, *p.OF_CLUSTERS)), *OUTCOMES)
 _OF_MOVES = (p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE, "target reserved", "moved by the controller", *TOLD)
 
@@ -77,8 +67,7 @@ def simulate(
     _fix_hash_order()
     kind = PlanKind(kubernetes, moves, short)
     if not plan and seed is None:
-        counted = (*_OF_KUBERNETES, *_OF_MOVES) if kubernetes and moves else _OF_KUBERNETES
-        sys.exit(int(_many(kind, first, seeds, jobs, counted if kubernetes else _OF_PLATFORMS)))
+        sys.exit(int(_many(kind, first, seeds, jobs, _counted(kind))))
     server = DrivenRedis.start()
     try:
         if plan:
@@ -89,6 +78,15 @@ def simulate(
     finally:
         server.close()
     sys.exit(int(broken))
+
+
+def _counted(kind: PlanKind) -> Iterable[str]:
+    """What plans of this kind are to reach."""
+    if kind.kubernetes:
+        return (*_OF_KUBERNETES, *(_OF_MOVES if kind.moves else ()))
+    refusals = () if kind.short else _REFUSALS
+    of_moves = (p.KILL_AMID_MOVE, p.FREEZE_AMID_MOVE, *_MADE) if kind.moves else ()
+    return (*dict.fromkeys((*p.KINDS, *p.LOSSES)), "acknowledged", *refusals, "unknown", *of_moves)
 
 
 def _fix_hash_order() -> None:

@@ -44,6 +44,7 @@ _RETRY_SECONDS = 0.2
 GATE = "hold"
 NODE_PODS = 20
 REFUSED_WHEN_FULL = "refused by a full queue"
+REFUSED_BEYOND_SHARE = "refused beyond a tenant's share"
 
 
 class SimulatedClients:
@@ -62,6 +63,7 @@ class SimulatedClients:
         self.dispatcher.on_full = _do_not_wait
         self.resolver = ResolverClient(self._addresses(RESOLVER), open_channel=host.channel)
         self._uids: dict[str, list[str]] = {}  # by job
+        self._tenants: dict[str, str] = {}  # by job: to which its client is limited
         self._node_names: dict[int, str] = {}
         self._term = 0  # of the dispatcher that the watcher listens to
         self._busy: dict[str, asyncio.Lock] = {}  # by job
@@ -195,6 +197,10 @@ class SimulatedClients:
 
     async def ask(self, act: Act) -> None:
         """Submit, delete or ungate a job."""
+        await self._answer(act)
+
+    async def _answer(self, act: Act) -> str:
+        """The answer: acknowledged, unknown, or why it is refused."""
         # One request about a job at a time: of two at once nobody could say which was the first.
         async with self._busy.setdefault(act.target, asyncio.Lock()):
             request_id = f"{act} {act.target}"
@@ -203,15 +209,40 @@ class SimulatedClients:
             try:
                 done = await self._ask(act, request_id)
             except InvalidInput as exc:
-                self._answered(request_id, "refused", str(exc))
+                return self._answered(request_id, "refused", str(exc))
             except Overloaded as exc:
-                self.answers[REFUSED_WHEN_FULL] += 1
-                self._answered(request_id, "refused", str(exc))
+                beyond_share = is_beyond_share(str(exc))
+                self.answers[REFUSED_BEYOND_SHARE if beyond_share else REFUSED_WHEN_FULL] += 1
+                return self._answered(request_id, "refused", str(exc))
             except (LedgerUnavailable, TransportError) as exc:
-                self._answered(request_id, "unknown", str(exc))
-            else:
-                # A call that is repeated finds nothing where the first one has done it.
-                self._answered(request_id, "acknowledged" if done else "unknown")
+                return self._answered(request_id, "unknown", str(exc))
+            # A call that is repeated finds nothing where the first one has done it.
+            return self._answered(request_id, "acknowledged" if done else "unknown")
+
+    async def ask_until_answered(self, act: Act) -> str:
+        """The same, again and again while nobody answers."""
+        while True:
+            if (answer := await self._answer(act)) != "unknown":
+                return answer
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def ask_until_gone(self, act: Act) -> None:
+        """Delete a job, again and again until nothing of it is listed."""
+        while True:
+            if await self._answer(act) != "unknown" or not await self._is_listed(act.target):
+                return
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _is_listed(self, job: str) -> bool:
+        uids = self._uids.get(job, ())
+        try:
+            return any(row["uid"] in uids for row in await self.table())
+        except (LedgerUnavailable, TransportError):
+            return True
+
+    def jobs_of_tenants(self) -> list[str]:
+        """Those that clients who are limited to a tenant have submitted."""
+        return [name for name, tenant in self._tenants.items() if tenant]
 
     async def _ask(self, act: Act, request_id: str) -> bool:
         name = act.target
@@ -221,15 +252,17 @@ class SimulatedClients:
         uids = self._uids.get(name, [])
         if act.what == p.DELETE:
             self._history.append("delete", by=_NAME, request=request_id, uids=uids)
-            return not (await self.dispatcher.delete("default", jobs=[name])).not_found
+            namespace = self._tenants.get(name) or "default"
+            return not (await self.dispatcher.delete(namespace, jobs=[name])).not_found
         self._history.append("ungate", by=_NAME, request=request_id, uids=uids, gates=[GATE])
         return not (await self.dispatcher.remove_gates("default", jobs=[name], gates=[GATE])).not_found
 
-    def _answered(self, request_id: str, how: str, text: str = "") -> None:
+    def _answered(self, request_id: str, how: str, text: str = "") -> str:
         self.answers[how] += 1
         fields = {"text": text} if text else {}
         self._history.append(how, by=_NAME, request=request_id, **fields)
         self._world.note(_NAME, "client", f"{how}: {request_id} {text}".rstrip())
+        return text if how == "refused" else how
 
     async def _submit(self, act: Act, request_id: str) -> None:
         options, name = act.options, act.target
@@ -247,8 +280,9 @@ class SimulatedClients:
         if gang is not None:
             facts |= {"gang": name, "minimum": gang.minimum}
         pods = [{"uids": uids, "name": name, **facts}]
+        tenant = self._tenants[name] = options.get("tenant", "")
         self._history.append("submit", by=_NAME, request=request_id, pods=pods)
-        await self.dispatcher.submit(request)
+        await self.dispatcher.of_tenant(tenant).submit(request)
 
     # -- what is told
 
@@ -309,10 +343,17 @@ def _do_not_wait(refusal: Overloaded) -> None:
     raise refusal
 
 
+def is_beyond_share(refusal: str) -> bool:
+    """Whether a submission was refused for what its tenant has, and not for what everybody has."""
+    return "its share of a full dispatcher" in refusal
+
+
 def _spec(options: dict[str, Any]) -> tuple[PodSpec, dict[str, Any]]:
     """A pod's spec, and the same as a history has it."""
     facts: dict[str, Any] = {"requests": {"cpu": options["cpu"]}}
     fields: dict[str, Any] = {"requests": (("cpu", options["cpu"]),), "priority": options.get("priority", 0)}
+    if options.get("tenant"):
+        fields["namespace"] = options["tenant"]
     if fields["priority"]:
         facts["priority"] = fields["priority"]
     if "port" in options:

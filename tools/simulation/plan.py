@@ -66,6 +66,7 @@ COMMON_SLOT = "{hoss}"  # with the journal
 SHARD_SLOT = "{{hoss:{}}}"
 
 NODE_CPU = 2000
+TENANT = "team"  # of clients that may submit no more than its share: the namespace is the tenant
 _WITHIN_A_LEASE = 1.0  # of the leader, 1.5 s
 
 KINDS = (
@@ -193,7 +194,9 @@ def draw(seed: int) -> Plan:
     acts = _refused(random.Random(f"refused {seed}"), plan)
     plan = replace(plan, acts=tuple(sorted((*plan.acts, *acts), key=lambda act: act.at)))
     full = random.Random(f"full {seed}")
-    return replace(plan, most_waiting=full.choice((4, 8, 16))) if full.random() < 0.1 else plan
+    if full.random() < 0.1:
+        return replace(plan, most_waiting=full.choice((4, 8, 16)))
+    return _with_a_limited_tenant(random.Random(f"a tenant's limit {seed}"), plan)
 
 
 def draw_short(seed: int) -> Plan:
@@ -324,6 +327,22 @@ def _refused(rng: random.Random, plan: Plan) -> list[Act]:
         Act(at, SUBMIT, first.target, options={**options, "id": ", another"}),
         Act(at, SUBMIT, "too-few", options={**options, "minimum": 5}),
     ]
+
+
+def _with_a_limited_tenant(rng: random.Random, plan: Plan) -> Plan:
+    """In a tenth of the plans whose queue is not full for everybody: clients that are limited to a tenant submit
+    more than nodes have room for, and few pods may wait. They go on within the time of the plan."""
+    if rng.random() >= 0.11:
+        return plan
+    until, acts = max(act.at for act in plan.acts), []
+    for number in range(rng.randint(6, 12)):
+        at, name = rng.uniform(0.0, until), f"{TENANT}-{number}"
+        options = {"replicas": rng.choice((2, 4, 8)), "cpu": 1900, "tenant": TENANT}
+        acts.append(Act(at, SUBMIT, name, options=options))
+        if rng.random() < 0.3:
+            acts.append(Act(rng.uniform(at, until), DELETE, name))
+    ordered = sorted((*plan.acts, *acts), key=lambda act: act.at)
+    return replace(plan, acts=tuple(ordered), most_waiting=rng.choice((24, 40)))
 
 
 def node_changes(

@@ -24,6 +24,7 @@ from tools.simulation.ledger_history import LedgerHistory
 from tools.simulation.loop import Deadlock, OutOfSteps, discarding
 from tools.simulation.plan import Act, Plan
 from tools.simulation.redis_backend import DrivenRedis
+from tools.simulation.tenants import complaints_about_room, more_than_may_wait
 from tools.simulation.world import Entry, World
 
 # Virtual, after the last fault: a lease of a commit lasts 30 s, a back-off at most 10 s.
@@ -138,6 +139,9 @@ class _Simulation:
         self.clients.end_control()
         if self._cluster is not None:
             self._cluster.calm_down()
+        if any("tenant" in act.options for act in self._plan.acts):
+            now = self._world.loop.time() - began
+            self._result.complaints += await complaints_about_room(self.clients, now)
         settled = await self._settle()
         for task in (watching, *others):
             if task.done() and not task.cancelled():
@@ -260,6 +264,8 @@ class _Simulation:
         for context in world.loop.errors:
             result.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
         result.judgement = check(self._history.events)
+        if any("tenant" in act.options for act in self._plan.acts):
+            result.complaints += more_than_may_wait(self._history.events, self._plan.most_waiting)
         result.history = self._history.events
         result.reached += self._faults.reached + self.clients.answers + _moves_of(result.history)
         if self._cluster is not None:

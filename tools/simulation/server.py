@@ -14,6 +14,14 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
+from hoss.security.identity import (
+    TENANT_METADATA,
+    CallerKind,
+    Identity,
+    Role,
+    set_caller,
+    tenant_of_metadata,
+)
 from tools.simulation.call import passed
 from tools.simulation.connection import OK, Connection, Status, Stream
 from tools.simulation.network import Network
@@ -218,6 +226,9 @@ class _ServerCall:
         self._server.ended(self)
 
     async def _handle(self) -> None:
+        if tenant := tenant_of_metadata(dict(self.metadata).get(TENANT_METADATA, "")):
+            # As hoss.interceptor does where it knows its callers.
+            set_caller(Identity(CallerKind.CLIENT, "simulated", Role.SUBMIT, tenant))
         handler: Any = self._server.handler_of(self._stream.method, self.metadata)
         if handler is None:
             self._stream.send_status(Status(grpc.StatusCode.UNIMPLEMENTED, "Method not found!"))

@@ -132,6 +132,25 @@ async def test_a_term_that_finds_its_ledger_whole_does_not_wait_for_the_api_serv
     assert (ledger.rebuilt_with, cluster.asked) == ([], 0)
 
 
+@pytest.mark.parametrize(("shards_shown", "as_kept"), [(0, 1), (1, 1), (2, 0)])
+async def test_nodes_that_the_feed_has_not_shown_yet_stay_as_redis_has_kept_them(
+    bench, shards_shown, as_kept
+):
+    ledger, nodes = LostLedger(), ClusterNodes()
+    lost, ledger.stands = ledger.stands, LedgerStatus("old", shards=2, recovering=False)
+    leadership = SimpleNamespace(term=1, require_valid_lease=lambda: None)
+    made = LedgerRebuilder(Term(bench), ledger, nodes, leadership, rng=random.Random(1))
+    async with made.during_recovery():
+        pass
+    for shard in range(shards_shown):
+        spec = common_pb2.NodeSpec(name=f"n{shard}")
+        entries = [pb.NodeEntry(index=shard, spec=spec)]
+        nodes.read(pb.FeedMessage(snapshot=True, shard=shard, shards=2, nodes=entries))
+    ledger.stands = lost
+    await made.check()
+    assert ledger.as_kept == as_kept
+
+
 async def test_nothing_of_a_ledger_counts_from_the_moment_on_at_which_the_feed_shows_that_it_went_back(
     bench, monkeypatch
 ):
