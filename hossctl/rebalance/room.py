@@ -56,7 +56,8 @@ def fragmentation_document(
         cache.requested[:, nodes],
         cache.cards.used[nodes],
     )
-    usual, waiting = usual_mix(gathered), _waiting_mix(gathered, profile, nodes)
+    placed = _requests(gathered.snapshot, gathered.pods.specs)
+    usual, waiting = _mix(gathered, *placed), _waiting_mix(gathered, profile, nodes)
     names, codes = _pools(gathered.snapshot, nodes, label)
     largest = np.argsort(-np.bincount(codes, minlength=len(names)), kind="stable")[:most_pools]
     pools = []
@@ -64,7 +65,11 @@ def fragmentation_document(
         name, at = names[code], codes == code
         measured = measure(room.at(at), usual, waiting.on(at))
         pools.append(
-            {"name": name, "emptiable": _emptiable(gathered, room, nodes, at), **_room_document(measured)}
+            {
+                "name": name,
+                "emptiable": _emptiable(gathered, placed, room, nodes, at),
+                **_room_document(measured),
+            }
         )
     return {
         "kind": "Fragmentation",
@@ -75,20 +80,25 @@ def fragmentation_document(
     }
 
 
-def usual_mix(gathered: Gathered, *, with_cards: bool = False) -> RequestMix:
-    """The bound pods as a mix of classes; `with_cards`: those that request cards."""
-    pods = gathered.pods
-    requests, devices = _requests(gathered.snapshot, pods.specs)
-    counts = np.bincount(pods.classes, minlength=len(pods.specs))
-    if with_cards:
-        counts[np.array([device is None for device in devices], np.bool_)] = 0
-    return RequestMix.of(requests, devices, counts)
-
-
 def popularity_of(gathered: Gathered) -> Popularity:
     """The bound pods with cards, as the workload of FGD's measure for moves. Pods without cards count all free
     cards as lost, which no move changes, and where they are many the gain of each move would be small."""
-    return usual_mix(gathered, with_cards=True).popularity()
+    requests, devices = _requests(gathered.snapshot, gathered.pods.specs)
+    return _mix(gathered, requests, devices, with_cards=True).popularity()
+
+
+def _mix(
+    gathered: Gathered,
+    requests: NDArray[np.int64],
+    devices: Sequence[DeviceRequest | None],
+    *,
+    with_cards: bool = False,
+) -> RequestMix:
+    """The bound pods as a mix of classes; `with_cards`: those that request cards."""
+    counts = np.bincount(gathered.pods.classes, minlength=len(devices))
+    if with_cards:
+        counts[np.array([device is None for device in devices], np.bool_)] = 0
+    return RequestMix.of(requests, devices, counts)
 
 
 def _waiting_mix(gathered: Gathered, profile: Profile, nodes: NDArray[np.intp]) -> RequestMix:
@@ -133,9 +143,14 @@ def _pools(snapshot: LiveSnapshot, nodes: NDArray[np.intp], label: str) -> tuple
     return names.tolist(), codes.reshape(-1)
 
 
-def _emptiable(gathered: Gathered, room: NodeRoom, nodes: NDArray[np.intp], at: Mask) -> int:
-    pods = gathered.pods
-    requests, devices = _requests(gathered.snapshot, pods.specs)
+def _emptiable(
+    gathered: Gathered,
+    placed: tuple[NDArray[np.int64], Sequence[DeviceRequest | None]],
+    room: NodeRoom,
+    nodes: NDArray[np.intp],
+    at: Mask,
+) -> int:
+    pods, (requests, devices) = gathered.pods, placed
     shapes = np.array([(d.count, d.milli) if d is not None else (0, 0) for d in devices], np.int64)
     position = np.full(gathered.snapshot.cache.size, -1, np.intp)
     position[nodes[at]] = np.arange(int(at.sum()))
