@@ -73,6 +73,31 @@ def test_a_killed_process_does_not_even_clean_up(loop):
     assert not cleaned
 
 
+def test_nobody_misses_the_error_of_a_task_whose_process_was_killed_before_it_looked_at_it(loop):
+    process = loop.process("a")
+
+    async def job():
+        raise ValueError("not looked at yet")
+
+    async def parent():
+        task = asyncio.create_task(job())
+        task.add_done_callback(asyncio.Task.exception)
+        del task
+        await asyncio.sleep(10)
+
+    def kill_before_the_callback(running):
+        if running.steps == 2:
+            running.before_step = None
+            loop.kill(running)
+
+    process.before_step = kill_before_the_callback
+    loop.spawn(process, parent())
+    loop.run_for(1)
+    gc.collect()
+    assert not process.alive
+    assert loop.errors == []
+
+
 def test_a_process_can_be_killed_at_any_of_its_steps(loop):
     seen = []
 

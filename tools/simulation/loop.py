@@ -119,6 +119,9 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         self._nobody = Process("")  # has the tasks of no process
         self._processes = [self._nobody]
         self._dead_tasks: list[asyncio.Task[Any]] = []
+        # Of killed processes. One may be about to look at the error of a task that has just ended: nobody is to
+        # say that nobody did.
+        self._dropped: list[_Step] = []
         self.errors: list[dict[str, Any]] = []  # contexts of exceptions that nobody handled
         self.steps = 0
 
@@ -140,6 +143,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         """From now on the process does nothing. Its tasks are kept until the loop is closed: collected
         earlier, they would still clean up."""
         process.alive = False
+        self._dropped.extend(process.held)
         process.held.clear()
         self._dead_tasks.extend(process.drop_tasks())
 
@@ -250,6 +254,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         if process.alive and not process.frozen and process.before_step is not None:
             process.before_step(process)
         if not process.alive:
+            self._dropped.append(step)
             return False
         if process.frozen:
             process.held.append(step)
@@ -336,6 +341,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         for task in self._dead_tasks:
             _discard(task)
         self._dead_tasks.clear()
+        self._dropped.clear()
 
     async def shutdown_asyncgens(self) -> None:
         """Nothing to do: generators of killed processes must not run."""
