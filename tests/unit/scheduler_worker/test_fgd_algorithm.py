@@ -92,7 +92,8 @@ def test_older_pods_count_less_and_less():
     nothing = snapshot([[]])
     for devices in (half, *[whole] * 6):
         algorithm.place(batch_of(1, (1000, devices, 150_000)), nothing, 0.1)
-    assert algorithm._counts[TaskClass(1000, GIB, 1, 500)] * 20 < algorithm._counts.total() <= 200_000
+    counts = algorithm._gradient.counts
+    assert counts[TaskClass(1000, GIB, 1, 500)] * 20 < sum(counts.values()) <= 200_000
 
 
 def test_equal_nodes_are_filled_one_after_the_other_where_there_are_no_cards():

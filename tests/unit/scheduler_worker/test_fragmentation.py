@@ -10,7 +10,6 @@ from hoss.wire.columns import NO_CARD
 from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.plugins import REGISTRY
-from scheduler_worker.core.plugins.devices.card_states import CardStates
 from scheduler_worker.core.plugins.devices.fragmentation import (
     Popularity,
     TaskClass,
@@ -18,6 +17,7 @@ from scheduler_worker.core.plugins.devices.fragmentation import (
     free_after,
     free_on_cards,
 )
+from scheduler_worker.core.plugins.devices.fragmentation_gradient import CardStates
 from scheduler_worker.core.plugins.devices.gpu_best_fit import GpuBestFit
 from scheduler_worker.core.plugins.devices.gpu_fragmentation import GpuFragmentation
 from scheduler_worker.core.plugins.profiles import PRESETS, ProfileSpec
@@ -192,6 +192,6 @@ def test_growth_looked_up_is_that_of_the_measure_to_the_bit(devices, most):
         expected = fragmentation(workload, cpu - 3000, memory - GIB, later) - fragmentation(
             workload, cpu, memory, free
         )
-        found = states.growth(used, cpu, memory, request=(3000, GIB), devices=devices)
+        found = states.growth(TaskClass(3000, GIB, *(devices or (0, 0))), used, cpu, memory)
         np.testing.assert_array_equal(found, expected)
     assert (len(states) <= 3 + 2 * 30) == (most == 3)  # those of one call, before and after the pod, besides

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hoss.model.resources import WHOLE_CARD_MILLI
+from hoss.model.pod import DeviceRequest
+from hoss.model.resources import CPU, MEMORY, WHOLE_CARD_MILLI
 
 
 class TaskClass(NamedTuple):
@@ -30,6 +31,12 @@ class TaskClass(NamedTuple):
     memory: int
     cards: int
     milli: int
+
+    @classmethod
+    def of(cls, request: NDArray[np.int64], devices: DeviceRequest | None) -> "TaskClass":
+        """Of pods with this request, (resources,), schema units, and these cards."""
+        cards, milli = (0, 0) if devices is None else (devices.count, devices.milli)
+        return cls(int(request[CPU]), int(request[MEMORY]), cards, milli)
 
 
 # A sum over a node's cards has the number of large enough ones above this bit and what is free on them below.

@@ -1,19 +1,65 @@
-"""Fragmentation by what nodes have free on their cards: computed once for equal nodes, and looked up.
+"""By how much a pod changes the fragmentation of nodes, for the pods that usually come.
 
-A *state* is what one node has free on its cards, whichever of them has it. Few states occur among many nodes,
-and each pod takes a node from one state to another, so a look-up stands for most of the work of
-scheduler_worker.core.plugins.devices.fragmentation. The results are the same to the bit."""
+What pods usually come is learnt. What they can use of a node is computed once for equal nodes, and looked up:
+a *state* is what one node has free on its cards, whichever of them has it. Few states occur among many nodes,
+and each pod takes a node from one state to another. The results are those of
+scheduler_worker.core.plugins.devices.fragmentation, to the bit."""
+
+from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hoss.model.resources import WHOLE_CARD_MILLI
 from hoss.wire.columns import CARD_SLOTS
-from scheduler_worker.core.plugins.devices.fragmentation import Popularity, free_after
+from scheduler_worker.core.plugins.devices.fragmentation import Popularity, TaskClass, free_after
 
+# Popularity is computed again when the number of pods has grown by half: all scores change with it.
+_GROWTH = 1.5
+# From this number on older pods count half, so that popularity follows the workload.
+_MEMORY_PODS = 200_000
 # Beyond so many states all are forgotten: most were seen once. They take some ten megabytes.
 _MOST_STATES = 1 << 15
 _FIRST_CAPACITY = 64
+
+
+class FragmentationGradient:
+    """The gradient for the pods that were observed."""
+
+    def __init__(self) -> None:
+        self.version = 0  # grows whenever the gradient changes
+        self._counts: Counter[TaskClass] = Counter()
+        self._next = 1.0  # popularity is computed again at so many pods
+        self._states = CardStates(Popularity.of(self._counts))
+
+    @property
+    def counts(self) -> Mapping[TaskClass, int]:
+        """How many pods of each class were observed; older ones count less."""
+        return self._counts
+
+    def observe(self, pods: Mapping[TaskClass, int]) -> None:
+        """So many pods of these classes have come."""
+        self._counts.update(pods)
+        seen = self._counts.total()
+        if seen < self._next:
+            return
+        if seen > _MEMORY_PODS:
+            self._counts = Counter({task: count // 2 for task, count in self._counts.items() if count > 1})
+            seen = self._counts.total()
+        self._next = seen * _GROWTH
+        self._states.set_popularity(Popularity.of(self._counts))
+        self.version += 1
+
+    def growth(
+        self,
+        task: TaskClass,
+        cards_used: NDArray[np.uint16],
+        cpu: NDArray[np.int64],
+        memory: NDArray[np.int64],
+    ) -> NDArray[np.float64]:
+        """See CardStates."""
+        return self._states.growth(task, cards_used, cpu, memory)
 
 
 class CardStates:
@@ -39,25 +85,22 @@ class CardStates:
 
     def growth(
         self,
+        task: TaskClass,
         cards_used: NDArray[np.uint16],
         cpu: NDArray[np.int64],
         memory: NDArray[np.int64],
-        *,
-        request: tuple[int, int],
-        devices: tuple[int, int] | None,
     ) -> NDArray[np.float64]:
-        """By how much a pod changes the fragmentation of n nodes, in thousandths of a card: (n,).
+        """By how much a pod of this class, on the cards that the ledger would pick, changes the fragmentation of
+        n nodes: (n,), thousandths of a card.
 
-        `cards_used` is (n, 16), 0xFFFF for an absent card; `cpu` and `memory`, (n,), are free; `request` is
-        the pod's cpu and memory; `devices` are how many cards it takes and thousandths of each, the cards
-        that the ledger would pick."""
+        `cards_used` is (n, 16), 0xFFFF for an absent card; `cpu` and `memory`, (n,), are free."""
         if len(self._numbers) > self._most:
             self._numbers.clear()
             self._after.clear()
         before = self._states_of(cards_used)
-        after = before if devices is None else self._states_after(before, *devices)
+        after = self._states_after(before, task.cards, task.milli) if task.cards else before
         lost = self._lost(before, cpu, memory)
-        return np.subtract(self._lost(after, cpu - request[0], memory - request[1]), lost, out=lost)
+        return np.subtract(self._lost(after, cpu - task.cpu, memory - task.memory), lost, out=lost)
 
     def _lost(
         self, states: NDArray[np.intp], cpu: NDArray[np.int64], memory: NDArray[np.int64]
