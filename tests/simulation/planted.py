@@ -446,6 +446,12 @@ UNDONE = {
             CodeEdit(
                 "dispatcher.core.bound.feed_updates:FeedUpdates._released", ", shown_from=event.positions", ""
             ),
+            # Of whom the feed tells later, too.
+            CodeEdit(
+                "dispatcher.ledger.nodes:ClusterNodes._changes",
+                "for run in message.groups if run.gone and run.group",
+                "for run in ()",
+            ),
         ),
     ),
     "release-that-comes-late": FAULTS["release by the wrong sequence"],
