@@ -30,6 +30,7 @@ class FragmentationGradient:
     def __init__(self) -> None:
         self.version = 0  # grows whenever the gradient changes
         self._counts: Counter[TaskClass] = Counter()
+        self._seen = 0  # the sum of these
         self._next = 1.0  # popularity is computed again at so many pods
         self._states = CardStates(Popularity.of(self._counts))
 
@@ -41,13 +42,13 @@ class FragmentationGradient:
     def observe(self, pods: Mapping[TaskClass, int]) -> None:
         """So many pods of these classes have come."""
         self._counts.update(pods)
-        seen = self._counts.total()
-        if seen < self._next:
+        self._seen += sum(pods.values())
+        if self._seen < self._next:
             return
-        if seen > _MEMORY_PODS:
+        if self._seen > _MEMORY_PODS:
             self._counts = Counter({task: count // 2 for task, count in self._counts.items() if count > 1})
-            seen = self._counts.total()
-        self._next = seen * _GROWTH
+            self._seen = self._counts.total()
+        self._next = self._seen * _GROWTH
         self._states.set_popularity(Popularity.of(self._counts))
         self.version += 1
 
@@ -90,8 +91,8 @@ class CardStates:
         cpu: NDArray[np.int64],
         memory: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """By how much a pod of this class, on the cards that the ledger would pick, changes the fragmentation of
-        n nodes: (n,), thousandths of a card.
+        """By how much a pod of this class, on the cards that the ledger would pick, changes the fragmentation
+        of n nodes: (n,), thousandths of a card.
 
         `cards_used` is (n, 16), 0xFFFF for an absent card; `cpu` and `memory`, (n,), are free."""
         if len(self._numbers) > self._most:
