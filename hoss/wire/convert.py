@@ -27,7 +27,7 @@ def pod_spec_to_proto(spec: PodSpec) -> pb.PodSpec:
         namespace=spec.namespace,
         labels=labels_to_proto(spec.labels),
         priority=spec.priority,
-        requests=_amounts_to_proto(spec.requests),
+        requests=amounts_to_proto(spec.requests),
         nonzero_cpu_milli=spec.nonzero_cpu_milli,
         nonzero_memory_bytes=spec.nonzero_memory_bytes,
         node_name=spec.node_name,
@@ -59,7 +59,7 @@ def pod_spec_from_proto(message: pb.PodSpec) -> PodSpec:
         namespace=message.namespace,
         labels=labels_from_proto(message.labels),
         priority=message.priority,
-        requests=_amounts_from_proto(message.requests),
+        requests=amounts_from_proto(message.requests),
         nonzero_cpu_milli=message.nonzero_cpu_milli,
         nonzero_memory_bytes=message.nonzero_memory_bytes,
         node_name=message.node_name,
@@ -115,7 +115,7 @@ def template_to_proto(template: PodTemplate) -> dispatcher_pb2.PodTemplate:
         owner_kind=template.owner_kind,
         required_during_execution=template.during_execution.value,
         termination_grace_seconds=template.termination_grace_seconds,
-        limits=_amounts_to_proto(template.limits),
+        limits=amounts_to_proto(template.limits),
         movable=template.movable.value,
     )
 
@@ -136,7 +136,7 @@ def template_from_proto(message: dispatcher_pb2.PodTemplate) -> PodTemplate:
         owner_kind=message.owner_kind,
         during_execution=during_execution,
         termination_grace_seconds=message.termination_grace_seconds,
-        limits=_amounts_from_proto(message.limits),
+        limits=amounts_from_proto(message.limits),
         movable=movable,
     )
 
@@ -151,7 +151,7 @@ def node_to_proto(node: NodeSpec) -> pb.NodeSpec:
             for t in node.taints
         ],
         unschedulable=node.unschedulable,
-        allocatable=_amounts_to_proto(node.allocatable),
+        allocatable=amounts_to_proto(node.allocatable),
         cards=node.cards,
         images=[pb.NodeImage(name=name, size_bytes=size) for name, size in node.images],
         declared_features=node.declared_features,
@@ -165,7 +165,7 @@ def node_from_proto(message: pb.NodeSpec) -> NodeSpec:
         labels=labels_from_proto(message.labels),
         taints=taints_from_proto(message.taints),
         unschedulable=message.unschedulable,
-        allocatable=_amounts_from_proto(message.allocatable),
+        allocatable=amounts_from_proto(message.allocatable),
         cards=message.cards,
         images=tuple((image.name, image.size_bytes) for image in message.images),
         declared_features=tuple(message.declared_features),
@@ -181,9 +181,11 @@ def _toleration_from_proto(message: pb.Toleration) -> Toleration:
     return Toleration(message.key, message.operator or "Equal", message.value, message.effect, seconds)
 
 
-def _amounts_to_proto(amounts: Sequence[tuple[str, int]]) -> list[pb.Amount]:
+def amounts_to_proto(amounts: Sequence[tuple[str, int]]) -> list[pb.Amount]:
+    """Amounts by resource."""
     return [pb.Amount(resource=r, amount=a) for r, a in amounts]
 
 
-def _amounts_from_proto(amounts: Iterable[pb.Amount]) -> tuple[tuple[str, int], ...]:
+def amounts_from_proto(amounts: Iterable[pb.Amount]) -> tuple[tuple[str, int], ...]:
+    """Amounts by resource."""
     return tuple((a.resource, a.amount) for a in amounts)

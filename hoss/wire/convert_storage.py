@@ -19,6 +19,7 @@ from hoss.model.volumes import (
 )
 from hoss.v1 import common_pb2
 from hoss.v1 import objects_pb2 as pb
+from hoss.wire.convert import amounts_from_proto, amounts_to_proto
 from hoss.wire.convert_selectors import (
     labels_from_proto,
     labels_to_proto,
@@ -73,7 +74,7 @@ def storage_to_proto(item: FollowedObject) -> pb.StorageObject:  # noqa: PLR0911
             )
             return pb.StorageObject(storage_class=storage_class)
         case CsiNode():
-            limits = [common_pb2.Amount(resource=driver, amount=limit) for driver, limit in item.limits]
+            limits = amounts_to_proto(item.limits)
             csi_node = pb.CsiNode(name=item.name, limits=limits, migrated=item.migrated)
             return pb.StorageObject(csi_node=csi_node)
         case CsiDriver():
@@ -99,13 +100,12 @@ def storage_to_proto(item: FollowedObject) -> pb.StorageObject:  # noqa: PLR0911
             )
             return pb.StorageObject(device=device)
         case NominatedPod():
-            requests = [common_pb2.Amount(resource=name, amount=amount) for name, amount in item.requests]
             nominated = pb.NominatedPod(
                 namespace=item.namespace,
                 name=item.name,
                 node=item.node,
                 priority=item.priority,
-                requests=requests,
+                requests=amounts_to_proto(item.requests),
             )
             return pb.StorageObject(nominated_pod=nominated)
 
@@ -122,7 +122,7 @@ def storage_from_proto(message: pb.StorageObject) -> FollowedObject:  # noqa: PL
             terms = tuple(map(node_term_from_proto, of_class.allowed_topologies))
             return StorageClass(of_class.name, of_class.provisioner, of_class.waits_for_consumer, terms)
         case "csi_node":
-            limits = tuple((limit.resource, limit.amount) for limit in message.csi_node.limits)
+            limits = amounts_from_proto(message.csi_node.limits)
             return CsiNode(message.csi_node.name, limits, tuple(message.csi_node.migrated))
         case "csi_driver":
             return CsiDriver(message.csi_driver.name, message.csi_driver.reports_capacity)
@@ -143,7 +143,7 @@ def storage_from_proto(message: pb.StorageObject) -> FollowedObject:  # noqa: PL
             return DeviceManifest(device.kind, device.namespace, device.name, device.text)
         case "nominated_pod":
             pod = message.nominated_pod
-            requests = tuple((amount.resource, amount.amount) for amount in pod.requests)
+            requests = amounts_from_proto(pod.requests)
             return NominatedPod(pod.namespace, pod.name, pod.node, pod.priority, requests)
         case _:
             problem = "is missing, or of a kind that this version does not know"
