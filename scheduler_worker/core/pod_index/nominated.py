@@ -62,11 +62,12 @@ class NominatedPods:
         ]
         if not counted:
             return None
-        table = np.zeros((len(self._schema), len(self._catalogue.specs)), np.int64)
+        amounts = np.zeros((len(self._schema), len(at)), np.int64)
         for index, pod in counted:
-            table[PODS, index] += 1
+            here = at == index
+            amounts[PODS, here] += 1
             for resource, amount in pod.requests:
                 row = self._schema.get(resource)
                 if row is not None and row != PODS:
-                    table[row, index] += amount
-        return table.take(at, axis=1)
+                    amounts[row, here] += amount
+        return amounts
