@@ -17,7 +17,7 @@ __all__ = ["Cluster", "DeviceRequest", "NodeSpec", "StudyResult", "pod_template"
 
 
 def read_workloads(path: str | Path) -> tuple[Workload, ...]:
-    """The workloads of a manifest, in its order, for `cluster.submit_workloads`. Raises InvalidInput that names
-    the file and the place in it."""
+    """The workloads of a manifest, in its order, for `cluster.submit_workloads`. Raises InvalidInput that
+    names the file and the place in it."""
     where = str(path)
     return read_manifest(read_bytes(Path(path), where), where=where).workloads

@@ -213,8 +213,8 @@ class LedgerRebuilder:
             await asyncio.sleep(_CHECK_SECONDS)
 
     def _knows_nodes(self) -> bool:
-        """Whether the ledger can be rebuilt with the nodes that this dispatcher knows. Without an API server it
-        knows them from the feed alone; before that has shown every shard, Redis may have kept more."""
+        """Whether the ledger can be rebuilt with the nodes that this dispatcher knows. Without an API server
+        it knows them from the feed alone; before that has shown every shard, Redis may have kept more."""
         return self._catch_up is not None or self._nodes.complete
 
     def _new_epoch(self) -> str:

@@ -85,8 +85,8 @@ def plan_for(
     usage: UsageFile | None,
     labels: Mapping[str, str] | None = None,
 ) -> MovePlan:
-    """The plan for a goal, made in `state`. `labels`: of the nodes that empty-nodes may empty; None: all. Raises
-    InvalidInput for quiet-nodes without usage, or with that of another platform."""
+    """The plan for a goal, made in `state`. `labels`: of the nodes that empty-nodes may empty; None: all.
+    Raises InvalidInput for quiet-nodes without usage, or with that of another platform."""
     if goal is RebalanceGoal.FIT_PENDING:
         return goals.fit_pending(state, gathered.waiting)
     if goal is RebalanceGoal.EMPTY_NODES:

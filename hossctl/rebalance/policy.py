@@ -47,8 +47,8 @@ class GoalDocument(Document):
         default=None, gt=0, allow_inf_nan=False
     )
 
-    # Of empty-nodes: labels of the nodes that may be emptied, such as those of the pools that an autoscaler may
-    # make smaller. Left out: all.
+    # Of empty-nodes: labels of the nodes that may be emptied, such as those of the pools that an autoscaler
+    # may make smaller. Left out: all.
     nodes: dict[str, str] | None = None
 
     @field_validator("nodes")

@@ -81,8 +81,8 @@ def fragmentation_document(
 
 
 def popularity_of(gathered: Gathered) -> Popularity:
-    """The bound pods with cards, as the workload of FGD's measure for moves. Pods without cards count all free
-    cards as lost, which no move changes, and where they are many the gain of each move would be small."""
+    """The bound pods with cards, as the workload of FGD's measure for moves. Pods without cards count all
+    free cards as lost, which no move changes, and where they are many the gain of each move would be small."""
     requests, devices = _requests(gathered.snapshot, gathered.pods.specs)
     return _mix(gathered, requests, devices, with_cards=True).popularity()
 
@@ -118,7 +118,8 @@ def _admitting(snapshot: LiveSnapshot, spec: PodSpec, profile: Profile) -> Mask:
     pod = examine(spec, snapshot, profile)
     if rejection_of(pod) is not None or pod.demand.unknown:
         return np.zeros(snapshot.cache.size, np.bool_)
-    # Rules about pods that are there count as well: a pod that they keep off a node fits there by amounts alone.
+    # Rules about pods that are there count as well: a pod that they keep off a node fits there by amounts
+    # alone.
     return pod.plugin_state.narrow(pod.static.mask.copy())
 
 

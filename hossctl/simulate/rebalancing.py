@@ -118,7 +118,8 @@ class RebalancingResult:
 
 
 def play(setting: RebalancingSetting) -> Iterator[RebalancingResult]:
-    """Each case, with the same pods at the same times. Raises InvalidInput for a policy that it cannot play."""
+    """Each case, with the same pods at the same times. Raises InvalidInput for a policy that it cannot
+    play."""
     if any(entry.nodes is not None for entry in setting.policy.goals):
         raise InvalidInput("names labels of nodes, and simulated nodes have none", where="goals.nodes")
     for care in SimulatedCare:

@@ -1,7 +1,8 @@
 """`python -m tools.bench plans`: what measuring a large cluster costs, and a plan of moves for each goal.
 
-Pods of 200 kinds lie at random on nodes of which a fifth has eight cards; a tenth of the kinds asks for a share of a
-card, and of these pods a part has gone again. What waits are pods of three quarters of a node. All is in memory: reading a platform costs more."""
+Pods of 200 kinds lie at random on nodes of which a fifth has eight cards; a tenth of the kinds asks for a
+share of a card, and of these pods a part has gone again. What waits are pods of three quarters of a node. All
+is in memory: reading a platform costs more."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -330,8 +330,8 @@ def _refused(rng: random.Random, plan: Plan) -> list[Act]:
 
 
 def _with_a_limited_tenant(rng: random.Random, plan: Plan) -> Plan:
-    """In a tenth of the plans whose queue is not full for everybody: clients that are limited to a tenant submit
-    more than nodes have room for, and few pods may wait. They go on within the time of the plan."""
+    """In a tenth of the plans whose queue is not full for everybody: clients that are limited to a tenant
+    submit more than nodes have room for, and few pods may wait. They go on within the time of the plan."""
     if rng.random() >= 0.11:
         return plan
     until, acts = max(act.at for act in plan.acts), []

@@ -18,8 +18,8 @@ _COUNTED_SECONDS = 0.5  # after which a dispatcher has counted who waits again
 
 
 async def complaints_about_room(clients: SimulatedClients, now: float) -> list[str]:
-    """Once a tenant's jobs are deleted, a job of it is not refused for the tenant's share any more. Called when
-    faults are over. `now`: seconds of the plan's acts."""
+    """Once a tenant's jobs are deleted, a job of it is not refused for the tenant's share any more. Called
+    when faults are over. `now`: seconds of the plan's acts."""
     for name in clients.jobs_of_tenants():
         await clients.ask_until_gone(Act(now, p.DELETE, name))
     await asyncio.sleep(_COUNTED_SECONDS)

@@ -272,8 +272,8 @@ def empty_nodes(state: PlanState, also: Sequence[int] = (), only: Mask | None = 
 def _candidates_to_empty(
     state: PlanState, used: Sequence[int], only: Mask | None
 ) -> tuple[list[tuple[int, float, int]], Counter[str]]:
-    """Nodes all of whose pods may be moved, as (pods, load, node), those with the fewest pods first; and of the
-    others how many there are for each reason."""
+    """Nodes all of whose pods may be moved, as (pods, load, node), those with the fewest pods first; and of
+    the others how many there are for each reason."""
     load, movable = state.load(), state.budget.movable()
     blocked: Counter[str] = Counter()
     candidates = []

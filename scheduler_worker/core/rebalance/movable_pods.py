@@ -115,8 +115,8 @@ class MoveBudget:
         return found
 
     def who_stays(self, priority: int | None = None) -> str:
-        """How many pods are not moved, for a pod of this priority where one is given, or few of them, whatever
-        the number of the plan's moves, and why; empty: none."""
+        """How many pods are not moved, for a pod of this priority where one is given, or few of them,
+        whatever the number of the plan's moves, and why; empty: none."""
         pods = self._pods
         counts = np.bincount(pods.fixed, minlength=len(pods.reasons)).tolist()
         why = Counter(dict(zip(pods.reasons, counts, strict=True)))

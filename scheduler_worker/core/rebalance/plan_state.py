@@ -167,8 +167,8 @@ class PlanState:
         return pod.plugin_state.narrow(mask)
 
     def targets(self, pod: ExaminedPod, source: int) -> Mask:
-        """Which nodes accept the pod as one that is moved, now that it has left its source: (size,). Nodes that
-        an autoscaler is about to remove are none of them."""
+        """Which nodes accept the pod as one that is moved, now that it has left its source: (size,). Nodes
+        that an autoscaler is about to remove are none of them."""
         there = self.accepting(pod) & ~self.leaving
         there[source] = False
         return there
