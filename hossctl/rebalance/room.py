@@ -82,7 +82,7 @@ def fragmentation_document(
 
 def popularity_of(gathered: Gathered) -> Popularity:
     """The bound pods with cards, as the workload of FGD's measure for moves. Pods without cards count all
-    free cards as lost, which no move changes, and where they are many the gain of each move would be small."""
+    free cards as lost, which no move changes; where they are many the gain of each move would be small."""
     requests, devices = _requests(gathered.snapshot, gathered.pods.specs)
     return _mix(gathered, requests, devices, with_cards=True).popularity()
 
