@@ -29,7 +29,8 @@ async def begin(clients: Clients, names: list[str], by: int, rate: float) -> dic
     """Begin to move every pod `by` nodes on. Returns where each is then."""
     placed = await nodes_of_pods(clients)
     targets = {pod: names[(names.index(node) + by) % len(names)] for pod, node in placed.items()}
-    digests = (await clients.resolver.audit()).digests
+    # A channel may not have noticed yet that a resolver is back.
+    digests = (await until(clients.resolver.audit, "the resolver")).digests
     request = pb.RebalanceRequest(
         action=pb.REBALANCE_START,
         moves=[pb.RebalanceMove(pod=pod, source=placed[pod], target=to) for pod, to in targets.items()],
@@ -213,7 +214,8 @@ async def test_invariant_2_a_pod_that_loses_its_node_amid_a_move_between_shards_
 
 
 async def begin_move(clients: Clients, pod: str, source: str, target: str) -> None:
-    digests = (await clients.resolver.audit()).digests
+    # A channel may not have noticed yet that a resolver is back.
+    digests = (await until(clients.resolver.audit, "the resolver")).digests
     request = pb.RebalanceRequest(
         action=pb.REBALANCE_START,
         moves=[pb.RebalanceMove(pod=pod, source=source, target=target)],
