@@ -54,6 +54,11 @@ def clipped(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
+def counted(count: float, one: str) -> str:
+    """A number of things: "1 pod", "1,200 pods", "1.5 pods"."""
+    return f"{count:,} {one}{'' if count == 1 else 's'}"
+
+
 def did_you_mean(written: str, choices: Sequence[str]) -> str:
     """The end of a sentence that names the likeliest choice; empty where none is like it."""
     from difflib import get_close_matches  # noqa: PLC0415 - only errors need it

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hoss.client.dispatcher import DispatcherClient
 from hoss.client.resolver import ResolverClient
+from hoss.errors import counted
 from hoss.v1 import dispatcher_pb2, resolver_pb2
 from hoss.wire.columns import U8, U32, decode, decode_uids
 from hoss.wire.uids import UID_BYTES, uid_text
@@ -70,7 +71,7 @@ class AuditResult:
     def verdict(self) -> str:
         """The result in a few words."""
         if self.findings:
-            return f"{len(self.findings)} violations"
+            return counted(len(self.findings), "violation")
         return "could not be checked whole" if self.unchecked else "clean"
 
 

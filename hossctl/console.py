@@ -125,11 +125,6 @@ def _dim(name: str, width: int) -> str:
     return typer.style(name, dim=True) + " " * (width - len(name))
 
 
-def counted(count: float, one: str) -> str:
-    """A number of things: "1 pod", "1,200 pods", "1.5 pods"."""
-    return f"{count:,} {one}{'' if count == 1 else 's'}"
-
-
 def say(text: str) -> None:
     """A line for people, on stderr; nothing with --quiet."""
     if not os.environ.get(QUIET):

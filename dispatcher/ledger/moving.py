@@ -241,11 +241,10 @@ class Mover:
             run.take_back()
 
     async def _note_pause(self) -> None:
-        """Write down whether the controller is paused, once there was one: it may die before it hears of it,
-        and so may this dispatcher."""
+        """Write down whether the controller is paused: it may die before it hears of it, and so may this
+        dispatcher. One that has not reported in this term may come in the next one."""
         paused = self._seat.paused
-        known = self._report is not None or self._noted_pause is not None
-        if known and paused is not None and paused != self._noted_pause:
+        if paused is not None and paused != self._noted_pause:
             await self._runtime.journal.save_controller_pause(paused)
             self._noted_pause = paused
 

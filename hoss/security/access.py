@@ -126,7 +126,7 @@ class AccessControl:
     def refusal(self, method: str, who: Identity, request: Any, peer: str) -> str:
         """Why this caller may not make this call; "" if it may. The audit log has it."""
         problem = rights.refusal(method, who)
-        if method in rights.AUDITED:
+        if rights.is_audited(method, request):
             logger().info(
                 "audit",
                 caller=str(who),

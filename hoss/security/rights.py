@@ -5,8 +5,10 @@ A tenant's client may call what is marked so. The service then shows and changes
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hoss.security.identity import CallerKind, Identity, Role
+from hoss.v1 import dispatcher_pb2
 
 _SERVICES = frozenset({CallerKind.DISPATCHER, CallerKind.RESOLVER, CallerKind.WORKER})
 
@@ -110,15 +112,36 @@ RIGHTS: Mapping[str, Right] = {
 # The endpoint of metrics, which is no method. They tell of all tenants together, and name workers.
 READ_METRICS = _client(Role.METRICS)
 
-# Recorded in the audit log, whether allowed or refused: methods that change what the platform does or holds.
-# Those of the services among themselves are not, nor what is called every second.
-AUDITED = frozenset(
-    method
-    for method, right in RIGHTS.items()
-    if right.role is not None
-    and right.role.includes(Role.SUBMIT)
-    and not method.endswith(("/Feed", "Info", "/ReportRebalancing"))
+# They take the right to make changes, and make none.
+_READING = frozenset(
+    {
+        "/hoss.v1.Dispatcher/Audit",
+        "/hoss.v1.Resolver/Feed",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    }
 )
+_EVERY_SECOND = frozenset({"/hoss.v1.Dispatcher/ReportRebalancing"})
+_REBALANCE, _STEER = "/hoss.v1.Dispatcher/Rebalance", "/hoss.v1.Dispatcher/Steer"
+_AUDITED = (
+    frozenset(
+        method
+        for method, right in RIGHTS.items()
+        if right.role is not None and right.role.includes(Role.SUBMIT)
+    )
+    - _READING
+    - _EVERY_SECOND
+)
+
+
+def is_audited(method: str, request: Any) -> bool:
+    """Whether a call is recorded in the audit log, allowed or refused: one by which a client changes what the
+    platform does or holds, or takes the whole ledger with it (DumpLedger). Calls of the services among
+    themselves are not, nor reads, nor reports that come every second (ADR 119)."""
+    if method == _REBALANCE and request.action == dispatcher_pb2.REBALANCE_STATUS:
+        return False
+    if method == _STEER and not (request.overlap or request.workers):
+        return False  # it asks for the setting
+    return method in _AUDITED
 
 
 def refusal(method: str, identity: Identity) -> str:

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import IO
 
 from hoss.client.dispatcher import submission
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, counted
 from hoss.model.node import NodeSpec, Taint
 from hoss.model.pod import Workload
 from hoss.v1 import workerlink_pb2 as pb
 from hossctl import auditing
 from hossctl.checking.protocol import ProtocolObserver
 from hossctl.checking.relay import Relay
-from hossctl.console import counted
 from hossctl.endpoints import Clients
 from hossctl.load import report
 from hossctl.load.generated import pod_template

@@ -63,7 +63,7 @@ def audit(
     with announced("auditing"):
         result = run_async(run())
     if output.for_people:
-        print_summary("audit", audit_lines(result))
+        print_summary("", audit_lines(result))
     else:
         print_document(audit_json(result), output)
     if result.exit_code:

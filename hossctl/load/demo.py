@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hoss.client.dispatcher import submission
+from hoss.errors import counted
 from hossctl import auditing
-from hossctl.console import Document, announced, counted
+from hossctl.console import Document, announced
 from hossctl.endpoints import Clients
 from hossctl.load import report
 from hossctl.load.generated import mixed

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hoss.client.dispatcher import submission
+from hoss.errors import counted
 from hoss.model.pod import Workload
 from hoss.v1 import resolver_pb2
 from hossctl.choices import Mix
-from hossctl.console import Document, counted
+from hossctl.console import Document
 from hossctl.endpoints import Clients
 from hossctl.figures import camel
 from hossctl.load import report

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hoss.errors import HossError
+from hoss.errors import HossError, counted
 from hoss.model.node import NodeSpec
 from hoss.model.resources import WHOLE_CARD_MILLI
 from hoss.v1 import dispatcher_pb2 as pb
@@ -244,8 +244,8 @@ def usage_json(used: Usage) -> Document:
 
 def audit_lines(result: auditing.AuditResult) -> list[tuple[str, object]]:
     held = (
-        f"{result.nodes:,} nodes, {result.reservations:,} reservations, "
-        f"{result.bound:,} bound, {result.workers} caches"
+        f"{counted(result.nodes, 'node')}, {counted(result.reservations, 'reservation')}, "
+        f"{result.bound:,} bound, {counted(result.workers, 'cache')}"
     )
     lines: list[tuple[str, object]] = [("mended", text) for text in result.repaired]
     lines += [("not mended", text) for text in result.unrepaired]

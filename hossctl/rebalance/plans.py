@@ -22,11 +22,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from hoss.errors import HossError, InvalidInput, NotFound
+from hoss.errors import HossError, InvalidInput, NotFound, counted
 from hoss.model.resources import written_amount
 from hoss.wire.convert import pod_spec_from_proto
 from hossctl.choices import RebalanceGoal
-from hossctl.console import Column, Document, counted
+from hossctl.console import Column, Document
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.rebalance.gathering import Gathered, gather, workload_of
 from hossctl.rebalance.new_nodes import NewNodes, add_new_nodes, new_nodes_document, new_nodes_sentence
@@ -126,7 +126,7 @@ def moves_that_help(gathered: Gathered, profile: Profile, entry: WaitingPods) ->
     if not plan.placements or not plan.moves:
         return ""
     count, sources = len(plan.moves), sorted({state.name(move.source) for move in plan.moves})
-    return f"fits after moving {count} pod{'s' * (count > 1)} from {', '.join(sources)}"
+    return f"fits after moving {counted(count, 'pod')} from {', '.join(sources)}"
 
 
 async def moves_for_pod(endpoints: Endpoints, profile: Profile, namespace: str, name: str) -> str:
@@ -226,16 +226,11 @@ MOVE_COLUMNS: Sequence[Column] = (
 def plan_lines(document: Document) -> list[tuple[str, object]]:
     """A plan in short: what it brings, what it costs, what remains."""
     cost = document["cost"]
-    asked = _requested(cost)
+    of_workloads = f"{counted(cost['pods'], 'pod')} of {counted(cost['workloads'], 'workload')}"
+    moved = f"{of_workloads} to start again: {_requested(cost)}"
     lines: list[tuple[str, object]] = [
         (document["unit"], f"{document['before']:g} before, {document['after']:g} after"),
-        (
-            "cost",
-            (
-                f"{counted(cost['pods'], 'pod')} of {counted(cost['workloads'], 'workload')} to start"
-                f" again: {asked}"
-            ),
-        ),
+        ("cost", moved if cost["pods"] else "none: the plan moves no pod"),
     ]
     if document["newNodes"] is not None:
         lines.append(("new nodes", new_nodes_sentence(document["newNodes"])))

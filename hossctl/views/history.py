@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from hoss.errors import counted
 from hossctl.console import Document
 from hossctl.figures import written_duration
 
@@ -268,7 +269,7 @@ def job_lines(job: Document, now_ms: int) -> list[Line]:
     others wait for. `job` is the document of `describe`."""
     submitted, since = job["submittedUnixMs"], job["stepsSinceUnixMs"]
     gang = f", of which {job['minAvailable']} are bound together" if job["minAvailable"] else ""
-    lines = [Line(submitted, f"accepted: {_pods(job['replicas'])}{gang}")]
+    lines = [Line(submitted, f"accepted: {counted(job['replicas'], 'pod')}{gang}")]
     if since > submitted:
         lines.append(Line(since, _FORGOTTEN))
     lines += [Line(transition["firstUnixMs"], _of_job(transition)) for transition in job["steps"]]
@@ -291,7 +292,7 @@ def grouped(pods: Iterable[tuple[str, str, int]]) -> list[Document]:
 
 
 def _of_job(transition: Document) -> str:
-    text = f"{_pods(transition['pods'])} {of_many(transition)}"
+    text = f"{counted(transition['pods'], 'pod')} {of_many(transition)}"
     first, last = transition["firstUnixMs"], transition["lastUnixMs"]
     return text if first == last else f"{text}, the last {ago(first, last)} after the first"
 
@@ -304,10 +305,6 @@ def _waiting(groups: list[Document], now_ms: int) -> Iterable[Line]:
     if len(groups) > _MOST_REASONS:
         rest = sum(group["pods"] for group in groups[_MOST_REASONS:])
         yield Line(None, f"{rest:,} for {len(groups) - _MOST_REASONS} other reasons, which -o json tells")
-
-
-def _pods(count: int) -> str:
-    return f"{count:,} pod{'s' * (count != 1)}"
 
 
 # Fields of a worker's document that its history contains.

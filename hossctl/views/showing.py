@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, counted
 from hoss.model.resources import written_amount
-from hossctl.console import Column, Document, Format, counted, print_lines, print_rows, print_summary, say
+from hossctl.console import Column, Document, Format, print_lines, print_rows, print_summary, say
 from hossctl.figures import written_since
 from hossctl.jsonpath import read_path
 from hossctl.kinds import ALL, NAMESPACED, Kind, Query

@@ -10,9 +10,10 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from hoss.contexts import home
+from hoss.errors import counted
 from hoss.model.resources import written_amount
 from hoss.v1 import dispatcher_pb2, resolver_pb2
-from hossctl.console import Column, Document, counted, table_lines
+from hossctl.console import Column, Document, table_lines
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.figures import written_duration
 from hossctl.local import platform_state

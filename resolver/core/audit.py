@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.errors import counted
 from hoss.model.resources import WHOLE_CARD_MILLI
 from hoss.wire.columns import CARD_CLOSED, FLAG_GONE, FLAG_SHRUNK, NO_CARD, U32, Uids
 from hoss.wire.uids import UID_BYTES, uid_text
@@ -253,7 +254,7 @@ def _holders(shard: ShardAccounts, which: NDArray[np.bool_]) -> str:
         return "of no pod"
     named = ", ".join(uid_text(shard.uids[row].tobytes()) for row in rows[:_MOST_NAMED].tolist())
     more = ", ..." if len(rows) > _MOST_NAMED else ""
-    return f"of {len(rows)} pod{'s' * (len(rows) > 1)}: {named}{more}"
+    return f"of {counted(len(rows), 'pod')}: {named}{more}"
 
 
 def _overcommitted(

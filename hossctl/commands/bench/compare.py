@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, counted
 from hossctl.choices import (
     BASE_FILL,
     BASE_NODES,
@@ -260,10 +260,7 @@ def run_comparison(measuring: "Measuring", files: "ReportOptions", output: Forma
 
     plan = measuring.plan
     check(output, files, measuring.machine, plan.cells)
-    title = (
-        f"{len(plan.cells)} cell{'s' * (len(plan.cells) != 1)}, "
-        f"{plan.repeat} run{'s' * (plan.repeat != 1)} of each"
-    )
+    title = f"{counted(len(plan.cells), 'cell')}, {counted(plan.repeat, 'run')} of each"
     with bar(title, plan.runs, quiet=not output.for_people) as progress:
         measuring.run(progress)
     comparison = measuring.comparison

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.errors import InvalidInput
-from hossctl.console import Document, Format, counted, print_document, say, warn
+from hoss.errors import InvalidInput, counted
+from hossctl.console import Document, Format, print_document, say, warn
 from hossctl.endpoints import Endpoints, ask_dispatcher
 from hossctl.kinds import ALL, NAMESPACED, OBJECT_KINDS, Kind, check_found, read_kind
 from hossctl.options import (

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.errors import AccessDenied, InvalidInput, Overloaded, TransportError
+from hoss.errors import AccessDenied, InvalidInput, Overloaded, TransportError, counted
 from hossctl.cli import EXIT_FAILED, run_async
 from hossctl.console import (
     Document,
     Format,
     announced,
     complain,
-    counted,
     on_interrupt,
     print_document,
     say,

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import typer
 
 from hoss import contexts
-from hoss.errors import HossError, InvalidInput
+from hoss.errors import HossError, InvalidInput, counted
 from hossctl.cli import EXIT_FAILED, run_async
-from hossctl.console import Format, announced, counted, print_document, print_lines, print_summary, say, warn
+from hossctl.console import Format, announced, print_document, print_lines, print_summary, say, warn
 from hossctl.endpoints import Endpoints, clients_of, of_state
 from hossctl.options import (
     MAX_PROCESSES,

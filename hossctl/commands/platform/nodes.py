@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoss.errors import InvalidInput, NotFound
+from hoss.errors import InvalidInput, NotFound, counted
 from hossctl.cli import EXIT_FAILED, run_async
-from hossctl.console import Document, Format, complain, counted, print_document, say, warn
+from hossctl.console import Document, Format, complain, print_document, say, warn
 from hossctl.endpoints import Endpoints, ask_resolver, dispatcher_of, resolver_of
 from hossctl.kinds import Kind, not_there, read_kind
 from hossctl.options import (

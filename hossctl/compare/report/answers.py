@@ -6,6 +6,7 @@ difference is beyond the noise, see `hossctl.compare.report.summary.NoiseTest`."
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hoss.errors import counted
 from hossctl.choices import DEFAULT_SCHEDULER, ON_KUBERNETES, WITH_HOSS, Load, Mode
 from hossctl.compare.catalogue import (
     BOUND,
@@ -99,7 +100,7 @@ def _over_one(comparison: Comparison, summary: Summary) -> str:
         crowded = (
             not has_cost(same[0][1].cell.decision) and max(hoss.cell.workers for _, hoss in same) >= cores
         )
-        limits = f"on {cores} core{'s' * (cores != 1)} that all services share " if crowded else ""
+        limits = f"on {counted(cores, 'core')} that all services share " if crowded else ""
         rates = _rates(_differences(summary, same, THROUGHPUT))
         parts.append(f"{where}{' ' * bool(where)}{limits}{_workers(same)} placed {rates}")
     refused = median([hoss.median(CONFLICTS.of) or 0.0 for _, hoss in found])

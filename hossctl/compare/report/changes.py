@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from hoss.errors import InvalidInput
+from hoss.errors import InvalidInput, counted
 from hossctl.compare.catalogue import Better, Figure, figures
 from hossctl.compare.document import Cell, Comparison, MachineInfo, read
 from hossctl.compare.report.summary import FigureDifference, NoiseTest, row_title, setting_of, summarise
@@ -138,7 +138,7 @@ def _named(cells: list[Cell], others: list[Cell]) -> Iterator[str]:
         if setting in known:
             yield from map(cell_title, missing)
         else:
-            yield f"{setting.title} ({len(missing)} cell{'s' * (len(missing) != 1)})"
+            yield f"{setting.title} ({counted(len(missing), 'cell')})"
 
 
 def _remarks(before: Comparison, now: Comparison, was: list[Cell], is_now: list[Cell]) -> Iterator[str]:

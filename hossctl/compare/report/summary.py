@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from hoss.errors import counted
 from hossctl.choices import DEFAULT_SCHEDULER, ON_KUBERNETES, ONE_SCHEDULER, Load, Mode
 from hossctl.compare.catalogue import Getter
 from hossctl.compare.cells import has_cost
@@ -95,7 +96,7 @@ class ComparedSetting:
         return self._title("")
 
     def _title(self, amount: str) -> str:
-        nodes = f"{self.nodes:,} node{'s' * (self.nodes != 1)}"
+        nodes = counted(self.nodes, "node")
         cost = decision_title(self.decision) if has_cost(self.decision) else ""
         return ", ".join(filter(None, (short_name(self.load), nodes, amount, cost)))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from hoss.errors import counted
 from hossctl.compare.catalogue import (
     CONFLICTS,
     FAIRNESS,
@@ -144,11 +145,10 @@ def _shortcomings(comparison: Comparison, summary: Summary) -> Iterator[str]:
     """Remarks that a reader needs before the rest."""
     notes = list(comparison.notes)
     if broken_off := len(summary.incomplete):
-        runs = f"{broken_off} run{'s' * (broken_off > 1)} of {len(comparison.runs)}"
+        runs = f"{counted(broken_off, 'run')} of {len(comparison.runs)}"
         notes.append(f"{runs} broken off and left out above")
     if broken := sum(bool(broken_promises(run)) for run in comparison.runs):
-        runs = f"{broken} run{'s' * (broken > 1)}"
-        notes.append(f"in {runs} an audit found broken invariants; the document has them")
+        notes.append(f"in {counted(broken, 'run')} an audit found broken invariants; the document has them")
     for note in notes:
         yield from _wrapped(f"Note: {note}{'' if note.endswith('.') else '.'}")
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.errors import counted
 from hoss.model.resources import WHOLE_CARD_MILLI
 from scheduler_worker.core.nodes import Mask, NodeIndexes
 from scheduler_worker.core.placement.diagnosis import ExaminedPod, diagnose, resolvable
@@ -21,7 +22,6 @@ from scheduler_worker.core.rebalance.plan_state import (
     PlanState,
     WaitingPlacement,
     WaitingPods,
-    number_of,
 )
 
 # Room is made on the nodes that lack the least. Where rules about other pods or cards are in play, each node
@@ -265,7 +265,7 @@ def empty_nodes(state: PlanState, also: Sequence[int] = (), only: Mask | None = 
         state.undo_to(0)
         plan.after = plan.before
     plan.moves = state.moves
-    plan.impossible = [Impossible(number_of(nodes, "node"), why) for why, nodes in blocked.most_common()]
+    plan.impossible = [Impossible(counted(nodes, "node"), why) for why, nodes in blocked.most_common()]
     return plan
 
 
@@ -353,10 +353,10 @@ def spread(state: PlanState) -> MovePlan:
     above = {node for node in present.tolist() if load[node] > float(load[present].mean())}
     if done & above:
         why = "hold only pods that must stay, or that lower no load elsewhere"
-        plan.impossible.append(Impossible(f"{number_of(len(done & above), 'node')} above the mean load", why))
+        plan.impossible.append(Impossible(f"{counted(len(done & above), 'node')} above the mean load", why))
     if state.budget.used_up and (further := len(above - done)):
         plan.impossible.append(
-            Impossible(f"{number_of(further, 'node')} above the mean load", state.budget.used_up)
+            Impossible(f"{counted(further, 'node')} above the mean load", state.budget.used_up)
         )
     return plan
 

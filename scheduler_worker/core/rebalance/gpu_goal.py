@@ -7,6 +7,7 @@ bring one to are found apart from each other. After a move only its two nodes ar
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.errors import counted
 from hoss.model.fit import cards_fit, each_fits
 from hoss.model.resources import CPU, MEMORY, WHOLE_CARD_MILLI
 from hoss.wire.columns import CARD_SLOTS
@@ -16,7 +17,7 @@ from scheduler_worker.core.plugins.devices.fragmentation import (
     fragmentation,
     free_after,
 )
-from scheduler_worker.core.rebalance.plan_state import Impossible, Move, MovePlan, PlanState, number_of
+from scheduler_worker.core.rebalance.plan_state import Impossible, Move, MovePlan, PlanState
 
 # Thousandths of a card. A move that gains less is not worth a restart.
 LEAST_GAIN_MILLI = 50.0
@@ -46,9 +47,7 @@ def defragment_gpus(state: PlanState, popularity: Popularity) -> MovePlan:
         plan.impossible.append(Impossible("further moves", f"would gain, but {state.budget.used_up}"))
     if refused:
         plan.impossible.append(
-            Impossible(
-                number_of(refused, "further move"), "would gain, but a rule or a full node forbids them"
-            )
+            Impossible(counted(refused, "further move"), "would gain, but a rule or a full node forbids them")
         )
     return plan
 

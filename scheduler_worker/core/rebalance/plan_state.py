@@ -91,11 +91,6 @@ class MovePlan:
     impossible: list[Impossible] = field(default_factory=list)
 
 
-def number_of(number: int, noun: str) -> str:
-    """So many of something, in words."""
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 class PlanState:
     """Owns the cluster's cache while a plan is made: it holds the planned moves in the end. What is undone
     leaves it as it was."""

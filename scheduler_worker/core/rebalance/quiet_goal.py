@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hoss.errors import counted
 from hoss.model.resources import CPU, MEMORY
 from scheduler_worker.core.nodes import Mask, NodeIndexes
-from scheduler_worker.core.rebalance.plan_state import Impossible, Move, MovePlan, PlanState, number_of
+from scheduler_worker.core.rebalance.plan_state import Impossible, Move, MovePlan, PlanState
 
 # A node is noisy if its pods use more than they requested by so much of the node, of cpu or of memory.
 NOISY_EXCESS = 0.2
@@ -171,7 +172,7 @@ def _still_noisy(state: PlanState, loads: NodeLoads, usage: PodUsage) -> list[Im
     """Each node that is noisy after the plan, and why its pods stay."""
     nodes = np.flatnonzero(loads.noisy).tolist()
     if state.budget.used_up and nodes:
-        return [Impossible(number_of(len(nodes), "noisy node"), state.budget.used_up)]
+        return [Impossible(counted(len(nodes), "noisy node"), state.budget.used_up)]
     found = []
     for node in nodes:
         why = Counter(
@@ -193,8 +194,8 @@ def _not_known(state: PlanState, usage: PodUsage, unmeasured: Mask) -> list[Impo
         names = [state.name(node) for node in nodes[:_NAMED]]
         more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
         why = "what their pods use is missing or old: they may be noisy, and get no pods"
-        found.append(Impossible(f"{number_of(len(nodes), 'node')}: {', '.join(names)}{more}", why))
+        found.append(Impossible(f"{counted(len(nodes), 'node')}: {', '.join(names)}{more}", why))
     if unknown := int((~usage.known).sum()):
         why = "what they use is missing or old; they count with their requests, and stay"
-        found.append(Impossible(f"{unknown} of {number_of(len(usage.known), 'pod')}", why))
+        found.append(Impossible(f"{unknown} of {counted(len(usage.known), 'pod')}", why))
     return found

@@ -150,12 +150,14 @@ async def test_a_pause_that_could_not_be_written_down_holds_in_this_term_and_is_
     assert (await journal.recover()).controller_paused
 
 
-async def test_an_undo_where_no_controller_ever_was_pauses_none_of_later_terms():
+async def test_an_undo_before_a_controller_has_reported_pauses_the_one_that_does_after_a_takeover():
     journal = MemoryJournal()
-    mover = a_mover(journal, waits=False)
-    await mover.take_over(Recovered([], moves=LEFT))
-    await mover.serve(pb.RebalanceRequest(action=pb.REBALANCE_UNDO))
-    assert (await journal.recover()).controller_paused is None
+    first = a_mover(journal, waits=False)
+    await first.take_over(Recovered([], moves=LEFT))
+    await first.serve(pb.RebalanceRequest(action=pb.REBALANCE_UNDO))
+    second = a_mover(journal)
+    await second.take_over(await journal.recover())
+    assert (await second.hear(report())).controller.paused
 
 
 @pytest.mark.parametrize(

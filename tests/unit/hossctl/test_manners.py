@@ -10,6 +10,7 @@ import pytest
 
 from hoss.errors import InvalidInput, TransportError, printable
 from hoss.v1 import dispatcher_pb2 as pb
+from hossctl.auditing import AuditResult
 from hossctl.choices import MODES, SCHEDULERS, Load
 from hossctl.cli import report
 from hossctl.compare.schedulers import scheduler_names
@@ -261,6 +262,15 @@ def test_what_reads_every_pod_says_so_while_it_takes_long_and_can_be_interrupted
     monkeypatch.setattr("hossctl.rebalance.gathering.gather", interrupted)
     result = hoss(*words)
     assert (result.exit_code, result.stdout, told) == (130, "", ["reading the platform"])
+
+
+def test_an_audit_is_named_once(hoss, monkeypatch):
+    async def audit(*_, **__):
+        return AuditResult(nodes=2, reservations=3, bound=3, workers=1)
+
+    monkeypatch.setattr("hossctl.auditing.audit", audit)
+    result = hoss("audit")
+    assert " ".join(result.stdout.split()) == "audit clean (2 nodes, 3 reservations, 3 bound, 1 cache)"
 
 
 ESCAPES = "n\x1b[2J\x07\x9b31m\u202e\udcff"

@@ -7,7 +7,7 @@ from hoss.model.pod import DeviceRequest, PodAffinity, PodAffinityTerm
 from hoss.model.resources import DEVICE_RESOURCE
 from hoss.model.selectors import LabelSelector, Requirement
 from hossctl.choices import RebalanceGoal
-from hossctl.rebalance.plans import plan_for
+from hossctl.rebalance.plans import plan_document, plan_for, plan_lines
 from hossctl.rebalance.room import fragmentation_document
 from scheduler_worker.core.plugins import default_profile
 from scheduler_worker.core.rebalance.movable_pods import PlanLimits
@@ -64,3 +64,13 @@ def test_cards_are_joined_also_where_few_pods_request_any():
     state = PlanState(cluster.snapshot, default_profile(), cluster.pods, PlanLimits())
     plan = plan_for(RebalanceGoal.DEFRAGMENT_GPUS, state, cluster, None)
     assert len(plan.moves) == 1
+
+
+def test_a_plan_says_what_its_moves_cost_or_that_it_has_none():
+    nodes = [NodeSpec(f"n{i}", allocatable=amounts(1000)) for i in range(2)]
+    cost = {}
+    for pods in (1, 2):
+        cluster = gathered(nodes, [(f"d/p-{i}", 0, spec(100)) for i in range(pods)])
+        plan = plan_document(cluster, default_profile(), RebalanceGoal.SPREAD, PlanLimits(100))
+        cost[pods] = dict(plan_lines(plan))["cost"]
+    assert cost == {1: "none: the plan moves no pod", 2: "1 pod of 1 workload to start again: cpu=100m"}

@@ -7,7 +7,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from hoss.errors import AccessDenied, InvalidInput
 from hoss.security.identity import CallerKind, Identity, Role, metadata_of_tenant, tenant_of_metadata
-from hoss.security.rights import AUDITED, RIGHTS, refusal
+from hoss.security.rights import RIGHTS, is_audited, refusal
 from hoss.v1 import dispatcher_pb2, resolver_pb2, workerlink_pb2
 
 DISPATCHER, RESOLVER = Identity(CallerKind.DISPATCHER), Identity(CallerKind.RESOLVER)
@@ -100,15 +100,31 @@ def test_what_concerns_the_whole_platform_is_not_for_a_tenant() -> None:
         assert "'research'" in refusal(f"/hoss.v1.Dispatcher/{name}", client(Role.VIEW, "research"))
 
 
-def test_changes_by_clients_are_audited_and_questions_are_not() -> None:
-    assert {
-        "/hoss.v1.Dispatcher/Submit",
-        "/hoss.v1.Resolver/Rebuild",
-        "/hoss.v1.Dispatcher/SetPolicy",
-    } <= AUDITED
-    assert (
-        not {"/hoss.v1.Dispatcher/ListPods", "/hoss.v1.Resolver/Propose", "/hoss.v1.Resolver/Feed"} & AUDITED
-    )
+@pytest.mark.parametrize(
+    ("call", "request_", "recorded"),
+    [
+        ("Dispatcher/Submit", dispatcher_pb2.SubmitRequest(), True),
+        ("Dispatcher/SetPolicy", dispatcher_pb2.Policy(), True),
+        ("Dispatcher/Rebalance", dispatcher_pb2.RebalanceRequest(action="REBALANCE_PAUSE"), True),
+        ("Dispatcher/Rebalance", dispatcher_pb2.RebalanceRequest(action="REBALANCE_START"), True),
+        ("Dispatcher/Rebalance", dispatcher_pb2.RebalanceRequest(action="REBALANCE_STATUS"), False),
+        ("Dispatcher/Rebalance", dispatcher_pb2.RebalanceRequest(previous=True), False),
+        ("Dispatcher/ReportRebalancing", dispatcher_pb2.RebalanceController(), False),
+        ("Dispatcher/Steer", dispatcher_pb2.SteerRequest(overlap="auto"), True),
+        ("Dispatcher/Steer", dispatcher_pb2.SteerRequest(workers="2"), True),
+        ("Dispatcher/Steer", dispatcher_pb2.SteerRequest(), False),
+        ("Dispatcher/Audit", dispatcher_pb2.DispatcherAuditRequest(), False),
+        ("Dispatcher/ListPods", dispatcher_pb2.ListPodsRequest(), False),
+        ("Resolver/Rebuild", iter(()), True),
+        ("Resolver/DumpLedger", resolver_pb2.DumpLedgerRequest(), True),
+        ("Resolver/Propose", iter(()), False),
+        ("Resolver/Feed", resolver_pb2.FeedRequest(), False),
+    ],
+)
+def test_changes_by_clients_and_dumps_are_audited_and_questions_are_not(
+    call: str, request_: object, recorded: bool
+) -> None:
+    assert is_audited(f"/hoss.v1.{call}", request_) == recorded
 
 
 @pytest.mark.parametrize(
