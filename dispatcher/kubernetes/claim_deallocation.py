@@ -91,7 +91,8 @@ def is_idle(claim: Object, uid: str) -> bool:
     allocation = status.get("allocation")
     if allocation is None or claim["metadata"].get("deletionTimestamp") or _others_use(claim, uid):
         return False
-    conditional = any(result.get("bindingConditions") for result in allocation["devices"].get("results", ()))
+    results = (allocation.get("devices") or {}).get("results") or ()
+    conditional = any(result.get("bindingConditions") for result in results)
     return conditional or bool(allocation.get(_BINDS_TO_NODES))
 
 

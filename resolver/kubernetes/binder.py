@@ -16,6 +16,7 @@ from hoss.kube.api import REQUEST_SECONDS, KubeApi, Object, Reply
 from hoss.kube.paths import pod_path
 from hoss.model.devices import BINDING_SECONDS, HeldClaim
 from hoss.model.volumes import PodVolumes
+from hoss.telemetry import logger
 from resolver.core.kubernetes.binding_review import (
     BindResult,
     Bound,
@@ -80,11 +81,17 @@ class Binder:
         return {"claims_made_ready": len(self._devices)}
 
     async def bind(self, requests: Sequence[BindingRequest]) -> list[Bound]:
-        """The outcome for each pod; UNKNOWN if the time was not enough to learn it."""
-        found = await asyncio.gather(*map(self._bind, requests))
+        """The outcome for each pod; UNKNOWN if the time was not enough to learn it, or what the API server
+        has of the pod is not what we expect. The other pods of the call are told their outcome all the
+        same."""
+        outcomes = await asyncio.gather(*map(self._bind, requests), return_exceptions=True)
+        found = [
+            bound if isinstance(bound, Bound) else _surprise(request.pod, bound)
+            for request, bound in zip(requests, outcomes, strict=True)
+        ]
         for bound in found:
             self.counters[f"bindings_{bound.result.name.lower()}"] += 1
-        return list(found)
+        return found
 
     async def end_claims(self, pods: Mapping[str, Sequence[HeldClaim]]) -> set[str]:
         """Before the devices of these pods, by UID, are given to others: see `DeviceBinder.end`. Returns the
@@ -179,6 +186,14 @@ class Binder:
 
     async def _send(self, method: str, path: str, body: Object | None = None) -> Reply:
         return await self._api.send(method, path, body, timeout_seconds=self._request_seconds)
+
+
+def _surprise(pod: str, error: BaseException) -> Bound:
+    """Of a pod whose binding met an error that nobody expected."""
+    if not isinstance(error, Exception):
+        raise error
+    logger().error("binding_failed", pod=pod, exc_info=error)
+    return Bound(BindResult.UNKNOWN, f"binding {pod} failed: {type(error).__name__}: {error}")
 
 
 def _path(pod: str, *part: str) -> str:

@@ -25,7 +25,7 @@ from hoss.manifests.pod import ANNOTATION, MOVABLE_ANNOTATION, read_pod_template
 from hoss.manifests.volumes import read_pod_volumes
 from hoss.model.cluster import Controller, OwnerReference
 from hoss.model.devices import CLASS_RESOURCE_PREFIX, PodClaims
-from hoss.model.pod import ENDED_PHASES, DuringExecution, Movable, PodTemplate
+from hoss.model.pod import ENDED_PHASES, DuringExecution, Movable, PodSpec, PodTemplate
 from hoss.model.resources import DEVICE_RESOURCE
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.model.volumes import PodVolumes
@@ -86,6 +86,9 @@ class SeenPod(NamedTuple):
         return self.ended or (self.leaving and not self.node)
 
 
+_UNREAD = PodTemplate(PodSpec())  # of pods that cannot be accounted for
+
+
 class GonePod(NamedTuple):
     """A pod that no longer exists."""
 
@@ -123,7 +126,8 @@ class PodReader:
         return scheduler in self._schedulers
 
     def read(self, pod: Object) -> SeenPod:
-        """Raises InvalidInput, naming the field, for a pod that cannot be accounted for."""
+        """Raises InvalidInput, naming the field, for a pod that cannot be accounted for, except one of ours
+        without a node: that is its problem, and the template says nothing of it."""
         metadata, spec = pod["metadata"], pod["spec"]
         ours = spec.get("schedulerName", "") in self._schedulers
         status = pod.get("status", {})
@@ -133,7 +137,12 @@ class PodReader:
             gang = gang_of(metadata, group) if ours else None
         except InvalidInput as exc:
             problem = str(exc)
-        template = self._template(metadata, spec, status)
+        try:
+            template = self._template(metadata, spec, status)
+        except InvalidInput as exc:
+            if not ours or spec.get("nodeName"):
+                raise
+            problem, template = problem or str(exc), _UNREAD
         terms = template.spec.pod_terms
         if ours and self._max_pod_terms is not None and terms > self._max_pod_terms:
             problem = problem or f"the pod {too_many_terms(terms, self._max_pod_terms)}"

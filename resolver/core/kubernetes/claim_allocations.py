@@ -238,10 +238,16 @@ def _has(claim: Object, chosen: Allocation) -> bool:
     return there == {(result.request, result.id) for result in chosen.results}
 
 
+def _requests(claim: Object) -> Sequence[Object]:
+    """The API server has null in place of an empty list."""
+    found: Sequence[Object] = (claim["spec"].get("devices") or {}).get("requests") or ()
+    return found
+
+
 def _used_requests(claim: Object, chosen: Allocation) -> Iterable[tuple[str, Object]]:
     """By request of the claim, or the alternative of it that was chosen, its class and itself."""
     used = {result.request for result in chosen.results}
-    for request in claim["spec"].get("devices", {}).get("requests", ()):
+    for request in _requests(claim):
         for alternative in request.get("firstAvailable") or ():
             if f"{request['name']}/{alternative['name']}" in used:
                 yield alternative.get("deviceClassName", ""), alternative
@@ -288,7 +294,7 @@ def _result(claim: Object, result: DeviceResult) -> Object:
 def _request(claim: Object, name: str) -> Object:
     """The request of the claim, or the alternative, that a result names."""
     outer, _, inner = name.partition("/")
-    for request in claim["spec"].get("devices", {}).get("requests", ()):
+    for request in _requests(claim):
         if request["name"] == outer:
             alternatives = {a["name"]: a for a in request.get("firstAvailable") or ()}
             found: Object = alternatives.get(inner, {}) if inner else request.get("exactly") or {}
@@ -302,7 +308,7 @@ def _configuration(claim: Object, chosen: Allocation, classes: Mapping[str, Obje
         for config in classes.get(name, {}).get("spec", {}).get("config") or ():
             yield {"source": "FromClass", **config}
     used = {name for result in chosen.results for name in (result.request, result.request.partition("/")[0])}
-    for config in claim["spec"].get("devices", {}).get("config") or ():
+    for config in (claim["spec"].get("devices") or {}).get("config") or ():
         requests = config.get("requests") or ()
         if not requests or used.intersection(requests):
             yield {"source": "FromClaim", **config}

@@ -6,7 +6,6 @@ thousand claims are judged once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from hoss.model.device_usage import CounterAmounts, DeviceUsage
 from hoss.model.devices import (
@@ -38,7 +37,8 @@ from scheduler_worker.core.devices.pools import (
 INVALID_POOLS = "invalid resource pools were encountered"
 TIMED_OUT = "timed out trying to allocate devices"
 
-# kube-scheduler gives up after ten seconds. So many tries take about a twentieth of a second.
+# kube-scheduler gives up after ten seconds. So many tries take less than half a second on a slow core: a
+# try is a look at one device, also at one that the search has taken itself.
 MOST_TRIES = 20_000
 _LONG_SEARCH = 500  # tries after which it pays to ask whether there can be a solution at all
 
@@ -166,7 +166,11 @@ class _Search:
         self._most_tries = most_tries
         self._shapes = shapes
         self._offer = offer
-        self._usable = [pool for pool in offer.pools if not pool.incomplete and not pool.invalid]
+        usable = [pool for pool in offer.pools if not pool.incomplete and not pool.invalid]
+        everything = [(pool, offered) for pool in usable for offered in pool.devices]
+        # Without and with administrative access.
+        self._candidates = ([each for each in everything if not self._is_given(each[1])], everything)
+        self._shareable = {offered.id for _, offered in everything if offered.device.shareable}
         self._taken: list[list[_Taken]] = [[] for _ in shapes]
         self._conditions = [[_Condition(c) for c in shape.constraints] for shape in shapes]
         self._exclusive: dict[
@@ -217,17 +221,16 @@ class _Search:
         return Allocation(results, _node_selector(self._taken[c], self._offer.name))
 
     def _all_devices(self, c: int, request: ExactRequest) -> list[tuple[DevicePool, OfferedDevice]]:
-        found = []
+        found: list[tuple[DevicePool, OfferedDevice]] = []
         for pool in self._offer.pools:
             if pool.incomplete or pool.invalid:
                 state = "being updated" if pool.incomplete else "invalid"
                 text = f"asks for all devices, but resource pool {pool.text} is currently {state}"
                 raise _StopError(c, f", request {request.name}: {text}")
-            found += [
-                (pool, offered)
-                for offered in pool.devices
-                if self._selected(c, request, offered) and self._has_room(request, offered)
-            ]
+            for offered in pool.devices:
+                self._try()
+                if self._is_selected(c, request, offered) and self._has_room(request, offered):
+                    found.append((pool, offered))
         return found
 
     def _request(self, c: int, r: int) -> bool:
@@ -235,7 +238,7 @@ class _Search:
         if r == len(requests):
             return self.claim(c + 1)
         return any(
-            self._every(c, r, a, 0) if alternative.all_devices else self._some(c, r, a, 0, (0, 0))
+            self._every(c, r, a, 0) if alternative.all_devices else self._some(c, r, a, 0, 0)
             for a, alternative in enumerate(requests[r].alternatives)
         )
 
@@ -254,50 +257,52 @@ class _Search:
         self._give_back(c)
         return False
 
-    def _some(self, c: int, r: int, a: int, number: int, start: tuple[int, int]) -> bool:
-        """Devices of a request for some, from pool and device `start` on, and all that comes after."""
+    def _some(self, c: int, r: int, a: int, number: int, start: int) -> bool:
+        """Devices of a request for some, from candidate `start` on, and all that comes after."""
         request = self._shapes[c].requests[r]
         alternative = request.alternatives[a]
         if number == alternative.count:
             return self._request(c, r + 1)
         if len(self._taken[c]) + alternative.count - number > MOST_DEVICES:
             return False
-        for p in range(start[0], len(self._usable)):
-            pool = self._usable[p]
-            for d in range(start[1] if p == start[0] else 0, len(pool.devices)):
-                offered = pool.devices[d]
-                if self._in_use(c, alternative, offered):
-                    continue
-                if not self._selected(c, alternative, offered):
-                    continue
-                if not self._take(c, request, a, pool, offered):
-                    continue
-                if self._some(c, r, a, number + 1, (p, d + 1)):
-                    return True
-                self._give_back(c)
+        candidates = self._candidates[alternative.admin_access]
+        for d in range(start, len(candidates)):
+            pool, offered = candidates[d]
+            self._try()
+            if self._in_use(c, alternative, offered):
+                continue
+            if not self._is_selected(c, alternative, offered):
+                continue
+            if not self._take(c, request, a, pool, offered):
+                continue
+            if self._some(c, r, a, number + 1, d + 1):
+                return True
+            self._give_back(c)
         return False
 
     def _in_use(self, c: int, request: ExactRequest, offered: OfferedDevice) -> bool:
         """Whether the device has an owner that excludes this request. Administrators share all devices, but
         no claim has a device twice."""
-        takers = self._exclusive.get(offered.id, set())
+        takers = self._exclusive.get(offered.id, ())
         if request.admin_access:
             return c in takers
-        if takers or offered.id in self._offer.usage.exclusive:
-            return True
-        return not offered.device.shareable and offered.id in self._offer.usage
+        return bool(takers) or self._is_given(offered)
 
-    def _selected(self, c: int, request: ExactRequest, offered: OfferedDevice) -> bool:
+    def _is_given(self, offered: OfferedDevice) -> bool:
+        """Whether the device was somebody's before the search."""
+        usage = self._offer.usage
+        return offered.id in usage.exclusive or (not offered.device.shareable and offered.id in usage)
+
+    def _try(self) -> None:
         self.tries += 1
         if self.tries > self._most_tries:
             raise _ExhaustedError
         if self.tries == _LONG_SEARCH and self._is_hopeless():
             raise _HopelessError
-        return self._is_selected(c, request, offered)
 
     def _is_hopeless(self) -> bool:
-        """Whether some request has too few devices even alone. Not where the search may end in an error
-        instead, which depends on how far it gets."""
+        """Whether some requests have too few devices even without the others. Not where the search may end in
+        an error instead, which depends on how far it gets."""
         if any(
             alternative.all_devices and shape.constraints
             for shape in self._shapes
@@ -306,24 +311,37 @@ class _Search:
         ):
             return False
         try:
-            # All are asked, for an error may be at any.
-            enough = [
-                any(list(map(partial(self._has_enough, c), request.alternatives)))
+            wanted = [
+                [(alternative, self._suitable(c, alternative)) for alternative in request.alternatives]
                 for c, shape in enumerate(self._shapes)
                 for request in shape.requests
             ]
         except _StopError:
             return False
-        return not all(enough)
-
-    def _has_enough(self, c: int, request: ExactRequest) -> bool:
-        devices = [offered for pool in self._usable for offered in pool.devices]
-        selected = [offered for offered in devices if self._is_selected(c, request, offered)]
-        if request.all_devices:
+        if any(
+            all(not of.all_devices and len(found) < of.count for of, found in request) for request in wanted
+        ):
             return True
-        if not request.admin_access:
-            selected = [offered for offered in selected if offered.id not in self._offer.usage.exclusive]
-        return sum(self._tolerated(request, offered) for offered in selected) >= request.count
+        # Requests of which each has enough may still be too many for the devices that they have in common.
+        needs = [
+            (
+                frozenset[DeviceId]().union(*(found for _, found in request)),
+                min(of.count for of, _ in request),
+            )
+            for request in wanted
+            if not any(of.admin_access or of.all_devices for of, _ in request)
+        ]
+        return any(
+            len(those) < sum(count for others, count in needs if others <= those)
+            for those in {found for found, _ in needs}
+            if not those & self._shareable
+        )
+
+    def _suitable(self, c: int, request: ExactRequest) -> frozenset[DeviceId]:
+        """The devices that the request could have if it were alone; of one for all devices, too."""
+        candidates = self._candidates[request.admin_access or request.all_devices]
+        selected = [offered for _, offered in candidates if self._is_selected(c, request, offered)]
+        return frozenset(offered.id for offered in selected if self._tolerated(request, offered))
 
     def _is_selected(self, c: int, request: ExactRequest, offered: OfferedDevice) -> bool:
         device_class = self._offer.classes[request.device_class]

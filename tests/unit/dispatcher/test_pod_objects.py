@@ -158,8 +158,16 @@ def test_an_ephemeral_volume_belongs_to_its_pod_alone(reader):
 
 
 def test_what_no_account_can_be_kept_of_is_named(reader):
-    with pytest.raises(InvalidInput, match=r"spec\.containers: is empty"):
-        reader.read(pod(containers=[]))
+    huge = {"name": "c", "image": "i", "resources": {"requests": {"memory": "1Ei"}}}
+    for made in ({"schedulerName": "others"}, {"nodeName": "n1"}):
+        with pytest.raises(InvalidInput, match=r"spec\.containers: is empty"):
+            reader.read(pod(containers=[], **made))
+        with pytest.raises(InvalidInput, match=r"requests\.memory: is 1Ei, .*; HOSS counts up to"):
+            reader.read(pod(containers=[huge], **made))
+    # Of ours it is told, on the pod.
+    assert reader.read(pod(containers=[huge])).problem.startswith(
+        "spec.containers[0].resources.requests.memory: is 1Ei, 1152921504606846976 whole units; HOSS counts"
+    )
 
 
 def test_pods_of_a_deployment_spread_among_those_of_their_replica_set(reader):

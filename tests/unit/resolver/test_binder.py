@@ -100,3 +100,16 @@ async def test_a_server_that_hangs_leaves_it_unknown():
         binder = Binder(api, patience_seconds=0.2, request_seconds=0.1)
         (bound,) = await binder.bind([WISH])
     assert bound.result is BindResult.UNKNOWN
+
+
+async def test_an_answer_that_nobody_expects_keeps_no_other_pod_waiting():
+    async def answer(request: web.Request) -> web.StreamResponse:
+        # Of "p" a claim without metadata; of "q" what is due.
+        return web.json_response({} if "claims" in request.path else {"kind": "Status"})
+
+    async with answering(answer, answer) as api:
+        wishes = [WISH._replace(claims=("c",)), WISH._replace(pod="default/q")]
+        strange, fine = await Binder(api, patience_seconds=DEADLINE_SECONDS).bind(wishes)
+    assert fine.result is BindResult.DONE
+    assert strange.result is BindResult.UNKNOWN
+    assert strange.text.startswith("binding default/p failed: KeyError")

@@ -61,6 +61,14 @@ def test_the_first_pod_brings_the_devices_and_others_join():
     assert not joined
 
 
+def test_a_claim_that_asks_for_nothing_is_allocated_nothing():
+    """The API server shows its requests as null."""
+    empty, nothing = claim() | {"spec": {"devices": {"requests": None}}}, Allocation(())
+    assert classes_of(empty, nothing) == []
+    status = reserving_patch(empty, nothing, USER, {}, NOW)["status"]
+    assert status["allocation"] == {"devices": {"results": []}} | AT_NOW
+
+
 def test_what_is_written_already_is_not_written_again():
     assert reserving_patch(claim("p", allocation=WRITTEN), GPU, ClaimUser("p", "uid-p"), {}, NOW) is None
 

@@ -153,11 +153,38 @@ def test_an_amount_of_a_shared_device_is_rounded_up_to_what_its_policy_has(polic
 
 
 def test_a_search_without_end_is_given_up():
-    """31 requests for any of 30 devices."""
+    """31 devices, no two of one value, of which there are 30."""
     requests = [exactly(f"r{i}") for i in range(31)]
-    devices = [Device(f"gpu-{i:02}") for i in range(30)]
-    found = allocate([ClaimShape(tuple(requests))], offered(*devices))
+    devices = [Device(f"gpu-{i:02}", attributes=(("d/id", i % 30),)) for i in range(40)]
+    distinct = ClaimConstraint("d/id", distinct=True)
+    found = allocate([ClaimShape(tuple(requests), (distinct,))], offered(*devices))
     assert found.reason == TIMED_OUT
+
+
+@pytest.mark.parametrize("many", [9, 31])
+def test_a_long_search_ends_where_requests_together_have_too_few_devices(many):
+    """One request more than devices of theirs, beside others that nobody asks for, or has already."""
+    common = [Device(f"gpu-{i:02}", attributes=(("id", 1),)) for i in range(many - 1)]
+    others = [Device(f"other-{i:02}", attributes=(("id", 2),)) for i in range(40)]
+    given = [f"given-{i:02}" for i in range(60)]
+    offer = offered(*common, *others, *map(Device, given), usage=in_use(*given))
+    requests = [exactly(f"r{i}", selectors=("device.attributes['d'].id == 1",)) for i in range(many)]
+    found = allocate([ClaimShape(tuple(requests))], offer)
+    assert (found.reason, found.tries) == (NOT_ALLOCATABLE, 500)
+    assert allocate([ClaimShape(tuple(requests[1:]))], offer).allocations
+    # A device that takes several may be enough.
+    shareable = replace(common[0], shareable=True)
+    assert allocate([ClaimShape(tuple(requests))], offered(shareable, *common[1:])).allocations
+
+
+def test_a_look_at_a_device_that_the_search_has_taken_is_a_try():
+    """Else so many tries as are allowed take seconds, and the worker is taken for lost."""
+    requests = [exactly(f"r{i}") for i in range(4)]
+    found = allocate([ClaimShape(tuple(requests))], offered(*map(Device, "abcd")))
+    assert found.tries == 1 + 2 + 3 + 4
+    given = [f"given-{i}" for i in range(100)]
+    found = allocate([ClaimShape((exactly(),))], offered(*map(Device, [*given, "a"]), usage=in_use(*given)))
+    assert (chosen(found), found.tries) == ([("r", "a")], 1)
 
 
 def test_a_long_search_ends_where_one_request_has_too_few_devices_alone():
