@@ -81,7 +81,8 @@ _CLAIM_PATHS = (
     "/apis/resource.k8s.io/v1/resourceclaims",
 )
 
-KeyT, ChangeT = TypeVar("KeyT"), TypeVar("ChangeT")
+KeyT = TypeVar("KeyT")
+ChangeT = TypeVar("ChangeT")
 
 
 class Collected(Generic[KeyT, ChangeT]):

@@ -47,7 +47,9 @@ class KubernetesMode:
         rng: random.Random,
     ) -> None:
         self._runtime = runtime
-        self.mirror = ClusterMirror(runtime, api, resolver, informers, config, leadership.term, nodes=nodes)
+        self.mirror = ClusterMirror(
+            runtime, api, resolver, informers, config, term=leadership.term, nodes=nodes
+        )
         self._recorder = EventRecorder(
             runtime,
             api,
