@@ -3,7 +3,7 @@
 import contextlib
 import random
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -60,6 +60,7 @@ from hoss.v1.workerlink_pb2_grpc import add_WorkerLinkServicer_to_server
 from hoss.wire.convert import pod_spec_from_proto
 
 if TYPE_CHECKING:
+    from dispatcher.kubernetes.informers import Informers, StandbyInformers
     from dispatcher.kubernetes.mode import KubernetesMode
     from dispatcher.tracing import DispatcherTraces
     from hoss.kube.api import KubeApi
@@ -130,7 +131,7 @@ async def serve(
             terms,
             endpoint as metrics_port,
             pushed,
-            background(elector.run(), dispatcher.loop_delay.run()),
+            background(elector.run(), *dispatcher.jobs()),
         ):
             await elector.role_known.wait()
             serving.announce_ready(ready_file, port=port, metrics_port=metrics_port, service="dispatcher")
@@ -149,9 +150,10 @@ class _Dispatcher:
         self._tracer = tracer
         self._host = host
         self._resolver = ResolverClient(config.resolvers, open_channel=host.channel)
-        self._api = None
+        self._api, self._informers = None, None
         if config.kubernetes is not None:
             self._api = _kube_api(config.kubernetes, "hoss-dispatcher", host)
+            self._informers = _informers(self._api, config.kubernetes, config.max_pod_terms, host)
         self._reviews = service_accounts_reviewed(config.kubernetes, "hoss-dispatcher", host=host)
         self._router = RequestRouter(SERVICES)
         self._limits = CallerLimits(config.limits, clock=host.monotonic)
@@ -172,8 +174,15 @@ class _Dispatcher:
             if client is not None:
                 await client.close()
 
+    def jobs(self) -> tuple[Awaitable[None], ...]:
+        """To be run until the process ends."""
+        informers = () if self._informers is None else (self._informers.run(),)
+        return (self.loop_delay.run(), *informers)
+
     async def stand_by(self, reason: str, leader_address: str) -> None:
         self._router.close(reason, leader=leader_address)
+        if self._informers is not None:
+            self._informers.stand_by()
 
     async def lease_uncertain(self, uncertain: bool) -> None:
         await self.server.set_serving(not uncertain, *SERVICES)
@@ -211,8 +220,14 @@ class _Dispatcher:
             policy = ActivePolicy(runtime, nodes, config.policy, host=host)
             preemption = PreemptionAnswers(runtime, nodes, of_cluster=self._api is not None)
             checkpointer = Checkpointer(runtime)
-            cluster = self._cluster_mode(runtime, resolver, nodes, preemption, leadership)
-            catch_up = None if cluster is None else cluster.informers.catch_up
+            cluster = None
+            if self._informers is not None:
+                informers = await stack.enter_async_context(self._informers.of_term())
+                cluster = self._cluster_mode(
+                    runtime, resolver, informers, nodes=nodes, preemption=preemption, leadership=leadership
+                )
+            mirror = None if cluster is None else cluster.mirror
+            catch_up = None if mirror is None else mirror.catch_up
             rebuilder = LedgerRebuilder(runtime, ledger, nodes, leadership, rng=host.rng, catch_up=catch_up)
             mover = Mover(runtime, nodes, Rebinding(runtime, nodes) if cluster is None else cluster.moves)
 
@@ -244,12 +259,9 @@ class _Dispatcher:
             stack.push_async_callback(self._stop_serving)
 
             # Recovery: in Kubernetes mode from the API server, else from the journal.
-            if cluster is not None:
-                await stack.enter_async_context(cluster.following())
             async with rebuilder.during_recovery():
                 await policy.restore()
-                informers = None if cluster is None else cluster.informers
-                await recover(runtime, informers, term=leadership.term, take_over=mover.take_over)
+                await recover(runtime, mirror, term=leadership.term, take_over=mover.take_over)
                 preemption.restored(ledger.known().seqs)
             if cluster is not None:
                 async with background(rebuilder.run()):  # the ledger may be lost meanwhile
@@ -284,6 +296,8 @@ class _Dispatcher:
         self,
         runtime: Runtime,
         resolver: ResolverClient,
+        informers: "Informers",
+        *,
         nodes: ClusterNodes,
         preemption: PreemptionAnswers,
         leadership: Leadership,
@@ -298,11 +312,11 @@ class _Dispatcher:
             runtime,
             self._api,
             resolver,
+            informers,
             nodes=nodes,
             preemption=preemption,
             leadership=leadership,
             config=config.kubernetes,
-            max_pod_terms=config.max_pod_terms,
             utc_now=self._host.utc_now,
             rng=self._host.rng,
         )
@@ -346,6 +360,16 @@ def _lease(config: DispatcherConfig, host: Host) -> Lease:
 
 def _kube_api(cluster: ClusterSection, user_agent: str, host: Host) -> "KubeApi":
     return host.kube_api(partial(cluster.api, user_agent, clock=host.monotonic, rng=host.rng))
+
+
+def _informers(api: "KubeApi", cluster: ClusterSection, max_pod_terms: int, host: Host) -> "StandbyInformers":
+    from dispatcher.kubernetes.informers import (  # noqa: PLC0415 - only in Kubernetes mode
+        Informers,
+        StandbyInformers,
+    )
+
+    make = partial(Informers, api, cluster, max_pod_terms=max_pod_terms, clock=host.monotonic, rng=host.rng)
+    return StandbyInformers(make)
 
 
 def _traces(tracer: "Tracer | None", machine: Machine) -> "DispatcherTraces | None":

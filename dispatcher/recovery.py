@@ -32,7 +32,7 @@ from hoss.wire.columns import NONE_U32
 from hoss.wire.convert_objects import object_from_proto
 
 if TYPE_CHECKING:
-    from dispatcher.kubernetes.informers import Informers
+    from dispatcher.kubernetes.cluster_mirror import ClusterMirror
 
 _GRANTS_AT_ONCE = 32
 
@@ -45,7 +45,7 @@ _FAULT_MICROS = 50.0
 
 async def recover(
     runtime: Runtime,
-    informers: "Informers | None" = None,
+    mirror: "ClusterMirror | None" = None,
     *,
     term: int,
     take_over: Callable[[Recovered], Awaitable[None]] | None = None,
@@ -53,7 +53,7 @@ async def recover(
     """Fill an empty runtime. Returns what the journal had, and waits for journal and resolver as long as it
     takes.
 
-    In Kubernetes mode the pods come from the API server, through `informers`. `take_over` gets what the
+    In Kubernetes mode the pods come from the API server, through `mirror`. `take_over` gets what the
     journal had once all workers of the former term are fenced and the pods are listed, before reservations
     are restored or released. Raises InvariantViolation for a journal with a record that cannot have been
     accepted, and TermFailed where the ledger obeys a higher term than this one."""
@@ -67,18 +67,18 @@ async def recover(
     runtime.handle(m.ObjectsApplied(tuple(_read_object(*entry) for entry in journal.objects.items())))
     submissions = await in_turns(_restore_submissions(runtime, journal))
     await _fence(runtime, sorted({*journal.workers, MOVER}))
-    listed = await informers.begin() if informers is not None else []
+    listed = await mirror.begin() if mirror is not None else []
     if take_over is not None:
         await take_over(journal)
-    bound, terminating = await _restore_reservations(runtime, release_orphans=informers is not None)
+    bound, terminating = await _restore_reservations(runtime, release_orphans=mirror is not None)
     if journal.workers:
         # Each is fenced, and where its pods are is known: nothing is left for which the name is needed.
         forget = partial(runtime.journal.drop_workers, journal.workers)
         await runtime.until_answered(forget, "journal")
     await in_turns(_restore_faults(runtime, journal))
     await in_turns(_admit(runtime, submissions))
-    if informers is not None:
-        await informers.settle(listed)
+    if mirror is not None:
+        await mirror.settle(listed)
     for event in terminating:
         runtime.handle(event)
     pods = runtime.machine.registry.pods.count_by_phase()

@@ -1,41 +1,27 @@
 """Kubernetes mode: informers for pods, nodes and the other objects that scheduling depends on.
 
-They keep the machine's registry and the ledger in step with the API server, which is the journal of its pods:
-a new leader lists them, and writes none of them down. Changes are processed in batches, never pod by pod."""
+They read what the API server has, and collect what changes until a term takes it
+(dispatcher/kubernetes/cluster_mirror.py). So they can list and watch before their dispatcher leads
+(docs/adr/0112-standby-with-the-list.md)."""
 
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from functools import partial
-from itertools import count
-from typing import NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
-import numpy as np
 import orjson
 
-from dispatcher.api.intake import read_template
 from dispatcher.config import ClusterSection
 from dispatcher.core import messages as m
-from dispatcher.core.kubernetes.conditions import Debounce
-from dispatcher.core.kubernetes.mirror import (
-    ForeignNominations,
-    NodeMirror,
-    PodMirror,
-    PodPlan,
-    closed,
-    gangs_of,
-)
+from dispatcher.core.kubernetes.mirror import ForeignNominations
 from dispatcher.core.kubernetes.pod_groups import Member
 from dispatcher.core.kubernetes.pod_objects import Controllers, GonePod, PodReader, SeenPod, problem_of
-from dispatcher.core.pods.sets import NewPods, NewTemplate, Order, Submission
-from dispatcher.core.pods.table import Phase, Rows
-from dispatcher.kubernetes.kubelet_rejections import KubeletRejectionAudit
 from dispatcher.kubernetes.pod_groups import PodGroupInformers
-from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
-from hoss.client.resolver import ResolverClient
-from hoss.errors import InvalidInput, LedgerUnavailable
+from hoss.errors import InvalidInput
 from hoss.kube.api import KubeApi, Object
 from hoss.kube.reflector import Change, ObjectGone, Reflector
 from hoss.manifests.cluster import read_controller
@@ -43,23 +29,20 @@ from hoss.manifests.cluster_objects import read_cluster_object
 from hoss.manifests.devices import read_device_object
 from hoss.manifests.node import read_node
 from hoss.manifests.volumes import read_storage_object
-from hoss.model.cluster import FollowedObject, ObjectKey, OwnerReference, StorageUpdate, storage_key_of
+from hoss.model.cluster import (
+    ClusterObject,
+    FollowedObject,
+    ObjectKey,
+    OwnerReference,
+    StorageUpdate,
+    storage_key_of,
+)
 from hoss.model.devices import DeviceManifest
 from hoss.model.node import NodeSpec
-from hoss.model.pod import PodTemplate
 from hoss.model.volumes import StorageObject
 from hoss.tasks import background, end_tasks
 from hoss.telemetry import logger
-from hoss.v1.resolver_pb2 import UpsertNodesReply
-from hoss.wire.columns import NONE_U32, decode_uids
-from hoss.wire.convert import node_from_proto, template_to_proto
 from hoss.wire.uids import uid_from_text
-
-# Accepted in one step of the event loop. Pods no two of which are alike take 0.2 ms each, others 10 us.
-_PODS_PER_SUBMISSION = 250
-_NODES_PER_CALL = 500
-_IDLE_SECONDS = 1.0  # how often problems are checked without changes
-_MOST_TEMPLATES = 20_000
 
 _PODS_PATH, _NODES_PATH = "/api/v1/pods", "/api/v1/nodes"
 
@@ -98,7 +81,39 @@ _CLAIM_PATHS = (
     "/apis/resource.k8s.io/v1/resourceclaims",
 )
 
-ReplyT = TypeVar("ReplyT")
+KeyT = TypeVar("KeyT")
+ChangeT = TypeVar("ChangeT")
+
+
+class Collected(Generic[KeyT, ChangeT]):
+    """The last change of each object since they were taken. Before that is done for the first time nothing is
+    kept of an object that is gone: nobody has been told of it."""
+
+    def __init__(self) -> None:
+        self._changes: dict[KeyT, ChangeT] = {}
+        self._taken = False
+
+    def put(self, key: KeyT, change: ChangeT) -> None:
+        """The object exists, and is as `change` says."""
+        self._changes[key] = change
+
+    def put_gone(self, key: KeyT, change: ChangeT) -> None:
+        """The object is gone, which `change` says."""
+        if self._taken:
+            self._changes[key] = change
+        else:
+            self._changes.pop(key, None)
+
+    def take(self) -> dict[KeyT, ChangeT]:
+        """The changes since the last call, in the order in which the objects changed first."""
+        changes, self._changes, self._taken = self._changes, {}, True
+        return changes
+
+    def __iter__(self) -> Iterator[ChangeT]:
+        return iter(self._changes.values())
+
+    def __len__(self) -> int:
+        return len(self._changes)
 
 
 class StorageInformers:
@@ -107,22 +122,21 @@ class StorageInformers:
 
     def __init__(
         self,
-        runtime: Runtime,
         api: KubeApi,
         *,
+        clock: Callable[[], float],
         changed: Callable[[], object],
         on_device_resources: Callable[[frozenset[str]], object],
         rng: random.Random,
     ) -> None:
         """`changed` is called when there is something to take, and `on_device_resources` with the extended
         resources that device classes name."""
-        self._runtime = runtime
         self._changed = changed
         self._on_device_resources = on_device_resources
         self._device_resources: dict[str, str] = {}  # by class
         self._nominations = ForeignNominations()
-        self._changes: dict[ObjectKey, FollowedObject | None] = {}  # None: gone
-        reflector = partial(Reflector, api, clock=runtime.now, rng=rng)
+        self._changes: Collected[ObjectKey, FollowedObject | None] = Collected()  # None: gone
+        reflector = partial(Reflector, api, clock=clock, rng=rng)
         # A cluster older than 1.34 has none of these.
         devices = {
             path: reflector(path, self._handler(kind, _device_manifest), optional=True)
@@ -138,15 +152,19 @@ class StorageInformers:
 
     def pod_changed(self, change: SeenPod | GonePod) -> None:
         """A pod of another scheduler may have been nominated for a node, or is no longer."""
-        self._changes.update(self._nominations.update(change))
+        for key, item in self._nominations.update(change).items():
+            self._note(key, item)
 
-    def take(self) -> None:
+    def take(self, runtime: Runtime) -> None:
         """Have the machine handle the changes since the last call."""
-        changes, self._changes = self._changes, {}
+        changes = self._changes.take()
         if changes:
             objects = tuple(item for item in changes.values() if item is not None)
             gone = tuple(key for key, item in changes.items() if item is None)
-            self._runtime.handle(m.StorageChanged(StorageUpdate(objects, gone)))
+            runtime.handle(m.StorageChanged(StorageUpdate(objects, gone)))
+
+    def _note(self, key: ObjectKey, item: FollowedObject | None) -> None:
+        (self._changes.put_gone if item is None else self._changes.put)(key, item)
 
     def _handler(
         self, kind: str, read: Callable[[Object, str], StorageObject | DeviceManifest | None]
@@ -154,7 +172,7 @@ class StorageInformers:
         def handle(changes: list[Change]) -> None:
             for change in changes:
                 if isinstance(change, ObjectGone):
-                    self._changes[ObjectKey(kind, change.namespace, change.name)] = None
+                    self._note(ObjectKey(kind, change.namespace, change.name), None)
                     continue
                 try:
                     item = read(change.object, kind)
@@ -162,7 +180,7 @@ class StorageInformers:
                     _warn(kind, change.object, exc)
                 else:
                     if item is not None:
-                        self._changes[storage_key_of(item)] = item
+                        self._note(storage_key_of(item), item)
             if kind == "DeviceClass":
                 self._classes_changed(changes)
             self._changed()
@@ -188,12 +206,22 @@ def _device_manifest(item: Object, kind: str) -> DeviceManifest:
 
 
 class ObjectInformers:
-    """Follows what is neither pod nor node nor storage. Its `reflectors` must be running."""
+    """Follows what is neither pod nor node nor storage. Its `reflectors` must be running. Changes are collected
+    until `take`, but those of controllers."""
 
-    def __init__(self, runtime: Runtime, api: KubeApi, *, rng: random.Random) -> None:
-        reflector = partial(Reflector, api, clock=runtime.now, rng=rng)
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        clock: Callable[[], float],
+        changed: Callable[[], object],
+        rng: random.Random,
+    ) -> None:
+        """`changed` is called when there is something to take."""
+        reflector = partial(Reflector, api, clock=clock, rng=rng)
         self.controllers = Controllers()
-        self._runtime = runtime
+        self._changed = changed
+        self._changes: Collected[ObjectKey, ClusterObject | None] = Collected()  # None: gone
         self.reflectors = [
             *(reflector(path, self._object_handler(*kind)) for path, kind in _OBJECTS.items()),
             *(
@@ -202,15 +230,24 @@ class ObjectInformers:
             ),
         ]
 
+    def take(self, runtime: Runtime) -> None:
+        """Have the machine handle the changes since the last call."""
+        changes = self._changes.take()
+        applied = tuple(item for item in changes.values() if item is not None)
+        gone = tuple(key for key, item in changes.items() if item is None)
+        if applied:
+            runtime.handle(m.ObjectsApplied(applied))
+        if gone:
+            runtime.handle(m.ObjectsRemoved(gone))
+
     def _object_handler(self, kind: str, group: str) -> Callable[[list[Change]], None]:
         def handle(changes: list[Change]) -> None:
-            applied = []
             for change in changes:
                 if isinstance(change, ObjectGone):
-                    self._runtime.handle(m.ObjectsRemoved((ObjectKey(kind, change.namespace, change.name),)))
+                    self._changes.put_gone(ObjectKey(kind, change.namespace, change.name), None)
                     continue
-                name = change.object["metadata"]["name"]
-                if kind == "PriorityClass" and name.startswith("system-"):
+                metadata = change.object["metadata"]
+                if kind == "PriorityClass" and metadata["name"].startswith("system-"):
                     # Every cluster has these, and pods get their priority from the API server.
                     continue
                 try:
@@ -218,9 +255,10 @@ class ObjectInformers:
                 except InvalidInput as exc:
                     _warn(kind, change.object, exc)
                 else:
-                    applied += [item] if item is not None else []
-            if applied:
-                self._runtime.handle(m.ObjectsApplied(tuple(applied)))
+                    if item is not None:
+                        key = ObjectKey(kind, metadata.get("namespace", ""), metadata["name"])
+                        self._changes.put(key, item)
+            self._changed()
 
         return handle
 
@@ -242,410 +280,151 @@ def _warn(kind: str, item: Object, error: InvalidInput) -> None:
     logger().warning("object_unreadable", kind=kind, name=item["metadata"]["name"], problem=str(error))
 
 
-class Accepted(NamedTuple):
-    """A submission of listed pods, the rows of it that are on nodes, and the pods that are on none."""
-
-    submission: Submission
-    rows: Rows
-    nodes: Rows  # beside `rows`
-    waiting: tuple[SeenPod, ...]
-
-
 class Informers:
-    """First `begin`, then `settle`, then `run`, all within `following`."""
+    """All objects of the cluster that HOSS follows. `run` must be running until `over` is set."""
 
     def __init__(
         self,
-        runtime: Runtime,
         api: KubeApi,
-        resolver: ResolverClient,
         config: ClusterSection,
-        term: int,
         *,
-        nodes: ClusterNodes,
         max_pod_terms: int,
+        clock: Callable[[], float],
         rng: random.Random,
     ) -> None:
-        reflector = partial(Reflector, api, clock=runtime.now, rng=rng)
-        self._runtime = runtime
-        self._registry = runtime.machine.registry
-        self._resolver = resolver
-        self._ledger_nodes = nodes
+        reflector = partial(Reflector, api, clock=clock, rng=rng)
+        self.over = asyncio.Event()
+        self.known = asyncio.Event()  # all that there was when the term began is collected
+        self.changed = asyncio.Event()  # there is something to take
         self.reader = PodReader(config.scheduler_names, ignored=config.ignored, max_pod_terms=max_pod_terms)
-        self.pods = PodMirror(self._registry)
-        # Gives the places of moves to their successors among new pods: the nodes, by UID.
-        self.place_successors: Callable[[Sequence[SeenPod]], Awaitable[Mapping[bytes, int]]] | None = None
-        # Waits until the ledger has reservations for all pods that were assigned.
-        self.counted: Callable[[], Awaitable[None]] | None = None
-        self.over_reserved: set[int] = set()  # nodes with pods that had no reservations at the start
-        # Nodes that the ledger did not have at the start, until their pods are counted.
-        self.new_nodes: set[int] = set()
-        self._nodes = NodeMirror(self._registry)
-        self._objects = ObjectInformers(runtime, api, rng=rng)
-        self._changed = asyncio.Event()
-        self.pod_groups = PodGroupInformers(runtime, api, changed=self._changed.set, rng=rng)
-        self._storage = StorageInformers(
-            runtime,
+        self.pods: Collected[bytes, SeenPod | GonePod] = Collected()  # by UID
+        self.nodes: Collected[str, NodeSpec | None] = Collected()  # by name; None: deleted
+        # The UID of each pod that changes is added to each of these.
+        self.pods_noted: list[set[bytes]] = []
+        self.objects = ObjectInformers(api, clock=clock, changed=self.changed.set, rng=rng)
+        self.pod_groups = PodGroupInformers(api, clock=clock, changed=self.changed.set, rng=rng)
+        self.storage = StorageInformers(
             api,
-            changed=self._changed.set,
+            clock=clock,
+            changed=self.changed.set,
             on_device_resources=self._device_resources_changed,
             rng=rng,
         )
-        self._rejections = KubeletRejectionAudit(
-            runtime,
-            api,
-            self._nodes,
-            self.pods.nodes,
-            schedulers=config.scheduler_names,
-            clean_up=config.delete_rejected,
-        )
-        self._orders = (f"kubernetes {term}/{number}" for number in count())
-        # By identity, with the template, which keeps it: to hash a template takes as long as the rest of a
-        # pod, and the reader gives equal pods the same object.
-        self._templates: dict[int, tuple[PodTemplate, NewTemplate]] = {}
-        self._pod_changes: list[SeenPod | GonePod] = []
-        self._under_way: Sequence[SeenPod] = ()  # of the changes that `run` has taken, those not handled yet
-        # By each `catch_up` under way, the UIDs of pods that have changed since it listed them.
-        self._changed_meanwhile: list[set[bytes]] = []
-        self._node_changes: dict[str, NodeSpec | None] = {}  # by name; None: deleted
+        self._unreadable: Counter[str] = Counter()
         self._pod_reflector = reflector(_PODS_PATH, self._on_pods)
         self.reflectors = [
             self._pod_reflector,
             reflector(_NODES_PATH, self._on_nodes),
-            *self._objects.reflectors,
-            *self._storage.reflectors,
+            *self.objects.reflectors,
+            *self.storage.reflectors,
             *self.pod_groups.reflectors,
         ]
 
-    def node_deleted(self, node: str) -> bool:
-        """Whether the node's object was deleted while pods are still on it."""
-        return node in self._nodes.terminating
-
-    @contextlib.asynccontextmanager
-    async def following(self) -> AsyncIterator[None]:
-        """Receive changes while the body runs."""
+    async def run(self) -> None:
+        """List and watch until `over` is set."""
         others = (reflector.run() for reflector in self.reflectors if reflector is not self._pod_reflector)
         async with background(self._follow_pods(), *others):
-            yield
+            await self.over.wait()
+
+    async def begin_term(self, *, stood_by: bool) -> None:
+        """Set `known` once everything is collected that the API server has now. `stood_by`: the lists and
+        watches may be older than that."""
+        for reflector in self.reflectors:
+            await reflector.complete.wait()
+        if stood_by:
+            await _all_of(reflector.refresh() for reflector in self.reflectors)
+        self.known.set()
+
+    async def catch_up(self) -> None:
+        """Return once the pods are collected that the API server has now, and what pods claim. Raises what the
+        reflectors raise."""
+        await _all_of(reflector.catch_up() for reflector in (self._pod_reflector, *self.storage.claims))
+
+    def take_unreadable(self) -> Counter[str]:
+        """How many objects could not be read since the last call, by the counter to show it in."""
+        counted, self._unreadable = self._unreadable, Counter()
+        return counted
 
     async def _follow_pods(self) -> None:
         """What pods claim depends on the device classes, so these are known first."""
-        await self._storage.classes_known.wait()
+        await self.storage.classes_known.wait()
         await self._pod_reflector.run()
 
     def _device_resources_changed(self, names: frozenset[str]) -> None:
         if self.reader.set_device_resources(names):
             self._pod_reflector.repeat()
 
-    async def begin(self) -> list[Accepted]:
-        """Give rows to all listed pods, and nodes to the ledger. Returns the submissions to `settle` once the
-        reservations are known."""
-        for reflector in self.reflectors:
-            await reflector.complete.wait()
-        self._storage.take()
-        self.pod_groups.take()
-        known = await self._runtime.until_answered(self._resolver.list_nodes)
-        self.pods.nodes.update((info.spec.name, info.index) for info in known)
-        self._nodes.restore(node_from_proto(info.spec) for info in known)
-        # Pods may be on nodes whose objects are gone: only `run` knows, once the reservations are known.
-        gone = [info.spec for info in known if self._node_changes.get(info.spec.name) is None]
-        self._node_changes.update((spec.name, closed(node_from_proto(spec))) for spec in gone)
-        await self._take_nodes()
-        self._nodes.gone(spec.name for spec in gone)
-        restored = {info.spec.name for info in known}
-        self.new_nodes.update(index for name, index in self.pods.nodes.items() if name not in restored)
-        accepted, pods = [], 0
-        for number, plan in enumerate(self.pods.plans(self._take_pod_changes(), _PODS_PER_SUBMISSION)):
-            self._rejections.skip(plan.rejected)
-            if plan.new:
-                accepted.append(self._accept(plan.new))
-                pods += len(plan.new)
-            if plan.new or number:
-                await asyncio.sleep(0)  # so that the lease is renewed
-        logger().info(
-            "mirror_complete",
-            pods=pods,
-            nodes=len(self.pods.nodes),
-            on_unknown_nodes=sum(self.pods.on_unknown_nodes.values()),
-        )
-        return accepted
-
-    async def settle(self, accepted: Sequence[Accepted]) -> None:
-        """The reservations are known: assign pods that are on nodes, and queue the others."""
-        for part in accepted:
-            unreserved = self._registry.pods.phase[part.rows] == Phase.ABSENT
-            self.over_reserved.update(part.nodes[unreserved].tolist())
-            self._runtime.machine.restore_mirrored(part.submission)
-            await self._place_successors(part.waiting)
-            self._settle(part)
-            await asyncio.sleep(0)
-
-    def _settle(self, part: Accepted) -> None:
-        self._runtime.handle(m.Assigned(part.rows, part.nodes))
-        self._runtime.handle(m.Admitted(part.submission))
-
-    async def _place_successors(self, pods: Sequence[SeenPod]) -> None:
-        """Of pods that came between two terms."""
-        if self.place_successors is None or not pods:
-            return
-        unreserved = self._registry.pods.phase[self._rows_of(pods)] == Phase.ABSENT
-        new = [pod for pod, waits in zip(pods, unreserved.tolist(), strict=True) if waits]
-        self._inherit(await self.place_successors(new))
-
-    def _inherit(self, placed: Mapping[bytes, int]) -> None:
-        """These pods, which nobody has queued yet, hold the places that moves reserved for them."""
-        if not placed:
-            return
-        uids = decode_uids(b"".join(placed))
-        rows = self._registry.directory.rows_of_uids(uids)
-        self._runtime.handle(m.Inherited(rows, np.array([*placed.values()], np.uint32)))
-        self._runtime.on_confirmed(rows, uids)
-
-    async def run(self) -> None:
-        """Process changes until cancelled."""
-        debounce = Debounce()
-        while True:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _IDLE_SECONDS)
-                await asyncio.sleep(debounce.seconds)
-            self._changed.clear()
-            self._storage.take()
-            self.pod_groups.take()
-            await self._take_nodes()
-            changes = [*self.pods.take_resolved(), *self._take_pod_changes()]
-            debounce.observe(len(changes))
-            await self._take(self.pods.plan(changes))
-            await self.open_held()
-            if self._nodes.terminating and any(isinstance(change, GonePod) for change in changes):
-                self._changed.set()  # a deleted node may have become empty
-            self._update_problems()
-
-    async def catch_up(self) -> None:
-        """Return once the registry has every pod that the API server had on a node when this was called, and
-        the machine has what such pods claim, and no pod whose end it has told. Raises what the reflectors
-        raise.
-
-        `run` may be waiting for the ledger meanwhile. It handles the same changes in their order later, and
-        an assignment or an end that comes twice changes nothing."""
-        await _all_of(reflector.catch_up() for reflector in (self._pod_reflector, *self._storage.claims))
-        self._storage.take()
-        changed: set[bytes] = set()
-        self._changed_meanwhile.append(changed)
-        try:
-            while pods := self._untold_on_nodes():
-                changed.clear()
-                for start in range(0, len(pods), _PODS_PER_SUBMISSION):
-                    part = pods[start : start + _PODS_PER_SUBMISSION]
-                    # `run` may have handled what came meanwhile, such as a deletion: the next pass looks
-                    # again.
-                    same = [pod for pod in part if pod.uid not in changed and pod.node in self.pods.nodes]
-                    if untold := self._without_rows(same):
-                        self._settle(self._accept(untold))
-                    await asyncio.sleep(0)
-        finally:
-            self._changed_meanwhile = [each for each in self._changed_meanwhile if each is not changed]
-
-    def _untold_on_nodes(self) -> list[SeenPod]:
-        """The pods on nodes that have no rows yet. Rows of others are assigned, and pods that are over end:
-        one of those without a row may have the name of such a pod."""
-        changes = (*self.pods.resolved(), *self._under_way, *self._pod_changes)  # the latest last
-        last = {change.uid: change for change in changes}
-        rows = self._rows_of([each for each in last.values() if isinstance(each, GonePod) or each.over])
-        self._end(rows[rows != NONE_U32])
-        bound = [
-            change
-            for change in last.values()
-            if isinstance(change, SeenPod) and change.node in self.pods.nodes and not change.ended
-        ]
-        if not bound:
-            return []
-        rows = self._rows_of(bound)
-        nodes = np.array([self.pods.nodes[pod.node] for pod in bound], np.uint32)
-        known = rows != NONE_U32
-        self._runtime.handle(m.Assigned(rows[known], nodes[known]))
-        return self._without_rows(bound)
-
-    def _without_rows(self, pods: Sequence[SeenPod]) -> list[SeenPod]:
-        known = (self._rows_of(pods) != NONE_U32).tolist()
-        return [pod for pod, is_known in zip(pods, known, strict=True) if not is_known]
-
-    def _rows_of(self, pods: Sequence[SeenPod | GonePod]) -> Rows:
-        return self._registry.directory.rows_of_uids(decode_uids(b"".join(pod.uid for pod in pods)))
-
-    # --- pods ---
-
     def _on_pods(self, changes: list[Change]) -> None:
         for change in changes:
             if isinstance(change, ObjectGone):
                 gone = GonePod(uid_from_text(change.uid))
                 self.pod_groups.groups.pod_gone(gone.uid)
-                self._note_change(gone)
+                self.pods.put_gone(gone.uid, gone)
+                self._note_pod(gone)
                 continue
             try:
                 pod = self.reader.read(change.object)
                 self.pod_groups.groups.pod_seen(pod.uid, pod.group, Member(bool(pod.node), pod.phase))
-                self._note_change(pod)
+                self.pods.put(pod.uid, pod)
+                self._note_pod(pod)
             except InvalidInput as exc:
                 logger().warning("pod_unreadable", problem=problem_of(change.object, exc))
-                self._runtime.machine.counters["pods_unreadable"] += 1
-        self._changed.set()
+                self._unreadable["pods_unreadable"] += 1
+        self.changed.set()
 
-    def _note_change(self, change: SeenPod | GonePod) -> None:
-        self._pod_changes.append(change)
-        self._storage.pod_changed(change)
-        for changed in self._changed_meanwhile:
-            changed.add(change.uid)
-
-    def _take_pod_changes(self) -> list[SeenPod | GonePod]:
-        taken, self._pod_changes = self._pod_changes, []
-        return taken
-
-    async def _take(self, plan: PodPlan) -> None:
-        self._end(plan.gone)
-        for start in range(0, len(plan.new), _PODS_PER_SUBMISSION):
-            self._under_way = (*plan.new[start:], *plan.seen)
-            part = plan.new[start : start + _PODS_PER_SUBMISSION]
-            placed = await self.place_successors(part) if self.place_successors is not None else {}
-            unknown = self._without_rows(part)  # `catch_up` may have accepted some meanwhile
-            if unknown:
-                accepted = self._accept(unknown)
-                self._inherit({pod.uid: placed[pod.uid] for pod in unknown if pod.uid in placed})
-                self._settle(accepted)
-        self._under_way = ()
-        if len(plan.assigned):
-            self._runtime.handle(m.Assigned(plan.assigned, plan.nodes))
-        self._take_changes([*zip(plan.assigned.tolist(), plan.seen, strict=True), *plan.waiting])
-        self._rejections.audit(plan.rejected)
-        for row, gates in plan.ungated:
-            self._runtime.handle(m.GatesRemoved(np.array([row], np.uint32), gates))
-
-    def _end(self, rows: Rows) -> None:
-        if len(rows):
-            self._runtime.handle(m.Deleted(rows))
-            self._registry.release_names(rows)
-
-    def _take_changes(self, seen: Iterable[tuple[int, SeenPod]]) -> None:
-        """A known pod may be resized, or get other labels or tolerations. Most events of pods change none of
-        these."""
-        pods, templates = self._registry.pods, self._registry.templates
-        read = ((row, self._template(self._objects.controllers.template_of(pod))) for row, pod in seen)
-        changed = tuple(
-            (row, new) for row, new in read if templates.differs(int(pods.template[row]), new.spec, new.kind)
-        )
-        if changed:
-            self._runtime.handle(m.PodsChanged(changed))
-
-    def _accept(self, pods: Sequence[SeenPod]) -> Accepted:
-        """Give the pods rows."""
-        templates: dict[int, int] = {}  # id of a template -> its number
-        used: list[NewTemplate] = []
-        numbers = []
-        for pod in pods:
-            template = self._objects.controllers.template_of(pod)
-            number = templates.get(id(template))
-            if number is None:
-                number = templates[id(template)] = len(used)
-                used.append(self._template(template))
-            numbers.append(number)
-        uids = decode_uids(b"".join(pod.uid for pod in pods))
-        gangs, of_pods = gangs_of(pods, self.pod_groups.groups.rule)
-        listed = NewPods(tuple(pod.name for pod in pods), np.array(numbers, np.uint32), uids, of_pods)
-        order = Order(next(self._orders), tuple(used), (), listed, gangs)
-        submission = self._registry.accept(order, self._runtime.now_ms())
-        on_nodes = [(i, self.pods.nodes[pod.node]) for i, pod in enumerate(pods) if pod.node]
-        rows = np.array([i for i, _ in on_nodes], np.uint32) + np.uint32(submission.sets[0].first)
-        waiting = tuple(pod for pod in pods if not pod.node)
-        return Accepted(submission, rows, np.array([node for _, node in on_nodes], np.uint32), waiting)
-
-    def _template(self, template: PodTemplate) -> NewTemplate:
-        found = self._templates.get(id(template))
-        if found is None:
-            if len(self._templates) >= _MOST_TEMPLATES:
-                self._templates.clear()
-            found = self._templates[id(template)] = template, read_template(template_to_proto(template))
-        return found[1]
-
-    # --- nodes ---
+    def _note_pod(self, change: SeenPod | GonePod) -> None:
+        self.storage.pod_changed(change)
+        for noted in self.pods_noted:
+            noted.add(change.uid)
 
     def _on_nodes(self, changes: list[Change]) -> None:
         for change in changes:
             if isinstance(change, ObjectGone):
-                self._node_changes[change.name] = None
+                self.nodes.put_gone(change.name, None)
                 continue
             try:
                 node = read_node(change.object)
             except InvalidInput as exc:
                 logger().warning("node_unreadable", node=change.object["metadata"]["name"], problem=str(exc))
-                self._runtime.machine.counters["nodes_unreadable"] += 1
+                self._unreadable["nodes_unreadable"] += 1
             else:
-                self._node_changes[node.name] = node
-        self._changed.set()
+                self.nodes.put(node.name, node)
+        self.changed.set()
 
-    async def _take_nodes(self) -> None:
-        changes, self._node_changes = self._node_changes, {}
-        seen = [node for node in changes.values() if node is not None]
-        gone = [name for name, node in changes.items() if node is None]
-        uncounted = self.pods.on_nodes(self._pod_changes) if seen else ()
-        plan = self._nodes.plan(seen, gone, self.pods.nodes, uncounted)
-        for start in range(0, len(plan.upserts), _NODES_PER_CALL):
-            part = plan.upserts[start : start + _NODES_PER_CALL]
-            reply = await self._runtime.until_answered(partial(self._upsert, part))
-            self.pods.nodes.update(zip((node.name for node in part), reply.indexes, strict=True))
-            if reply.overcommitted:
-                logger().warning("nodes_overcommitted", nodes=list(reply.overcommitted)[:20])
-        if plan.removals:
-            await self._runtime.until_answered(partial(self._remove, plan.removals))
-            for name in plan.removals:
-                self.pods.nodes.pop(name, None)
-        self._nodes.done(plan)
 
-    async def open_held(self) -> None:
-        """Open the nodes that were closed because pods on them were not counted."""
-        if not self._nodes.holds_any:
-            return
-        if self.counted is not None:
-            await self.counted()
-        held: dict[str, NodeSpec | None] = {node.name: node for node in self._nodes.take_held()}
-        self._node_changes = held | self._node_changes  # what has changed meanwhile is newer
-        await self._take_nodes()
+class StandbyInformers:
+    """The informers of the term that this dispatcher has, or of its next one. `run` must be running."""
 
-    async def _upsert(self, nodes: Sequence[NodeSpec]) -> UpsertNodesReply:
-        reply = await self._written(partial(self._resolver.upsert_nodes, nodes))
-        self._ledger_nodes.upserted(nodes, reply.indexes)
-        return reply
+    def __init__(self, make: Callable[[], Informers]) -> None:
+        self._make = make
+        self._next: Informers | None = None
+        self._begun: asyncio.Queue[Informers] = asyncio.Queue()
 
-    async def _remove(self, names: Sequence[str]) -> None:
-        await self._written(partial(self._resolver.remove_nodes, names))
-        self._ledger_nodes.removed(names)
+    async def run(self) -> None:
+        """Run the informers until cancelled."""
+        while True:
+            await (await self._begun.get()).run()
 
-    async def _written(self, call: Callable[[str], Awaitable[ReplyT]]) -> ReplyT:
-        """The answer to a change of nodes in our ledger, whose epoch `call` gets. Raises LedgerUnavailable if
-        another ledger has taken its place meanwhile, made without what this one has just acknowledged."""
-        epoch = self._ledger_epoch()
-        reply = await call(epoch)
-        if self._ledger_epoch() != epoch:
-            raise LedgerUnavailable("the ledger was rebuilt meanwhile")
-        return reply
+    def stand_by(self) -> None:
+        """A term may come: list and watch, if that is not done yet."""
+        if self._next is None:
+            self._next = self._begin()
 
-    def _ledger_epoch(self) -> str:
-        """Of our ledger. Another one is rebuilt from what we know, which would undo what is written there
-        now, and its indexes of nodes are not ours."""
-        return self._runtime.ledger.known().ledger_epoch
+    @contextlib.asynccontextmanager
+    async def of_term(self) -> AsyncIterator[Informers]:
+        """The informers for a term that begins now. They end with the body."""
+        stood_by, self._next = self._next, None
+        informers = self._begin() if stood_by is None else stood_by
+        try:
+            async with background(informers.begin_term(stood_by=stood_by is not None)):
+                yield informers
+        finally:
+            informers.over.set()
 
-    def _update_problems(self) -> None:
-        problems = self._runtime.problems
-        for reflector in self.reflectors:
-            problems.pop(reflector.path, None)
-            if reflector.problem:
-                problems[reflector.path] = f"updates of {reflector.path} do not come: {reflector.problem}"
-        self._rejections.expire()
-        problems.pop("on_unknown_nodes", None)
-        if self.pods.on_unknown_nodes:
-            name, pods = next(iter(self.pods.on_unknown_nodes.items()))
-            problems["on_unknown_nodes"] = (
-                f"pods are on {len(self.pods.on_unknown_nodes)} nodes that the API server has not, "
-                f"such as {pods} on {name}; they are counted once it has"
-            )
+    def _begin(self) -> Informers:
+        informers = self._make()
+        self._begun.put_nowait(informers)
+        return informers
 
 
 async def _all_of(jobs: Iterable[Awaitable[None]]) -> None:

@@ -3,7 +3,6 @@
 
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 
 import numpy as np
@@ -12,6 +11,7 @@ from dispatcher.config import ClusterSection
 from dispatcher.core import messages as m
 from dispatcher.kubernetes.binder import PodBinder, unassigned
 from dispatcher.kubernetes.claim_deallocation import ClaimDeallocation
+from dispatcher.kubernetes.cluster_mirror import ClusterMirror
 from dispatcher.kubernetes.event_recorder import EventRecorder
 from dispatcher.kubernetes.evictor import Evictor
 from dispatcher.kubernetes.existing_pods import ExistingPods
@@ -30,30 +30,30 @@ _OVER_RESERVED = "its room was not free yet when the dispatcher was started anew
 
 
 class KubernetesMode:
-    """Of one term. Within `following`, first recovery by `informers`, then `reserved`, then `jobs`."""
+    """Of one term. First recovery by `mirror`, then `reserved`, then `jobs`, while `informers` run."""
 
     def __init__(
         self,
         runtime: Runtime,
         api: KubeApi,
         resolver: ResolverClient,
+        informers: Informers,
         *,
         nodes: ClusterNodes,
         preemption: PreemptionAnswers,
         leadership: Leadership,
         config: ClusterSection,
-        max_pod_terms: int,
         utc_now: Callable[[], datetime],
         rng: random.Random,
     ) -> None:
         self._runtime = runtime
-        self.informers = Informers(
-            runtime, api, resolver, config, leadership.term, nodes=nodes, max_pod_terms=max_pod_terms, rng=rng
+        self.mirror = ClusterMirror(
+            runtime, api, resolver, informers, config, term=leadership.term, nodes=nodes
         )
         self._recorder = EventRecorder(
             runtime,
             api,
-            self.informers.pods,
+            self.mirror.pods,
             events_per_second=config.events_per_second,
             utc_now=utc_now,
             rng=rng,
@@ -65,15 +65,15 @@ class KubernetesMode:
         self._unreviewed = UnreviewedBindings(
             runtime,
             self._recorder,
-            self.informers.pods.nodes,
+            self.mirror.pods.nodes,
             schedulers=config.scheduler_names,
             exempt_namespaces=config.unguarded_namespaces,
-            new_nodes=self.informers.new_nodes,
+            new_nodes=self.mirror.new_nodes,
         )
         self._existing_pods = ExistingPods(runtime, resolver, leadership, nodes, self._unreviewed.report)
-        self.informers.counted = self._existing_pods.done
+        self.mirror.counted = self._existing_pods.done
         self._group_statuses = PodGroupStatusWriter(
-            runtime, api, self.informers.pod_groups.groups, self._recorder, utc_now=utc_now
+            runtime, api, informers.pod_groups.groups, self._recorder, utc_now=utc_now
         )
         self._binder = PodBinder(
             runtime,
@@ -81,7 +81,7 @@ class KubernetesMode:
             nodes,
             leadership,
             evictions_read=preemption.high_watermark,
-            node_deleted=self.informers.node_deleted,
+            node_deleted=self.mirror.node_deleted,
             on_bound=self._recorder.bound,
             on_volumes_refused=self._recorder.volumes_refused,
             on_devices_pending=self._recorder.devices_pending,
@@ -91,11 +91,11 @@ class KubernetesMode:
             runtime,
             api,
             nodes,
-            self.informers.reader,
-            self.informers.pods.nodes,
+            informers.reader,
+            self.mirror.pods.nodes,
             timeout_seconds=config.move_timeout_seconds,
         )
-        self.informers.place_successors = self.moves.place
+        self.mirror.place_successors = self.moves.place
         runtime.on_confirmed = self._binder.add
         runtime.kubernetes_tables = self._table_sizes
         runtime.set_executor(m.Remove, Evictor(runtime, api, nodes, self._recorder).evict)
@@ -103,16 +103,12 @@ class KubernetesMode:
     def _table_sizes(self) -> dict[str, int]:
         return self._group_statuses.table_sizes() | self._existing_pods.table_sizes()
 
-    def following(self) -> AbstractAsyncContextManager[None]:
-        """The informers receive changes while the body runs."""
-        return self.informers.following()
-
     async def reserved(self) -> None:
         """Return once the ledger has reservations for all existing pods, and the nodes that waited for these
         are open. A worker that is served earlier would see room that is not free."""
         await self._existing_pods.done()
-        self.informers.new_nodes.clear()
-        await self.informers.open_held()
+        self.mirror.new_nodes.clear()
+        await self.mirror.open_held()
 
     def jobs(self) -> tuple[Awaitable[None], ...]:
         """To be run for the rest of the term.
@@ -120,12 +116,12 @@ class KubernetesMode:
         Pods that an earlier term reserved and did not bind are bound first. Excepted are pods on
         over-reserved nodes: such a pod may have taken the reservation of a pod that is still there."""
         rows, uids = unassigned(self._runtime)
-        over_reserved = list(self.informers.over_reserved)
+        over_reserved = list(self.mirror.over_reserved)
         refused = np.isin(self._runtime.machine.registry.pods.node[rows], over_reserved)
         self._binder.give_up(rows[refused], uids[refused], _OVER_RESERVED)
         self._binder.add(rows[~refused], uids[~refused], attempted=True)
         return (
-            self.informers.run(),
+            self.mirror.run(),
             self._binder.run(),
             self._recorder.run(),
             self._deallocation.run(),

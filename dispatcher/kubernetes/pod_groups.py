@@ -39,13 +39,17 @@ class PodGroupInformers:
     """Its `reflectors` must be running. Changes are collected until `take`."""
 
     def __init__(
-        self, runtime: Runtime, api: KubeApi, *, changed: Callable[[], object], rng: random.Random
+        self,
+        api: KubeApi,
+        *,
+        clock: Callable[[], float],
+        changed: Callable[[], object],
+        rng: random.Random,
     ) -> None:
         """`changed` is called when there is something to take."""
         self.groups = PodGroups()
-        self._runtime = runtime
         self._changed = changed
-        reflector = partial(Reflector, api, optional=True, required=False, clock=runtime.now, rng=rng)
+        reflector = partial(Reflector, api, optional=True, required=False, clock=clock, rng=rng)
         self._reflectors = {
             kind: reflector(f"/apis/{version}/{kind.value.partition('.')[0]}", self._handler(kind))
             for kind, version in API_VERSIONS.items()
@@ -55,13 +59,13 @@ class PodGroupInformers:
     def reflectors(self) -> list[Reflector]:
         return list(self._reflectors.values())
 
-    def take(self) -> None:
+    def take(self, runtime: Runtime) -> None:
         """Have the machine handle the changes since the last call."""
         for kind, reflector in self._reflectors.items():
             self.groups.set_unread(kind, _why_unread(kind, reflector.availability))
         rules = self.groups.take_rules()
         if rules:
-            self._runtime.handle(m.GangRulesChanged(rules))
+            runtime.handle(m.GangRulesChanged(rules))
 
     def _handler(self, kind: GroupKind) -> Callable[[list[Change]], None]:
         def handle(changes: list[Change]) -> None:

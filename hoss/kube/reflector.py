@@ -119,7 +119,8 @@ class Reflector:
         self._known: dict[str, _Known] = {}  # by UID
         self._version = ""  # of the last change that was handled; "": a list is due
         self._repeat = False  # the handler is to get all objects once more
-        self._list_due = False  # the watch is too slow
+        self._list_due = False  # the watch is too slow, or somebody waits for a new list
+        self._listed = asyncio.Event()  # a list that was begun when none was due any more
         self._sought = 0  # the version that `catch_up` waits for; 0: nobody waits
         self._reached = asyncio.Event()  # the version that was sought
         self._watching: asyncio.Task[None] | None = None
@@ -169,6 +170,23 @@ class Reflector:
         self._begin_anew()
         await self._reached.wait()
 
+    async def refresh(self) -> None:
+        """As `catch_up`, but wait as long as the server needs. Few objects are listed again instead: that is
+        sooner done than a bookmark comes."""
+        await self.complete.wait()
+        if len(self) > PAGE:
+            try:
+                await self.catch_up()
+            except (Refused, TransportError) as exc:
+                logger().info("list_again", path=self.path, version=self._version, error=str(exc))
+            else:
+                return
+        if self.availability is KindAvailability.FOLLOWED:
+            self._listed.clear()
+            self._list_due = True
+            self._begin_anew()
+            await self._listed.wait()
+
     async def _reaches_within(self, seconds: float) -> bool:
         try:
             await asyncio.wait_for(self._reached.wait(), seconds)
@@ -186,6 +204,7 @@ class Reflector:
         """The kind cannot be followed any more."""
         self._sought = 0
         self._reached.set()
+        self._listed.set()
 
     def _begin_anew(self) -> None:
         """End the present watch. The next one begins where it was, unless a list is due."""
@@ -205,7 +224,7 @@ class Reflector:
                 if not self._version:
                     await self._list()
                 begun = self._clock()
-                if self._repeat or not await self._watch_until_begun_anew():
+                if self._repeat or self._list_due or not await self._watch_until_begun_anew():
                     continue
                 if self._clock() - begun < 1:  # cut at once: pause before the next attempt
                     await self._pause(backoff, "the watch ends as soon as it begins")
@@ -323,6 +342,8 @@ class Reflector:
         self._version = version
         self._up_to_date()
         self.complete.set()
+        if not self._list_due:
+            self._listed.set()
         self._look_whether_reached()
 
     def _differs(self, uid: str, item: Object) -> bool:

@@ -382,7 +382,7 @@ UNDONE = {
         "nodes are written into whatever ledger Redis has, also into one that is about to be rebuilt",
         (
             CodeEdit(
-                "dispatcher.kubernetes.informers:Informers._ledger_epoch",
+                "dispatcher.kubernetes.cluster_mirror:ClusterMirror._ledger_epoch",
                 "return self._runtime.ledger.known().ledger_epoch",
                 'return ""',
             ),
@@ -514,7 +514,7 @@ UNDONE = {
         "before a rebuild pods that are gone keep their names, and pods that have them now are refused",
         (
             CodeEdit(
-                "dispatcher.kubernetes.informers:Informers._untold_on_nodes",
+                "dispatcher.kubernetes.cluster_mirror:ClusterMirror._untold_on_nodes",
                 "self._end(rows[rows != NONE_U32])",
                 "pass",
             ),

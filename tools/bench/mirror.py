@@ -4,14 +4,16 @@ another takes over.
 HOSS starts with two dispatchers and no worker, as the guard alone does, on a stand-in for an API server that
 serves lists in pages and watches in which nothing happens. So the cluster costs this machine next to nothing
 beside HOSS itself; a real API server takes 2 ms of CPU to create a pod. Every pod is on a node and has the
-fields that a real one has, 3 KB as JSON. Then the active dispatcher is killed (-9), and the standby lists
-everything.
+fields that a real one has, 3 KB as JSON. Both dispatchers list everything, one of them standing by. Then the
+active one is killed (-9). Objects of kinds that HOSS does not follow change all the time, as in a real
+cluster, so only a bookmark says that a watch lacks nothing, and it comes as a real server sends it.
 
 The JSON document:
 
     nodes, pods
     startSeconds         from the first process until every pod is in the ledger
     takeoverSeconds      from the kill until a dispatcher answers that knows every pod, lease (1.5 s) included
+    takeoverCpuSeconds   CPU time of the next dispatcher meanwhile
     terms                of dispatchers, from that which was killed to the end: 2 unless a lease was lost
     peakMib              peak resident memory of each dispatcher and the resolver, MiB
     cpuSeconds           CPU time of the same
@@ -43,7 +45,10 @@ from tools.bench.losses import kill_active, next_term_knows, until_serving
 _WAIT_SECONDS = 600.0
 _READY_SECONDS = 10.0
 _POLL_SECONDS = 0.05
-_MIRRORS = ("dispatcher-1", "dispatcher-2", "resolver-1")
+_DISPATCHERS = ("dispatcher-1", "dispatcher-2")
+_MIRRORS = (*_DISPATCHERS, "resolver-1")
+_IDLE_SHARE, _IDLE_SECONDS = 0.1, 2.0  # of a core, while nothing happens
+_BOOKMARK_SECONDS_BEFORE_END = 2.0
 _PODS, _NODES = "/api/v1/pods", "/api/v1/nodes"
 
 
@@ -60,6 +65,7 @@ class MirrorMeasurement:
     setting: MirrorSetting
     start_seconds: float
     takeover_seconds: float
+    takeover_cpu_seconds: float
     peak_mib: dict[str, float]
     cpu_seconds: dict[str, float]
     terms: int
@@ -70,6 +76,7 @@ class MirrorMeasurement:
             **camel(self.setting, "nodes", "pods"),
             "startSeconds": round(self.start_seconds, 2),
             "takeoverSeconds": round(self.takeover_seconds, 2),
+            "takeoverCpuSeconds": round(self.takeover_cpu_seconds, 2),
             "terms": self.terms,
             "peakMib": {name: round(mib, 1) for name, mib in self.peak_mib.items()},
             "cpuSeconds": {name: round(seconds, 2) for name, seconds in self.cpu_seconds.items()},
@@ -84,6 +91,7 @@ class MirrorMeasurement:
                 "the next dispatcher knows all",
                 f"{self.takeover_seconds:.1f} s after the kill, lease included",
             ),
+            ("its CPU time meanwhile", f"{self.takeover_cpu_seconds:.1f} s"),
             ("terms", self.terms),
             *(
                 (name, f"{mib:.0f} MiB at the peak, {used[name]:.1f} s of CPU")
@@ -104,6 +112,7 @@ def measure(setting: MirrorSetting) -> MirrorMeasurement:
             async def run(clients: Clients) -> MirrorMeasurement:
                 await _until(partial(_is_reserved, clients, setting.pods))
                 started = time.monotonic() - begun
+                await _until(partial(_is_idle, starter))  # the standby has listed
                 status = await clients.dispatcher.status()
                 peak, used = _figures(starter)  # now, as one of them will not be there to be asked
                 killed = time.monotonic()
@@ -112,8 +121,15 @@ def measure(setting: MirrorSetting) -> MirrorMeasurement:
                 taken_over = time.monotonic() - killed
                 terms = (await clients.dispatcher.status()).term - status.term + 1
                 after = _figures(starter)
+                [successor] = [name for name in _DISPATCHERS if name in after[1]]
                 return MirrorMeasurement(
-                    setting, started, taken_over, peak | after[0], used | after[1], terms
+                    setting,
+                    start_seconds=started,
+                    takeover_seconds=taken_over,
+                    takeover_cpu_seconds=after[1][successor] - used[successor],
+                    peak_mib=peak | after[0],
+                    cpu_seconds=used | after[1],
+                    terms=terms,
                 )
 
             return report.run_on(starter.state, run)
@@ -121,6 +137,13 @@ def measure(setting: MirrorSetting) -> MirrorMeasurement:
 
 async def _is_reserved(clients: Clients, pods: int) -> bool:
     return (await clients.resolver.status()).reservations >= pods
+
+
+async def _is_idle(starter: Starter) -> bool:
+    before = _figures(starter)[1]
+    await asyncio.sleep(_IDLE_SECONDS)
+    after = _figures(starter)[1]
+    return all(after[name] - before[name] < _IDLE_SHARE * _IDLE_SECONDS for name in _DISPATCHERS)
 
 
 async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
@@ -142,6 +165,7 @@ class _Cluster:
         self._kubeconfig = kubeconfig
         self._setting = setting
         self._loop = asyncio.new_event_loop()
+        self._begun = self._loop.time()
         self._ready = threading.Event()
         self._ended = asyncio.Event()
 
@@ -191,14 +215,24 @@ class _Cluster:
         else:
             items = [_pod(number, nodes) for number in range(begin, end)]
         more = b'"continue":"%d",' % end if end < of_kind else b""
-        body = b'{"metadata":{%s"resourceVersion":"1"},"items":[%s]}' % (more, b",".join(items))
+        form = b'{"metadata":{%s"resourceVersion":"%d"},"items":[%s]}'
+        body = form % (more, self._version(), b",".join(items))
         return web.Response(body=body, content_type="application/json")
+
+    def _version(self) -> int:
+        return 1 + int(self._loop.time() - self._begun)
 
     async def _watch(self, request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        last_seconds = float(request.query["timeoutSeconds"]) - _BOOKMARK_SECONDS_BEFORE_END
         with contextlib.suppress(ConnectionError):  # of a dispatcher that was killed
             await response.prepare(request)
-            await self._ended.wait()
+            for seconds in (last_seconds, _BOOKMARK_SECONDS_BEFORE_END):
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._ended.wait(), seconds)
+                    break
+                bookmark = {"metadata": {"resourceVersion": str(self._version())}}
+                await response.write(orjson.dumps({"type": "BOOKMARK", "object": bookmark}) + b"\n")
         return response
 
 

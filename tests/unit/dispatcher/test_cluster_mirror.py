@@ -15,6 +15,7 @@ from dispatcher.core.machine import Machine, Settings
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.policy.rules import Policy
 from dispatcher.journal.memory import MemoryJournal
+from dispatcher.kubernetes.cluster_mirror import ClusterMirror
 from dispatcher.kubernetes.informers import Informers
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
@@ -55,7 +56,7 @@ class LostLedger:
 
 
 @pytest.fixture
-async def informers():
+async def mirror():
     runtime = Runtime(Machine(Settings(), Policy(), None, random.Random(1)), None, MemoryJournal())
     reserved = []
 
@@ -63,28 +64,22 @@ async def informers():
         reserved.extend(instruction.rows.tolist())
 
     runtime.set_executor(m.Reserve, reserve)
-    made = Informers(
-        runtime,
-        None,
-        None,
-        ClusterSection(),
-        1,
-        nodes=ClusterNodes(),
-        max_pod_terms=100,
-        rng=random.Random(2),
-    )
+    followed = Informers(None, ClusterSection(), max_pod_terms=100, clock=runtime.now, rng=random.Random(2))
+    made = ClusterMirror(runtime, None, None, followed, ClusterSection(), term=1, nodes=ClusterNodes())
+    made.informers = followed
     made.pods.nodes = {"n1": 0, "n2": 1}
     made.reserved = reserved
-    for reflector in made.reflectors:  # the watches have shown all that there is
+    for reflector in followed.reflectors:  # the watches have shown all that there is
         reflector.availability = KindAvailability.NOT_SERVED
         reflector.complete.set()
+    followed.known.set()
     yield made
     await runtime.end()
 
 
-def nodes_of(informers, *numbers):
+def nodes_of(mirror, *numbers):
     """The node of each pod; None: it has no row, or is on no node."""
-    registry = informers._registry
+    registry = mirror._registry
     uids = b"".join(uid_from_text(uid_of(number)) for number in numbers)
     rows = registry.directory.rows_of_uids(decode_uids(uids)).tolist()
     return [
@@ -94,32 +89,34 @@ def nodes_of(informers, *numbers):
 
 
 async def test_after_catching_up_every_pod_on_a_node_is_known_also_while_others_wait_for_the_ledger(
-    informers,
+    mirror,
 ):
     ledger = LostLedger()
-    informers.place_successors = ledger.place
-    async with background(informers.run()):
-        informers._on_pods([pod(1), pod(2, "n1", "other")])
+    mirror.place_successors = ledger.place
+    async with background(mirror.run()):
+        mirror.informers._on_pods([pod(1), pod(2, "n1", "other")])
         await ledger.asked.wait()
-        assert nodes_of(informers, 1, 2) == [None, None]
-        informers._on_pods([pod(1, "n2"), pod(3, "n1", "other"), pod(4, "n1", "other"), pod(5, "nowhere")])
-        informers._on_pods([ObjectGone(uid_of(4), "default", "p4")])
-        await informers.catch_up()
-        assert nodes_of(informers, 1, 2, 3, 4, 5) == [1, 0, 0, None, None]
+        assert nodes_of(mirror, 1, 2) == [None, None]
+        mirror.informers._on_pods(
+            [pod(1, "n2"), pod(3, "n1", "other"), pod(4, "n1", "other"), pod(5, "nowhere")]
+        )
+        mirror.informers._on_pods([ObjectGone(uid_of(4), "default", "p4")])
+        await mirror.catch_up()
+        assert nodes_of(mirror, 1, 2, 3, 4, 5) == [1, 0, 0, None, None]
         ledger.back.set()
-        await until(lambda: not informers._pod_changes and not informers._under_way)
-        await until(lambda: len(informers.reserved) == 3)
-    assert nodes_of(informers, 1, 2, 3, 4, 5) == [1, 0, 0, None, None]
-    pods = informers._registry.pods
+        await until(lambda: not mirror.informers.pods and not mirror._under_way)
+        await until(lambda: len(mirror.reserved) == 3)
+    assert nodes_of(mirror, 1, 2, 3, 4, 5) == [1, 0, 0, None, None]
+    pods = mirror._registry.pods
     assert int((pods.phase[: pods.size] == Phase.BOUND).sum()) == 3  # nobody has two rows
 
 
 async def test_pods_of_a_full_cluster_are_accepted_a_few_at_a_time_and_equal_ones_are_read_once(
-    informers, monkeypatch
+    mirror, monkeypatch
 ):
     """A step of the event loop is short whatever is listed."""
     read, size_in_turns = [], []
-    pods = informers._registry.pods
+    pods = mirror._registry.pods
 
     def reading(template):
         read.append(template)
@@ -133,17 +130,17 @@ async def test_pods_of_a_full_cluster_are_accepted_a_few_at_a_time_and_equal_one
             size_in_turns.append(pods.size)
             await asyncio.sleep(0)
 
-    monkeypatch.setattr("dispatcher.kubernetes.informers.read_template", reading)
-    informers._resolver = SimpleNamespace(list_nodes=no_nodes)
-    informers._on_pods([pod(number) for number in range(1000)])
+    monkeypatch.setattr("dispatcher.kubernetes.cluster_mirror.read_template", reading)
+    mirror._resolver = SimpleNamespace(list_nodes=no_nodes)
+    mirror.informers._on_pods([pod(number) for number in range(1000)])
     async with background(count()):
-        accepted = await informers.begin()
+        accepted = await mirror.begin()
     assert sum(part.submission.live for part in accepted) == 1000
     assert max(np.diff([*size_in_turns, pods.size])) <= 250
     assert len(read) == 1
 
 
-async def test_a_new_leader_keeps_the_nodes_without_an_object_whose_pods_it_does_not_know_yet(informers):
+async def test_a_new_leader_keeps_the_nodes_without_an_object_whose_pods_it_does_not_know_yet(mirror):
     """What pods hold there may be on its way to the API server."""
     written = []
 
@@ -158,26 +155,26 @@ async def test_a_new_leader_keeps_the_nodes_without_an_object_whose_pods_it_does
     async def remove_nodes(names, _epoch):
         written.append(names)
 
-    informers._runtime.ledger = SimpleNamespace(known=lambda: SimpleNamespace(ledger_epoch="e"))
-    informers._resolver = SimpleNamespace(
+    mirror._runtime.ledger = SimpleNamespace(known=lambda: SimpleNamespace(ledger_epoch="e"))
+    mirror._resolver = SimpleNamespace(
         list_nodes=list_nodes, upsert_nodes=upsert_nodes, remove_nodes=remove_nodes
     )
-    informers._on_nodes([ObjectGone("", "", "n2")])
-    informers._on_pods([pod(1, "n1")])
-    accepted = await informers.begin()
+    mirror.informers._on_nodes([ObjectGone("", "", "n2")])
+    mirror.informers._on_pods([pod(1, "n1")])
+    accepted = await mirror.begin()
     found = [(node.name, node.unschedulable, dict(node.labels)) for node in written]
     assert sorted(found) == [
         ("n1", True, {"z": "a"}),
         ("n2", True, {"z": "a"}),
     ]
-    assert [informers.node_deleted(name) for name in ("n1", "n2")] == [True, True]
-    await informers.settle(accepted)
-    async with background(informers.run()):
+    assert [mirror.node_deleted(name) for name in ("n1", "n2")] == [True, True]
+    await mirror.settle(accepted)
+    async with background(mirror.run()):
         await until(lambda: len(written) == 3)
     assert written[2:] == [("n2",)]  # a pod is on n1
 
 
-async def test_a_node_on_which_pods_are_seen_already_opens_when_the_ledger_has_counted_them(informers):
+async def test_a_node_on_which_pods_are_seen_already_opens_when_the_ledger_has_counted_them(mirror):
     """Workers and the webhook would give away room that is taken."""
     done = []
 
@@ -186,61 +183,63 @@ async def test_a_node_on_which_pods_are_seen_already_opens_when_the_ledger_has_c
         return pb.UpsertNodesReply(indexes=[2] * len(nodes))
 
     async def counted():
-        await until(lambda: informers.reserved)
+        await until(lambda: mirror.reserved)
         done.append("counted")
 
-    informers._runtime.ledger = SimpleNamespace(known=lambda: SimpleNamespace(ledger_epoch="e"))
-    informers._resolver = SimpleNamespace(upsert_nodes=upsert_nodes)
-    informers.counted = counted
-    async with background(informers.run()):
-        informers._on_pods([pod(1, "late", "other")])
-        await until(lambda: informers.pods.on_unknown_nodes == {"late": 1})
-        informers._on_nodes([node("late")])
+    mirror._runtime.ledger = SimpleNamespace(known=lambda: SimpleNamespace(ledger_epoch="e"))
+    mirror._resolver = SimpleNamespace(upsert_nodes=upsert_nodes)
+    mirror.counted = counted
+    async with background(mirror.run()):
+        mirror.informers._on_pods([pod(1, "late", "other")])
+        await until(lambda: mirror.pods.on_unknown_nodes == {"late": 1})
+        mirror.informers._on_nodes([node("late")])
         await until(lambda: "open" in done)
     assert done == ["closed", "counted", "open"]
-    assert nodes_of(informers, 1) == [2]
+    assert nodes_of(mirror, 1) == [2]
 
 
-async def test_after_catching_up_pods_are_known_that_came_before_their_node_was(informers):
-    async with background(informers.run()):
-        informers._on_pods([pod(1, "late", "other"), pod(2, "late", "other"), pod(3, "later", "other")])
-        await until(lambda: informers.pods.on_unknown_nodes == {"late": 2, "later": 1})
-    informers.pods.nodes |= {"late": 2}  # and `run` waits for the ledger
-    informers._on_pods([ObjectGone(uid_of(2), "default", "p2")])
-    await informers.catch_up()
-    assert nodes_of(informers, 1, 2, 3) == [2, None, None]
-    async with background(informers.run()):
-        await until(lambda: informers.pods.on_unknown_nodes == {"later": 1} and not informers._pod_changes)
-        await until(lambda: len(informers.reserved) == 1)
-    assert nodes_of(informers, 1, 2, 3) == [2, None, None]
+async def test_after_catching_up_pods_are_known_that_came_before_their_node_was(mirror):
+    async with background(mirror.run()):
+        mirror.informers._on_pods(
+            [pod(1, "late", "other"), pod(2, "late", "other"), pod(3, "later", "other")]
+        )
+        await until(lambda: mirror.pods.on_unknown_nodes == {"late": 2, "later": 1})
+    mirror.pods.nodes |= {"late": 2}  # and `run` waits for the ledger
+    mirror.informers._on_pods([ObjectGone(uid_of(2), "default", "p2")])
+    await mirror.catch_up()
+    assert nodes_of(mirror, 1, 2, 3) == [2, None, None]
+    async with background(mirror.run()):
+        await until(lambda: mirror.pods.on_unknown_nodes == {"later": 1} and not mirror.informers.pods)
+        await until(lambda: len(mirror.reserved) == 1)
+    assert nodes_of(mirror, 1, 2, 3) == [2, None, None]
 
 
 async def test_after_catching_up_a_pod_is_known_that_has_the_name_of_one_whose_end_waits_for_the_ledger(
-    informers,
+    mirror,
 ):
     released = []
 
     async def release(instruction):
         released.extend(instruction.rows.tolist())
 
-    informers._runtime.set_executor(m.Release, release)
-    async with background(informers.run()):
-        informers._on_pods([pod(1, "n1"), pod(2, "n1")])
-        await until(lambda: nodes_of(informers, 1, 2) == [0, 0])
-    informers._on_pods([ObjectGone(uid_of(1), "default", "p1"), pod(3, "n2", "other", name="p1")])
-    await informers.catch_up()
-    assert nodes_of(informers, 1, 2, 3) == [None, 0, 1]
-    async with background(informers.run()):
-        await until(lambda: not informers._pod_changes and released)
-    assert nodes_of(informers, 1, 2, 3) == [None, 0, 1]
+    mirror._runtime.set_executor(m.Release, release)
+    async with background(mirror.run()):
+        mirror.informers._on_pods([pod(1, "n1"), pod(2, "n1")])
+        await until(lambda: nodes_of(mirror, 1, 2) == [0, 0])
+    mirror.informers._on_pods([ObjectGone(uid_of(1), "default", "p1"), pod(3, "n2", "other", name="p1")])
+    await mirror.catch_up()
+    assert nodes_of(mirror, 1, 2, 3) == [None, 0, 1]
+    async with background(mirror.run()):
+        await until(lambda: not mirror.informers.pods and released)
+    assert nodes_of(mirror, 1, 2, 3) == [None, 0, 1]
     assert len(released) == 1
 
 
 async def test_catching_up_lists_the_backlog_once_and_accepts_no_pod_that_is_deleted_meanwhile(
-    informers, monkeypatch
+    mirror, monkeypatch
 ):
-    listed, accepted, resolved, begun = [], [], informers.pods.resolved, asyncio.Event()
-    accept = informers._accept
+    listed, accepted, resolved, begun = [], [], mirror.pods.resolved, asyncio.Event()
+    accept = mirror._accept
 
     def accepting(pods):
         begun.set()
@@ -252,18 +251,18 @@ async def test_catching_up_lists_the_backlog_once_and_accepts_no_pod_that_is_del
 
     async def delete_the_last():
         await begun.wait()
-        accepted.append(informers._registry.pods.size)
-        informers._on_pods([ObjectGone(uid_of(999), "default", "p999")])
-        await informers._take(informers.pods.plan(informers._take_pod_changes()))  # as `run` does
+        accepted.append(mirror._registry.pods.size)
+        mirror.informers._on_pods([ObjectGone(uid_of(999), "default", "p999")])
+        await mirror._take(mirror.pods.plan(mirror.informers.pods.take().values()))  # as `run` does
 
-    monkeypatch.setattr(informers, "_accept", accepting)
-    monkeypatch.setattr(informers.pods, "resolved", counted)
-    informers._on_pods([pod(number, "n1", "other") for number in range(1000)])
+    monkeypatch.setattr(mirror, "_accept", accepting)
+    monkeypatch.setattr(mirror.pods, "resolved", counted)
+    mirror.informers._on_pods([pod(number, "n1", "other") for number in range(1000)])
     async with background(delete_the_last()):
-        await informers.catch_up()
+        await mirror.catch_up()
     assert accepted == [250]
     assert len(listed) == 2  # and once more to find that nothing is left
-    pods = informers._registry.pods
+    pods = mirror._registry.pods
     assert int((pods.phase[: pods.size] == Phase.BOUND).sum()) == 999
-    assert nodes_of(informers, 0, 998, 999) == [0, 0, None]
-    assert not informers._changed_meanwhile
+    assert nodes_of(mirror, 0, 998, 999) == [0, 0, None]
+    assert not mirror.informers.pods_noted
