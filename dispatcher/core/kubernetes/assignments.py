@@ -14,6 +14,8 @@ from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.core.queue.queues import Queues
 from hoss.model.pod import PodSpec, group_of
 
+ELSEWHERE = "it is not bound where it was placed: the API server has it on another node"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assignments:
@@ -39,7 +41,9 @@ class Assignments:
         rows, nodes = event.rows[alive], event.nodes[alive]
         new = ~pods.assigned[rows] | (pods.node[rows] != nodes)
         rows, nodes = rows[new], nodes[new]
-        reserved = (pods.phase[rows] == Phase.BOUND) & (pods.node[rows] == nodes)  # as HOSS bound it
+        bound, here = pods.phase[rows] == Phase.BOUND, pods.node[rows] == nodes
+        reserved = bound & here  # as HOSS bound it
+        self._end_placements(rows[bound & ~here & ~pods.assigned[rows]], now_ms)
         pods.assigned[rows] = True
         pods.node[rows] = nodes
         pods.reason[rows] = NO_REASON
@@ -52,6 +56,14 @@ class Assignments:
                 self.queues.gang_completed(gang, now, now_ms)
         out = self._reserve(rows[~reserved | pods.outdated[rows]])
         return out + self.settlement.check_nodes(rows, now_ms)
+
+    def _end_placements(self, rows: Rows, now_ms: int) -> None:
+        """HOSS has bound these pods, and the API server has them elsewhere: it carried out a binding of somebody
+        else, or one that a lost leader had asked for. Who was told of the first node is told that it is over."""
+        if len(rows):
+            self.registry.pods.reason[rows] = self.registry.reasons.number(ELSEWHERE)
+            self.registry.move(rows, Phase.BACKOFF, now_ms, BINDING_REFUSED)
+            self.settlement.publish(rows)
 
     def _inherited(self, event: m.Inherited, now: float) -> list[m.Instruction]:
         now_ms = self.unix_ms(now)

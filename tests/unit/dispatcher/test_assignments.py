@@ -5,6 +5,7 @@ import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.bound.disruption_budgets import victim_candidates
+from dispatcher.core.kubernetes.assignments import ELSEWHERE
 from dispatcher.core.machine import Settings
 from dispatcher.core.pods.table import Phase
 from hoss.model.pod import PodSpec
@@ -63,6 +64,40 @@ def test_a_pod_that_somebody_else_bound_meanwhile_stays_there_though_our_worker_
     assert node_of(bench, rows) == [5]
     assert reserved_rows(bench) == rows.tolist() * 2, "the second moves what the worker has reserved"
     bench.machine.check()
+
+
+def test_a_pod_that_was_told_bound_is_told_that_this_ended_before_it_is_told_on_another_node(bench):
+    """As of a binding that a lost leader had asked for, and that the API server has carried out late."""
+    bench.join("w1")
+    (row,) = rows = bench.pods("a")
+    bench.answer("w1", m.OutcomeCode.BOUND, node=9)
+    revision = bench.machine.log.revision
+    bench.handle(assigned(rows, 5))
+    told = [
+        (Phase(batch.phases[0]), int(batch.nodes[0]), *batch.texts)
+        for batch in bench.machine.log.since(revision)
+    ]
+    assert told == [(Phase.BACKOFF, NOWHERE, ELSEWHERE), (Phase.BOUND, 5)]
+    transitions = bench.machine.registry.history.of_pod(row)[-2:]
+    assert [(each.event, each.node, each.reason) for each in transitions] == [
+        ("BindingRefused", NOWHERE, ELSEWHERE),
+        ("Assigned", 5, ""),
+    ]
+    assert (bench.all_are(rows, Phase.BOUND), reserved_rows(bench)) == (True, [row])
+    bench.handle(m.Deleted(rows))
+    released(bench)
+    bench.pass_time(2)
+    assert bench.instructions(m.Forget), "no queue holds it"
+
+
+def test_a_pod_whose_binding_is_confirmed_or_told_again_is_told_bound_once(bench):
+    bench.join("w1")
+    rows = bench.pods("a")
+    bench.answer("w1", m.OutcomeCode.BOUND, node=5)
+    revision = bench.machine.log.revision
+    bench.handle(assigned(rows, 5))
+    bench.handle(assigned(rows, 5))
+    assert bench.machine.log.revision == revision
 
 
 def test_a_reservation_elsewhere_that_the_ledger_shows_follows_the_api_server(bench):
