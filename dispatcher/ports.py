@@ -211,11 +211,8 @@ class LedgerPort(Protocol):
     async def confirm(self, commits: Commits) -> int:
         """End the leases of commits. Returns how many of the commits were still pending."""
 
-    async def release(
-        self, uids: Uids, nodes: NDArray[np.uint32] | None, as_of: Knowledge
-    ) -> Mapping[int, int]:
-        """Release reservations; those that do not exist are ignored. Returns by shard the seq from which on a
-        view shows it; shards of older resolvers are missing. `as_of`: what `known` returned when it
+    async def release(self, uids: Uids, nodes: NDArray[np.uint32] | None, as_of: Knowledge) -> None:
+        """Release reservations; those that do not exist are ignored. `as_of`: what `known` returned when it
         was decided. A newer reservation stays: the pod was placed again since. If the ledger was rebuilt
         since, from this dispatcher's own record, what is there is released."""
 

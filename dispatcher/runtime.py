@@ -11,7 +11,7 @@ TermFailed, and the next term recovers from journal and ledger."""
 import asyncio
 import random
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -310,17 +310,17 @@ class Runtime:
 
     async def release(self, instruction: m.Release) -> None:
         """Release the reservations, and tell the machine once every shard has answered."""
-        positions = await self._release(instruction.uids, instruction.nodes)
+        await self._release(instruction.uids, instruction.nodes)
         # An earlier release of a pod may have ended first. Then its row may be that of another pod by now.
         same = (self.machine.registry.pods.uid[instruction.rows] == instruction.uids).all(axis=1)
-        self.handle(m.Released(instruction.rows[same], positions, instruction.unreserved))
+        self.handle(m.Released(instruction.rows[same], instruction.unreserved))
         if instruction.confirm is not None:
             self.perform([instruction.confirm])
 
-    async def _release(self, uids: Uids, nodes: NDArray[np.uint32] | None) -> Mapping[int, int]:
+    async def _release(self, uids: Uids, nodes: NDArray[np.uint32] | None) -> None:
         # Taken once: a request that arrives late must not release what was reserved since.
         as_of = self.ledger.known()
-        return await self.until_answered(lambda: self.ledger.release(uids, nodes, as_of))
+        await self.until_answered(lambda: self.ledger.release(uids, nodes, as_of))
 
     async def _confirm_all(self) -> None:
         try:

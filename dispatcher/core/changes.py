@@ -116,8 +116,7 @@ def _joined(rooms: list[Room]) -> tuple[Room, ...]:
 
 @dataclass(slots=True)
 class _Window:
-    """Changes of a short time: from the feed, with their positions, or the dispatcher's `own`, of which the
-    feed shows some from these positions on."""
+    """Changes of a short time: from the feed, with their positions, or the dispatcher's `own`."""
 
     number: int
     begun: float
@@ -132,8 +131,7 @@ class _Window:
 
     def unseen(self, since: int, seen: ViewPosition) -> bool:
         """Whether a view misses some of this window. Decided by feed position, or by change number where the
-        view's position is unknown. Who was sent after a change of the dispatcher's own may still have been
-        refused by a view that did not show it."""
+        change is the dispatcher's own, or the view's position is unknown."""
         missed = any(seq > seen[shard] for shard, seq in self.positions.items() if shard in seen)
         if not self.own and self.positions.keys() <= seen.keys():
             return missed
@@ -163,10 +161,8 @@ class ChangeHistory:
         *,
         shard: int = -1,
         seq: int = 0,
-        shown_from: ViewPosition | None = None,
     ) -> None:
-        """Record a change at this position of the feed, or, without a shard, one of the dispatcher's own,
-        which the feed shows from these positions on."""
+        """Record a change at this position of the feed, or, without a shard, one of the dispatcher's own."""
         self.number += 1
         own = shard < 0
         window = self._open.get(own)
@@ -176,8 +172,8 @@ class ChangeHistory:
             self._pending.append(window)
         window.number = self.number
         window.parts.append(changes)
-        for of_shard, at in ((shown_from or {}) if own else {shard: seq}).items():
-            window.positions[of_shard] = max(at, window.positions.get(of_shard, 0))
+        if not own:
+            window.positions[shard] = max(seq, window.positions.get(shard, 0))
 
     def outdate_views(self, now: float) -> None:
         """Refusals of pods that were sent before now are outdated, whatever the workers' views. No waiting

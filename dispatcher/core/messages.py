@@ -214,11 +214,9 @@ class Moved(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Released(Event):
-    """The reservations of these pods are gone. A worker's view shows it from these positions on; on other
-    shards that is unknown."""
+    """The reservations of these pods are gone."""
 
     rows: Rows
-    positions: ViewPosition = field(default_factory=dict)
     unreserved: bool = False  # see Release
 
 

@@ -108,18 +108,13 @@ class ResolverLedger:
     async def confirm(self, commits: Commits) -> int:
         return await self._client.confirm(commits)
 
-    async def release(
-        self, uids: Uids, nodes: NDArray[np.uint32] | None, as_of: Knowledge
-    ) -> Mapping[int, int]:
+    async def release(self, uids: Uids, nodes: NDArray[np.uint32] | None, as_of: Knowledge) -> None:
         # The numbers of another ledger say nothing of ours, which was rebuilt from what we knew.
         seqs = as_of.seqs if as_of.ledger_epoch == self._known_epoch else self._known
-        positions: dict[int, int] = {}
         for i in range(0, len(uids), LOOKUP_PODS):
             part = slice(i, i + LOOKUP_PODS)
             of_part = None if nodes is None else nodes[part]
-            reply = await self._client.release(uids[part], of_part, seqs, self._known_epoch)
-            positions.update((position.shard, position.seq) for position in reply.positions)
-        return positions
+            await self._client.release(uids[part], of_part, seqs, self._known_epoch)
 
     async def move(self, request: pb.MoveRequest) -> pb.MoveReply:
         request.ledger_epoch = self._known_epoch
@@ -199,11 +194,9 @@ class FencedLedger:
         self._leadership.require_valid_lease()
         return await self._inner.confirm(commits)
 
-    async def release(
-        self, uids: Uids, nodes: NDArray[np.uint32] | None, as_of: Knowledge
-    ) -> Mapping[int, int]:
+    async def release(self, uids: Uids, nodes: NDArray[np.uint32] | None, as_of: Knowledge) -> None:
         self._leadership.require_valid_lease()
-        return await self._inner.release(uids, nodes, as_of)
+        await self._inner.release(uids, nodes, as_of)
 
     async def move(self, request: pb.MoveRequest) -> pb.MoveReply:
         self._leadership.require_valid_lease()

@@ -531,12 +531,10 @@ class ReleaseRequest(_message.Message):
     def __init__(self, uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., term: _Optional[int] = ..., as_of: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ..., journal_write: _Optional[int] = ..., ledger_epoch: _Optional[str] = ...) -> None: ...
 
 class ReleaseReply(_message.Message):
-    __slots__ = ("released", "positions")
+    __slots__ = ("released",)
     RELEASED_FIELD_NUMBER: _ClassVar[int]
-    POSITIONS_FIELD_NUMBER: _ClassVar[int]
     released: int
-    positions: _containers.RepeatedCompositeFieldContainer[ShardPosition]
-    def __init__(self, released: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[ShardPosition, _Mapping]]] = ...) -> None: ...
+    def __init__(self, released: _Optional[int] = ...) -> None: ...
 
 class MoveRequest(_message.Message):
     __slots__ = ("step", "worker", "epoch", "term", "journal_write", "ledger_epoch", "uids", "nodes", "seen", "seqs", "sources", "source_seqs", "successors", "at_once", "reserved_names")

@@ -27,7 +27,7 @@ from hossctl.explain.remedies import NodeNow, remedies
 from hossctl.explain.table import print_nodes, verdict
 from hossctl.figures import written_duration
 from hossctl.kinds import Kind, read_kind
-from hossctl.views.objects import phase_name, queue_document
+from hossctl.views.documents.objects import phase_name, queue_document
 from scheduler_worker.config import STRATEGY_LABEL
 from scheduler_worker.core.cache.node_info import NodeInfoCache
 from scheduler_worker.core.classes import DemandTable, compile_demand

@@ -8,11 +8,8 @@ from hossctl.console import Document
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.kinds import Kind, Query
 from hossctl.load.runner import reason_kinds
-from hossctl.views.conflicts import fetch_conflicts
-from hossctl.views.history import grouped
-from hossctl.views.listing import fetch
-from hossctl.views.node import node_details
-from hossctl.views.objects import (
+from hossctl.views.documents.conflicts import fetch_conflicts
+from hossctl.views.documents.objects import (
     decision_document,
     job_transition_document,
     phase_name,
@@ -21,6 +18,9 @@ from hossctl.views.objects import (
     queue_document,
     worker_transition_document,
 )
+from hossctl.views.history import grouped
+from hossctl.views.listing import fetch
+from hossctl.views.node import node_details
 
 _MOST_PODS = 200  # of a node that are listed one by one; the others are counted
 

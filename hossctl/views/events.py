@@ -17,13 +17,13 @@ from hossctl.console import Column, Document, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.kinds import Kind, Query
 from hossctl.views.describing import describe
-from hossctl.views.history import Line, job_lines, pod_lines, worker_lines
-from hossctl.views.objects import (
+from hossctl.views.documents.objects import (
     job_document,
     job_transition_document,
     worker_document,
     worker_transition_document,
 )
+from hossctl.views.history import Line, job_lines, pod_lines, worker_lines
 
 INTERVAL_SECONDS = 1.0
 _STATUS_SECONDS = 2.0  # for each resolver: the others' events wait for it

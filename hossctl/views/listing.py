@@ -7,7 +7,13 @@ from hoss.errors import NotFound, TransportError, did_you_mean
 from hossctl.console import Document, warn
 from hossctl.endpoints import Endpoints, dispatcher_of, resolver_of
 from hossctl.kinds import OBJECT_KINDS, Kind, Query, not_there
-from hossctl.views.objects import job_document, node_document, pod_document, tenant_document, worker_document
+from hossctl.views.documents.objects import (
+    job_document,
+    node_document,
+    pod_document,
+    tenant_document,
+    worker_document,
+)
 
 
 async def fetch(endpoints: Endpoints, query: Query) -> list[Document]:
@@ -27,7 +33,7 @@ async def fetch(endpoints: Endpoints, query: Query) -> list[Document]:
 
 async def _reservations(endpoints: Endpoints, query: Query) -> list[Document]:
     # What decodes their columns takes longer to import than all that other kinds need.
-    from hossctl.views.reservations import pod_names, reservation_documents  # noqa: PLC0415
+    from hossctl.views.documents.reservations import pod_names, reservation_documents  # noqa: PLC0415
 
     pods = None
     if query.with_pods or query.selector:
@@ -55,7 +61,7 @@ async def _other(dispatcher: DispatcherClient, query: Query) -> list[Document]:
     if query.kind is Kind.JOBS:
         return [job_document(job) for job in await dispatcher.list_jobs(query.namespace)]
     # What reads them imports the whole model, which takes as long as everything else.
-    from hossctl.views.cluster_objects import budget_document, object_document  # noqa: PLC0415
+    from hossctl.views.documents.cluster_objects import budget_document, object_document  # noqa: PLC0415
 
     if query.kind is Kind.BUDGETS:
         return [budget_document(*budget) for budget in await dispatcher.list_budgets(query.namespace)]

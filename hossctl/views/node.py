@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from hoss.model.resources import written_amount
 from hossctl.console import Column, Document, print_lines, print_rows, print_summary
 from hossctl.figures import share, written_since
-from hossctl.views.objects import written_labels
+from hossctl.views.documents.objects import written_labels
 
 JUDGED_BY = (
     "what it may use beyond its request, of all that pods here may; without a limit, the whole node. "

@@ -12,9 +12,9 @@ from hossctl.figures import written_since
 from hossctl.jsonpath import read_path
 from hossctl.kinds import ALL, NAMESPACED, Kind, Query
 from hossctl.views import history
-from hossctl.views.conflicts import PAIR_COLUMNS
+from hossctl.views.documents.conflicts import PAIR_COLUMNS
+from hossctl.views.documents.objects import COLUMNS, written_labels
 from hossctl.views.node import print_node
-from hossctl.views.objects import COLUMNS, written_labels
 
 _NAMESPACE_COLUMN = Column("NAMESPACE", lambda document: document["namespace"])
 _AMOUNTS = ("requests", "limits")  # by resource, in schema units

@@ -17,8 +17,8 @@ from hossctl.console import Column, Document, table_lines
 from hossctl.endpoints import Endpoints, clients_of
 from hossctl.figures import written_duration
 from hossctl.local import platform_state
-from hossctl.views.conflicts import overlap_control_document, written_overlap_control
-from hossctl.views.objects import worker_document, written_labels, written_worker_state
+from hossctl.views.documents.conflicts import overlap_control_document, written_overlap_control
+from hossctl.views.documents.objects import worker_document, written_labels, written_worker_state
 from hossctl.views.policy import policy_document, written_policy
 
 _EVENTS_SHOWN = 5

@@ -14,7 +14,7 @@ from hossctl.console import Document
 from hossctl.endpoints import Clients
 from hossctl.kinds import Kind, not_there
 from hossctl.load.runner import reason_kinds
-from hossctl.views.objects import phase_name
+from hossctl.views.documents.objects import phase_name
 
 _POLL_SECONDS = 0.2
 

@@ -15,9 +15,9 @@ from hossctl.console import Document, Format, print_document, warn
 from hossctl.endpoints import Endpoints, dispatcher_of
 from hossctl.jsonpath import Template
 from hossctl.kinds import ALL, Kind, Query
-from hossctl.views.conflicts import fetch_conflicts
+from hossctl.views.documents.conflicts import fetch_conflicts
+from hossctl.views.documents.objects import phase_name, pod_document
 from hossctl.views.listing import fetch
-from hossctl.views.objects import phase_name, pod_document
 from hossctl.views.showing import columns_of, print_listed
 
 _INTERVAL_SECONDS = 1.0

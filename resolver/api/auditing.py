@@ -1,4 +1,4 @@
-"""The service's audit call: reads the whole ledger and reports what resolver.core.audit finds."""
+"""The service's audit call: reads the whole ledger and reports what resolver.core.consistency.audit finds."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARDS, U32, account_dtype, digest
 from hoss.wire.uids import uid_text
 from resolver.api.nodes import decoded, slices, wrong_labels
-from resolver.core.audit import LedgerFinding, ShardAccounts, audit, too_near
+from resolver.core.consistency.audit import LedgerFinding, ShardAccounts, audit, too_near
 from resolver.core.values import ShardState
 from resolver.ledger.port import Ledger
 from resolver.messages.proposals import group_of

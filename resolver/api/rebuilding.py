@@ -15,8 +15,8 @@ from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import U32
 from resolver.api.nodes import decoded, slices, wrong_labels
 from resolver.core.accounts import sum_reservations
-from resolver.core.contents import Contents, ReservedPods, compose
-from resolver.core.repair import Repair, plan_repair, replace_rule_records
+from resolver.core.consistency.contents import Contents, ReservedPods, compose
+from resolver.core.consistency.repair import Repair, plan_repair, replace_rule_records
 from resolver.core.values import LedgerNodeChange
 from resolver.ledger.rebuild import RebuildStatus, RedisRebuild, StoredField
 from resolver.ledger.scripts import RECOVERING, RESTORING, superseded

@@ -238,8 +238,6 @@ class ResolverService(ResolverServicer):
                 )
                 reply.released += released
                 kept += kept_here
-                # Also of a release that was repeated, and had been carried out before.
-                reply.positions.add(shard=shard, seq=await self._ledger.seq(shard))
         if kept:
             raise LedgerUnavailable(
                 f"{kept} pods keep their devices, and what they hold, until the API server says that nobody"

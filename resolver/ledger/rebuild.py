@@ -15,8 +15,8 @@ import numpy as np
 
 from hoss.host import THIS_HOST
 from resolver.core.commits import LeaseRule
-from resolver.core.contents import Contents
-from resolver.core.repair import Repair
+from resolver.core.consistency.contents import Contents
+from resolver.core.consistency.repair import Repair
 from resolver.core.values import Position, reservation_dtype
 from resolver.ledger import packing, stored
 from resolver.ledger.port import LedgerLostError

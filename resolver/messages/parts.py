@@ -14,7 +14,7 @@ from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import CARD_SLOTS, U8, U16, U32, U64, decode, decode_uids
 from hoss.wire.uids import UID_BYTES, uid_text
-from resolver.core.contents import ReservedPods
+from resolver.core.consistency.contents import ReservedPods
 from resolver.core.values import Group, Reservations, ReservationState, ShardState, reservation_dtype
 from resolver.messages.nodes import check_nodes
 from resolver.messages.proposals import group_of

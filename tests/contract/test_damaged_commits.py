@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from resolver.core.accounts import sum_reservations
+from resolver.core.consistency.repair import plan_repair
 from resolver.core.moves import Moves
-from resolver.core.repair import plan_repair
 from resolver.core.values import ANYBODY, ReservationState, Verdict
 from resolver.ledger.reading import SHARD_KEYS
 from resolver.ledger.rebuild import RedisRebuild

@@ -9,7 +9,7 @@ import pytest
 
 from hoss.model.selectors import LabelSelector, Requirement
 from resolver.api.two_phase import finish_prepared
-from resolver.core.repair import Repair
+from resolver.core.consistency.repair import Repair
 from resolver.core.rules import PlacementRule
 from resolver.core.values import Group, Leases, Verdict
 from resolver.ledger.memory import MemoryLedger

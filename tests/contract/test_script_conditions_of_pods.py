@@ -10,7 +10,7 @@ import pytest
 from hoss.model.pod import HostPort
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.columns import FLAG_SHRUNK, NO_CARD, account_dtype, numbered_uids
-from resolver.core.audit import ShardAccounts, audit
+from resolver.core.consistency.audit import ShardAccounts, audit
 from resolver.core.moves import MoveResult, Moves, target_proposal, target_uids
 from resolver.core.rules import PlacementRule
 from resolver.core.values import Group, Leases, ReservationState, Verdict, Writer

@@ -23,8 +23,8 @@ from resolver.api.auditing import audit_ledger
 from resolver.api.feed import ShardFeed
 from resolver.api.rebuilding import RebuildService
 from resolver.core.accounts import sum_reservations
+from resolver.core.consistency.repair import plan_repair
 from resolver.core.quarantine import QuarantineRequest
-from resolver.core.repair import plan_repair
 from resolver.core.values import Group, LedgerNodeChange, Position, Proposal, Verdict, Writer
 from resolver.ledger.port import LedgerLostError
 from resolver.ledger.rebuild import RedisRebuild

@@ -93,7 +93,7 @@ class DispatcherHistory(RuleBasedStateMachine):
                 case m.Release():
                     for uid in instruction.uids:
                         self.reserved.pop(uid.tobytes(), None)
-                    released.append(m.Released(instruction.rows, {}, instruction.unreserved))
+                    released.append(m.Released(instruction.rows, instruction.unreserved))
         for event in released:
             self.tell(event)
 

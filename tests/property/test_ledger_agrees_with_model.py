@@ -20,7 +20,7 @@ from hoss.model.conflicts import Criteria
 from hoss.model.pod import HostPort
 from hoss.model.selectors import LabelSelector, Requirement
 from hoss.wire.columns import CARDS, FLAG_GONE, NONE_U32, account_dtype, digest, numbered_uids
-from resolver.core.audit import ShardAccounts, audit
+from resolver.core.consistency.audit import ShardAccounts, audit
 from resolver.core.moves import Moves, target_proposal
 from resolver.core.rules import PlacementRule
 from resolver.core.values import ANYBODY, Group, Leases, Proposal, Verdict, Writer, claim_of

@@ -441,12 +441,8 @@ UNDONE = {
         (CodeEdit("dispatcher.api.admission:Admission._write", "await self._until_moved(prefixes)", "pass"),),
     ),
     "port-freed-before-a-view-showed-it": PlantedFault(
-        "a pod that was refused by a view without a release is not woken when the release is told",
+        "a pod that was refused by a view without a release is not woken when the feed shows the release",
         (
-            CodeEdit(
-                "dispatcher.core.bound.feed_updates:FeedUpdates._released", ", shown_from=event.positions", ""
-            ),
-            # Of whom the feed tells later, too.
             CodeEdit(
                 "dispatcher.ledger.nodes:ClusterNodes._changes",
                 "for run in message.groups if run.gone and run.group",

@@ -64,8 +64,7 @@ class FeedUpdates:
             often &= ~np.isin(pods.gang[back], incomplete)
         self.queues.requeue(back[~often], now, now_ms, event=ATTEMPT_FAILURE, front=False)
         self.queues.requeue_refused(back[often], now, now_ms)
-        deleted = Changes(deleted_pods=self.registry.pod_groups(event.rows))
-        self.queues.cluster_changed(deleted, now, now_ms, shown_from=event.positions)
+        # Pods that waited for what these held are woken when the feed shows that it is free.
         return []
 
     def _confirmed(self, event: m.Confirmed, now: float) -> list[m.Instruction]:

@@ -293,13 +293,11 @@ class Queues:
         *,
         shard: int = -1,
         seq: int = 0,
-        shown_from: ViewPosition | None = None,
     ) -> None:
-        """The cluster changed, at this position of the feed if it came from there. `shown_from`: where the
-        feed will show a change of the dispatcher's own. Wakes pods now, or at a later tick if pods were woken
-        a moment ago."""
+        """The cluster changed, at this position of the feed if it came from there. Wakes pods now, or at a
+        later tick if pods were woken a moment ago."""
         if changes:
-            self._history.record(changes, now, shard=shard, seq=seq, shown_from=shown_from or {})
+            self._history.record(changes, now, shard=shard, seq=seq)
             self._process_changes(now, now_ms)
 
     def times(self, row: int) -> tuple[float, float] | None:

@@ -100,7 +100,7 @@ def get(
         except KeyboardInterrupt:  # how a user ends it
             raise typer.Exit(EXIT_INTERRUPTED) from None
     elif query.kind is Kind.CONFLICTS:
-        from hossctl.views.conflicts import fetch_conflicts, print_conflicts
+        from hossctl.views.documents.conflicts import fetch_conflicts, print_conflicts
 
         conflicts = run_async(fetch_conflicts(endpoints))
         print_conflicts(conflicts) if output.for_people else print_document(conflicts, output, template)

@@ -209,7 +209,7 @@ async def _apply(client: "DispatcherClient", objects: "Sequence[ClusterObject]")
 async def _warn_of_missing_objects(
     client: "DispatcherClient", workloads: "Sequence[Workload]", coming: "Sequence[ClusterObject]" = ()
 ) -> None:
-    from hossctl.views.cluster_objects import missing_objects, refers_to_objects
+    from hossctl.views.documents.cluster_objects import missing_objects, refers_to_objects
 
     if not refers_to_objects(workloads):
         return

@@ -179,7 +179,7 @@ async def _set_workers(endpoints: Endpoints, names: list[str], state: str) -> li
 
 
 async def _set_worker(client: "DispatcherClient", name: str, state: str) -> Document:
-    from hossctl.views.objects import worker_document
+    from hossctl.views.documents.objects import worker_document
 
     try:
         return worker_document(await client.set_worker_state(name, state))

@@ -147,7 +147,7 @@ def steer(
 
     It holds until it is changed or the dispatcher ends; `steering` in its configuration is permanent.
     """
-    from hossctl.views.conflicts import overlap_control_document, written_overlap_control
+    from hossctl.views.documents.conflicts import overlap_control_document, written_overlap_control
 
     if not overlap and not workers:
         raise InvalidInput(

@@ -6,8 +6,8 @@
 --
 -- Returns the epoch and the number of shards in force, the seq, and the format.
 --
--- Format 1 (releases 0.1 and 0.2, without a number): a record in PENDING begins with its deadline, 8 bytes, in
--- milliseconds by the server's clock. There were no nonces, no leases in a set, no resource versions, and
+-- Format 1 (releases 0.1 and 0.2, without a number): a record in PENDING begins with its deadline, 8 bytes,
+-- in milliseconds by the server's clock. There were no nonces, no leases in a set, no resource versions, and
 -- removed nodes were never forgotten.
 local META, SPECS, NAMES, PENDING, LEASES, REMOVED = KEYS[1], KEYS[4], KEYS[5], KEYS[7], KEYS[18], KEYS[21]
 if redis.call('HEXISTS', META, 'epoch') == 0 then

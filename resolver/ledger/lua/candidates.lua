@@ -1,7 +1,7 @@
 -- The candidate nodes of a proposal, each read once, and the decision of a node on a pod.
 
--- Accounts by node; false: there is none. One read for all first candidates, and one more for the alternates of
--- each pod that needs one.
+-- Accounts by node; false: there is none. One read for all first candidates, and one more for the alternates
+-- of each pod that needs one.
 local accounts = {}
 local function read_accounts(nodes)
   local records = read_fields(ACCOUNTS, nodes)

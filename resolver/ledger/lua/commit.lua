@@ -4,17 +4,20 @@
 -- args  the proposal (see resolver/core/values.py); of the pods, in serving order:
 --         uids   slots (from 0)   first: first candidates   alternates_each
 --         alternates: row by row (a packed array; nil: none)
---         victims: by position, from 1, the UIDs of those to evict if the pod does not fit otherwise (nil: none)
+--         victims: by position, from 1, the UIDs of those to evict if the pod does not fit otherwise
+--           (nil: none)
 --       of the slots:
---         shared: `<i32 priority, u16 attempt, u16 flags, u64 group, i64 x resources requests>` each; flags: 1
---           holds ports, 2 tolerates a cordoned node
+--         shared: `<i32 priority, u16 attempt, u16 flags, u64 group, i64 x resources requests>` each; flags:
+--           1 holds ports, 2 tolerates a cordoned node
 --         cards: `<u16 count, u16 milli>` each (nil: no slot requests any)
 --         constraints: by slot, from 1, for each rule that its pods bear or match: key (8 bytes), seq of its
 --           registration, topology key ('': the whole cluster is one domain; after '=': the domain itself),
---           roles in which a placement is recorded, roles it relies on, 1 if it counts on matches of its own batch
+--           roles in which a placement is recorded, roles it relies on, 1 if it counts on matches of its own
+--             batch
 --       groups: for each its key (8 bytes), definition, and port claims (12 bytes each)
 --       rules: the version of the rules from which `constraints` was made (nil: no pod has a group)
---       worker, epoch, sending, snapshot_seq   seen: by shard, the seq up to which the worker knows the placements, u64
+--       worker, epoch, sending, snapshot_seq
+--       seen: by shard, the seq up to which the worker knows the placements, u64
 --       unchecked   existing: the pods exist on their nodes, so they are not validated, and a different
 --         reservation on the same node is replaced
 --       gang_minimum (0: no gang)   criteria (criteria.lua)   lease_ms

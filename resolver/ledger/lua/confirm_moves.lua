@@ -1,11 +1,14 @@
--- Ends moves: each target becomes its pod's reservation, confirmed, and the source is released in the same step.
--- A source on another shard is noted in MOVED; whoever finds the note releases it (resolver/core/moves.py). A target
--- that a successor gets becomes the successor's reservation, and the source stays.
+-- Ends moves: each target becomes its pod's reservation, confirmed, and the source is released in the same
+-- step. A source on another shard is noted in MOVED; whoever finds the note releases it
+-- (resolver/core/moves.py). A target that a successor gets becomes the successor's reservation, and the
+-- source stays.
 --
--- args  uids: of the pods that get the targets, none twice   targets: UIDs of the targets   nodes: of the targets
+-- args  uids: of the pods that get the targets, none twice   targets: UIDs of the targets
+--       nodes: of the targets
 --       seqs: the commits of the targets, u64 each
 --       sources: their nodes   source_seqs: their commits, u64 each
---       here: '1' if the source is on this shard, '0' if it is on another one, '-' if a successor gets the target
+--       here: '1' if the source is on this shard, '0' if it is on another one, '-' if a successor gets
+--         the target
 --
 -- Returns a result for each pod, u8.
 local MOVE_TARGET = 4  -- a flag
@@ -27,11 +30,14 @@ local results, moved, sources, source_records = {}, {}, {}, {}
 for i = 1, #uids do
   local own, target, node, at = own_records[i], target_records[i], nodes[i], 8 * i - 7
   local here, source_seq = args.here:byte(i) == 49, args.source_seqs:sub(at, at + 7)
-  local stands = is_of(target, node, args.seqs:sub(at, at + 7)) and floor(target:byte(31) / MOVE_TARGET) % 2 == 1
+  local stands = is_of(target, node, args.seqs:sub(at, at + 7))
+  stands = stands and floor(target:byte(31) / MOVE_TARGET) % 2 == 1
   if not stands then
     local done = own and own:sub(1, 4) == node and not is_prepared(own)
     results[i] = done and RESULT_MOVED or RESULT_TARGET_GONE
-  elseif (here and (not is_of(own, args.sources[i], source_seq) or terminating.is(own))) or (not here and own) then
+  elseif
+    (here and (not is_of(own, args.sources[i], source_seq) or terminating.is(own))) or (not here and own)
+  then
     results[i] = RESULT_SOURCE_CHANGED
   else
     results[i] = RESULT_MOVED

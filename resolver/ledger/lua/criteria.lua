@@ -1,7 +1,7 @@
 -- Conflict criteria beyond fit (docs/adr/0022-conflicts.md).
 --
--- args  criteria: which change of a node since the worker's snapshot refuses its pods: '' none, 'version' any that
---       another epoch made, 'strict' any of its spec
+-- args  criteria: which change of a node since the worker's snapshot refuses its pods: '' none, 'version' any
+--       that another epoch made, 'strict' any of its spec
 
 -- The seq of a change of the node that refuses the proposal's pods, or nil. The function is nil if no
 -- change does.

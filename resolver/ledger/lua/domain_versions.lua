@@ -27,8 +27,8 @@ do
     return version
   end
 
-  -- Shard (from 0) and seq of the first low watermark that the worker has not seen; nil: it has seen all. What
-  -- was recorded below them may be forgotten.
+  -- Shard (from 0) and seq of the first low watermark that the worker has not seen; nil: it has seen all.
+  -- What was recorded below them may be forgotten.
   function below_low_watermarks()
     local low_watermarks = meta[5] and {unpack_values('<' .. rep('I8', shards), meta[5])}
     for shard = 1, low_watermarks and shards or 0 do

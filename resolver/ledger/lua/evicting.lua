@@ -44,8 +44,8 @@ function room.record_eviction(uid, node, victims, records)
   end
 end
 
--- The victims are on the node until they have ended: they keep what the pod does not take of their amounts. Of
--- each resource it takes what it asks for and the node did not have free before.
+-- The victims are on the node until they have ended: they keep what the pod does not take of their amounts.
+-- Of each resource it takes what it asks for and the node did not have free before.
 function room.keep(uid, node, victims, records, flat)
   local account, lacking, kept = accounts[node], {}, {}
   for i = 1, #victims do
@@ -71,7 +71,8 @@ function room.keep(uid, node, victims, records, flat)
     end
     local at = #room.kept
     room.kept[at + 1], room.kept[at + 2] = victims[i], terminating.record(records[i], resources, amounts)
-    room.shares[at + 1], room.shares[at + 2] = victims[i], uid .. pack_values('<' .. rep('i8', #share), unpack(share))
+    room.shares[at + 1] = victims[i]
+    room.shares[at + 2] = uid .. pack_values('<' .. rep('i8', #share), unpack(share))
   end
   local at = #room.nominated
   room.nominated[at + 1], room.nominated[at + 2] = uid, concat(victims)

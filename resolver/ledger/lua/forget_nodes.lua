@@ -2,7 +2,8 @@
 --
 -- args  nodes
 --
--- Returns how many. META has the free indexes in 'free', 4 bytes each; the one that is free longest comes first.
+-- Returns how many. META has the free indexes in 'free', 4 bytes each; the one that is free longest comes
+-- first.
 
 local function holds_nothing(account)
   for at = 6, #account - 2, 2 do

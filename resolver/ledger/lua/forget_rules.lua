@@ -3,8 +3,8 @@
 -- args  keys: of rules   low_watermark: of this shard
 --
 -- Returns the keys of the forgotten rules: registered before the low watermark and, as far as this shard
--- knows, used by no pod since. A damaged record stays until a repair. Takes a seq, as a registration does, so that
--- other resolvers read the rules again.
+-- knows, used by no pod since. A damaged record stays until a repair. Takes a seq, as a registration does, so
+-- that other resolvers read the rules again.
 
 local asked, seq, forgotten = args.keys, last_seq + 1, {}
 for i = 1, #asked do

@@ -1,7 +1,8 @@
 -- args  name: of the worker   granted: the epoch   most: names that are remembered
 --
--- Sets the worker's epoch, which never decreases. Returns the epoch in force. Where there are too many names, a
--- tenth of them is forgotten, those with the oldest epochs: they are fenced, and register again should they live.
+-- Sets the worker's epoch, which never decreases. Returns the epoch in force. Where there are too many names,
+-- a tenth of them is forgotten, those with the oldest epochs: they are fenced, and register again should they
+-- live.
 local function epoch_in(stored)
   return tonumber(string.match(stored or '', '^%d+') or 0)
 end

@@ -1,8 +1,9 @@
 -- Leases: which commits end by themselves, and when. A commit with a lease is prepared (field in PREPARED) or
 -- assumed; one without is confirmed. PENDING has the UIDs of the commit, LEASES its deadline.
 --
--- Deadlines are in lease time, in milliseconds. It follows the server's clock, goes on by at most MOST_AHEAD_MS
--- from one reaping to the next, and never goes back: a clock that jumps ends no lease and prolongs none.
+-- Deadlines are in lease time, in milliseconds. It follows the server's clock, goes on by at most
+-- MOST_AHEAD_MS from one reaping to the next, and never goes back: a clock that jumps ends no lease and
+-- prolongs none.
 
 local leases = {}
 

@@ -1,12 +1,12 @@
--- Moves pods in one step: each that fits on its target gets it as its reservation, confirmed, and what it held
--- before, its source, is released (docs/adr/0097-moves-in-one-step.md). Pods that are judged later may take
--- the room that earlier ones left. This is the end of the script, in place of commit.lua, and has the same
--- arguments and the same reply.
+-- Moves pods in one step: each that fits on its target gets it as its reservation, confirmed, and what it
+-- held before, its source, is released (docs/adr/0097-moves-in-one-step.md). Pods that are judged later may
+-- take the room that earlier ones left. This is the end of the script, in place of commit.lua, and has the
+-- same arguments and the same reply.
 --
 -- args  source_seqs: the commits of the sources, u64 each, in serving order
 --
--- DUPLICATE: the pod does not hold its source as it was, and nothing was changed. The node and the commit are those
--- of what it holds; no node and 0: nothing, or something that is only prepared.
+-- DUPLICATE: the pod does not hold its source as it was, and nothing was changed. The node and the commit are
+-- those of what it holds; no node and 0: nothing, or something that is only prepared.
 
 local own_records = read_reservations(uids)
 local any_prepared, any_evictions = call('HLEN', PREPARED) > 0, call('EXISTS', TERMINATING, NOMINATED) > 0
@@ -52,7 +52,8 @@ for position = 1, count do
     duplicates[#duplicates + 1] = record and record:sub(9, 16) or rep('\0', 8)
   else
     local node = first[position]
-    local verdict, evidence, asked, free = refusal(accounts[node], node, needed[slot] or open_slot(slot), slot)
+    local need = needed[slot] or open_slot(slot)
+    local verdict, evidence, asked, free = refusal(accounts[node], node, need, slot)
     if verdict then
       record_refused(constraints_of(slot))
       verdicts[position], chosen[position] = verdict, node

@@ -1,12 +1,14 @@
 -- Counts worker epochs. Without the prelude: the count is not part of a shard.
 --
 -- KEYS  1 the last epoch   2 hash: epoch -> worker, of the latest
--- ARGV  1 the worker that gets the epoch, '' for nobody   2 it is above this   3 how many to remember in the hash
+-- ARGV  1 the worker that gets the epoch, '' for nobody   2 it is above this
+--       3 how many to remember in the hash
 --
--- Redis may have lost the count, or the end of it, with the rest or alone. Workers with epochs from then may be
--- alive, and a mere count would come to their epochs again. So an epoch is at least the server's time in
--- microseconds: grants are rarer than that, so every one before is below. A clock that went back does no harm:
--- then the count goes on one by one. Counts of older releases, which began at 0, stay as small as they are.
+-- Redis may have lost the count, or the end of it, with the rest or alone. Workers with epochs from then may
+-- be alive, and a mere count would come to their epochs again. So an epoch is at least the server's time in
+-- microseconds: grants are rarer than that, so every one before is below. A clock that went back does no
+-- harm: then the count goes on one by one. Counts of older releases, which began at 0, stay as small as they
+-- are.
 --
 -- Returns the epoch.
 local BY_TIME = 1000000000000000 -- of September 2001; no mere count comes this far

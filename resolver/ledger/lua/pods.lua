@@ -44,8 +44,8 @@ end
 
 local count_groups, end_prepared
 do
-  -- Nil: what is there is no number. It was damaged, and stays so until a repair, for nobody knows how many pods
-  -- it counted. An error would leave half of the change written.
+  -- Nil: what is there is no number. It was damaged, and stays so until a repair, for nobody knows how many
+  -- pods it counted. An error would leave half of the change written.
   local function add_to(key, field, amount)
     local value = redis.pcall('HINCRBY', key, field, amount)
     return type(value) == 'number' and value or nil

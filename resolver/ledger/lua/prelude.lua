@@ -6,17 +6,17 @@
 --       `known_nonce`, the nonce there (nil: unknown); `nonce` of this change; `window`, the number of feed
 --       entries to keep; `term` of a dispatcher (0: not a dispatcher), and `journal_write`, the number of
 --       its last write to the journal (nil: none); `epoch` (decimal) and `worker`, of a
---       worker (nil: not for a worker); `sending` of its proposal (nil: not a proposal). Each script says what
---       else it has.
+--       worker (nil: not for a worker); `sending` of its proposal (nil: not a proposal). Each script says
+--       what else it has.
 --
 -- `args` is the only argument of a script; resolver/ledger/packing.py makes it. Columns that a script always
 -- reads are arrays in it; those that it may not need are strings, which are unpacked when they are needed.
 --
 -- This is the one place where a change is allowed or refused. A script touches no other ledger (OTHERLEDGER),
--- and none that has lost acknowledged changes, even if others have written to it since (WENTBACK). It obeys no
--- dispatcher after another one with a higher term (SUPERSEDED), and no worker whose epoch is over (FENCED). It
--- decides no proposal after one of the same epoch with a higher `sending` (OLDCOPY): the worker may have been
--- answered to a later copy, and may have placed the pods elsewhere.
+-- and none that has lost acknowledged changes, even if others have written to it since (WENTBACK). It obeys
+-- no dispatcher after another one with a higher term (SUPERSEDED), and no worker whose epoch is over
+-- (FENCED). It decides no proposal after one of the same epoch with a higher `sending` (OLDCOPY): the worker
+-- may have been answered to a later copy, and may have placed the pods elsewhere.
 --
 -- A node's name is its index as 4 little-endian bytes, the same bytes as in messages and hash fields: no
 -- script needs the number. hoss/wire/columns.py and docs/architecture.md describe the records.
@@ -33,8 +33,8 @@ local meta = call(
 )
 local last_seq = tonumber(meta[2])
 
--- NONCES has the nonces of the last changes, one after the other: reading one costs less than reading the entry
--- of the feed. resolver/ledger/stored.py has the same two numbers.
+-- NONCES has the nonces of the last changes, one after the other: reading one costs less than reading the
+-- entry of the feed. resolver/ledger/stored.py has the same two numbers.
 local NONCES_KEPT, NONCE_BYTES = 1024, 12
 local args = cmsgpack.unpack(ARGV[1])
 if meta[1] ~= args.ledger then
@@ -122,8 +122,8 @@ do
     return record:sub(1, -SPREAD_BYTES - 1) .. rep('\0', AMOUNT_BYTES * missing) .. record:sub(-SPREAD_BYTES)
   end
 
-  -- The account in a record; false: the record was damaged. Then nobody knows what the node offers and holds: it
-  -- gets nothing until a repair, and what its pods held is not given back to it.
+  -- The account in a record; false: the record was damaged. Then nobody knows what the node offers and holds:
+  -- it gets nothing until a repair, and what its pods held is not given back to it.
   function read_account(record, resources)
     local amounts = #record - HEAD_BYTES - SPREAD_BYTES
     if amounts < 0 or amounts % AMOUNT_BYTES ~= 0 then
@@ -196,8 +196,8 @@ local function write_fields(key, pairs_flat)
   end
 end
 
--- Appends one entry to the feed, with the nonce of this change, and sets the shard's seq and nonce. `fields`: a
--- flat list of field names and values.
+-- Appends one entry to the feed, with the nonce of this change, and sets the shard's seq and nonce. `fields`:
+-- a flat list of field names and values.
 local function publish(seq, fields)
   local text = string.format('%d', seq)
   fields[#fields + 1], fields[#fields + 2] = 'o', args.nonce

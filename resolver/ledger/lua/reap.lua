@@ -23,8 +23,8 @@ while ended < #expired and #uids < most do
   local field = expired[ended]
   local listed, seq = call('HGET', PENDING, field), pack_values('<I8', tonumber(field) or 0)
   if listed and (listed == '' or #listed % UID_BYTES > 0) then
-    -- The list was damaged. Without it, the end of the lease would confirm the pods: the commit has none until a
-    -- repair, which goes by the reservations.
+    -- The list was damaged. Without it, the end of the lease would confirm the pods: the commit has none
+    -- until a repair, which goes by the reservations.
     call('ZREM', LEASES, field)
     damaged[#damaged + 1] = field
   else
@@ -37,8 +37,8 @@ while ended < #expired and #uids < most do
     end
   end
 end
--- A pod may have been released and placed again: only what these commits reserved is released. Leases end after
--- that: if a record cannot be read, nothing has changed.
+-- A pod may have been released and placed again: only what these commits reserved is released. Leases end
+-- after that: if a record cannot be read, nothing has changed.
 local released, miscounted = release_pods(uids, concat(seqs), nil, false, nil, over)
 for i = 1, #miscounted do
   damaged[#damaged + 1] = miscounted[i]

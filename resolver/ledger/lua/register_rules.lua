@@ -7,7 +7,8 @@
 -- A damaged record counts as none.
 local function is_registered(key, rule)
   local record = call('HGET', RULES, key)
-  return record and #record == 8 + #rule and record:sub(9) == rule and unpack_values('<I8', record) <= last_seq
+  local same = record and #record == 8 + #rule and record:sub(9) == rule
+  return same and unpack_values('<I8', record) <= last_seq
 end
 
 local rules, seq, new = args.rules, last_seq + 1, false

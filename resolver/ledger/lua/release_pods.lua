@@ -1,13 +1,14 @@
 -- Shared by the scripts that release: deletes reservations and returns to nodes what they hold.
 --
--- `seqs`: nil, or 8 bytes for each UID; then only a reservation of that very commit is released. `as_of`: nil,
--- or a seq; then only reservations that are not newer are released. `unconfirmed`: only those that are prepared or
--- assumed. `rewritten`: nil, or the records of these UIDs, which the caller has read; it writes others in their
--- place, so these are not deleted. `over`: nil, or commits that end with this, whatever is left of them. UIDs
--- without a reservation are skipped, so the function may run twice. Returns the released UIDs, and those of the
--- commits that end of which another number of pods was stored than they had.
+-- `seqs`: nil, or 8 bytes for each UID; then only a reservation of that very commit is released. `as_of`:
+-- nil, or a seq; then only reservations that are not newer are released. `unconfirmed`: only those that are
+-- prepared or assumed. `rewritten`: nil, or the records of these UIDs, which the caller has read; it writes
+-- others in their place, so these are not deleted. `over`: nil, or commits that end with this, whatever is
+-- left of them. UIDs without a reservation are skipped, so the function may run twice. Returns the released
+-- UIDs, and those of the commits that end of which another number of pods was stored than they had.
 
--- The records of the accounts of these reservations' nodes, by node; false: the node is forgotten. One read for all.
+-- The records of the accounts of these reservations' nodes, by node; false: the node is forgotten. One read
+-- for all.
 local function accounts_of(reservations)
   local nodes, stored = {}, {}
   for i = 1, #reservations do
@@ -23,8 +24,9 @@ local function accounts_of(reservations)
   return stored
 end
 
--- Of these released pods, what concerns evictions. Who terminated leaves its preemptor. If a preemptor is released
--- first, its victims hold all they held before: they are on the node, and nobody else may have their room.
+-- Of these released pods, what concerns evictions. Who terminated leaves its preemptor. If a preemptor is
+-- released first, its victims hold all they held before: they are on the node, and nobody else may have their
+-- room.
 local function settle_evictions(released, accounts)
   local shares, victims = read_fields(TERMINATING, released), read_fields(NOMINATED, released)
   local over, left, restored = {}, {}, {}

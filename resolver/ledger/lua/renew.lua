@@ -3,7 +3,8 @@
 --
 -- args  lease_ms   uids   seqs: the commit of each, u64
 --
--- Returns a byte for each pod: 1 if it holds what that commit reserved and the commit is not prepared, else 0.
+-- Returns a byte for each pod: 1 if it holds what that commit reserved and the commit is not prepared, else
+-- 0.
 
 local records, held, prolonged = read_reservations(args.uids), {}, {}
 local deadline = string.format('%d', leases.now() + args.lease_ms)

@@ -23,13 +23,14 @@ local function reserved_amounts(record)
   return resources, {unpack_values('<' .. rep('i8', resources), record, RESERVATION_BYTES + 1)}
 end
 
--- Returns a pod's amounts to the account; but for those that its node never counted, because the record was damaged.
+-- Returns a pod's amounts to the account; but for those that its node never counted, because the record was
+-- damaged.
 local give_amounts
 do
   local known = {}
 
-  -- The amounts as a flat list of resources that are not 0 and their amounts, resources counted from 1. Pods of a
-  -- batch are mostly equal, so what was unpacked once is remembered: the lists must not be changed.
+  -- The amounts as a flat list of resources that are not 0 and their amounts, resources counted from 1. Pods
+  -- of a batch are mostly equal, so what was unpacked once is remembered: the lists must not be changed.
   local function listed_amounts(record)
     local packed = record:sub(RESERVATION_BYTES + 1, -SPREAD_BYTES - 1)
     local found = known[packed]
@@ -57,7 +58,8 @@ do
   end
 end
 
--- Pods that were evicted and are on their nodes until they have ended. One table, for Lua allows 200 local names.
+-- Pods that were evicted and are on their nodes until they have ended. One table, for Lua allows 200 local
+-- names.
 local terminating = {}
 do
   local FLAG = 8

@@ -69,7 +69,8 @@ local function reserve(position, node, slot, mask)
   if unchecked then
     -- Without validation, overcommitment is not the node's doing: an audit has to find it. Only for
     -- existing pods it counts as if the node had shrunk: it is reported, and the node gets nothing more.
-    set_flag(account, FLAG_SHRUNK, args.existing and (overcommitted(account) or has_flag(account, FLAG_SHRUNK)))
+    local shrunk = args.existing and (overcommitted(account) or has_flag(account, FLAG_SHRUNK))
+    set_flag(account, FLAG_SHRUNK, shrunk)
   end
   local held = '\0\0\0\0'
   if mask > 0 then

@@ -1,7 +1,7 @@
 -- Adds nodes or changes them by name. What is requested on them stays.
 --
--- args  by node: names (each once)   specs: NodeSpec messages   unschedulable   card_counts   resource_versions
---       (0: not known)   labels: a MessagePack map, or '' for none
+-- args  by node: names (each once)   specs: NodeSpec messages   unschedulable   card_counts
+--       resource_versions (0: not known)   labels: a MessagePack map, or '' for none
 --       allocatable: row by row, `resources` each
 --       expected: the current NodeSpec of the only node (nil: any)
 --

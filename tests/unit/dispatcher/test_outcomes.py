@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from dispatcher.core import messages as m
+from dispatcher.core.changes import Changes
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.queue.queues import PATIENT_ATTEMPTS
+from hoss.model.pod import PodGroup
 
 
 def test_bound_pods_are_confirmed_and_reported_with_their_node(bench):
@@ -162,7 +164,8 @@ def test_deleting_a_bound_pod_gives_its_reservation_back_and_wakes_what_waits(be
     assert (release.rows.tolist(), release.nodes.tolist()) == (bound.tolist(), [3])
     bench.handle(m.Released(bound))
     bench.pass_time(1.1)
-    bench.pass_time(0.1)
+    assert bench.phases(waiting) == [Phase.UNSCHEDULABLE], "the feed has not shown it yet"
+    bench.handle(m.ClusterChanged(Changes(deleted_pods=frozenset([PodGroup()])), shard=0, seq=7))
     assert bench.phases(waiting) == [Phase.SCHEDULING]
 
 

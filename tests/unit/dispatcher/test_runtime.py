@@ -77,9 +77,8 @@ class Ledger:
     def known(self) -> Knowledge:
         return Knowledge("", {})
 
-    async def release(self, _uids: Uids, _nodes: Any, _as_of: Any) -> dict[int, int]:
+    async def release(self, _uids: Uids, _nodes: Any, _as_of: Any) -> None:
         """Nothing is held."""
-        return {}
 
     def granted_in_term(self, epochs: NDArray[np.uint64]) -> NDArray[np.bool_]:
         return np.ones(len(epochs), np.bool_)
@@ -177,7 +176,6 @@ async def test_what_was_not_ready_is_released_before_the_rest_of_its_commits_is_
     async def release(*_asked):
         await asyncio.sleep(0)
         done.append("released")
-        return {}
 
     async def confirm(_commits):
         done.append("confirmed")
@@ -280,7 +278,6 @@ async def test_an_answer_to_a_release_does_not_touch_a_pod_that_was_placed_again
     async def release(_uids, _nodes, _as_of):
         pods.move(rows[:1], Phase.BOUND, now_ms=0)
         pods.uid[rows[1]] += 1
-        return {}
 
     submit(runtime, 3)
     rows, pods = np.arange(3, dtype=np.uint32), runtime.machine.registry.pods
@@ -301,7 +298,6 @@ async def test_what_a_lost_worker_prepared_is_released_and_counts_as_reserved_no
 
     async def release(uids, nodes, _as_of):
         released.append((len(uids), nodes.tolist()))
-        return {}
 
     await join(runtime)
     submit(runtime, 2)

@@ -19,7 +19,7 @@ def text_of(bench, row):
 def released(bench):
     """The ledger answers the latest release."""
     release = bench.instructions(m.Release)[-1]
-    bench.handle(m.Released(release.rows, {}, release.unreserved))
+    bench.handle(m.Released(release.rows, release.unreserved))
     return release
 
 

@@ -6,7 +6,7 @@ from dispatcher.core import messages as m
 from dispatcher.core.changes import Aspect, Changes, NodeChange, Room
 from dispatcher.core.pods.table import Phase
 from hoss.model.node import NodeSpec, Taint
-from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec
+from hoss.model.pod import PodAffinity, PodAffinityTerm, PodGroup, PodSpec
 from hoss.model.selectors import LabelSelector, Requirement
 
 SCHEMA = ("cpu", "memory", "ephemeral-storage", "pods")
@@ -104,29 +104,24 @@ SHUNNED = {
 }
 
 
-def test_a_deleted_pod_wakes_the_one_that_shuns_it(bench):
+def left(seq, **labels):
+    """The feed's entry about a pod that left its node, whoever placed it."""
+    return m.ClusterChanged(Changes(deleted_pods=frozenset([PodGroup(labels=tuple(labels.items()))])), 0, seq)
+
+
+def test_a_pod_that_left_wakes_the_one_that_shuns_it(bench):
     bench.join("w1")
-    bench.machine.registry.has_pod_rules = True  # as intake tells it with the first pod that does
-    database = bench.pods("database", spec=PodSpec(labels=(("app", "db"),)))
-    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
     shuns_it, shuns_another = bench.pods("a", spec=away_from("db")), bench.pods("b", spec=away_from("cache"))
     for _ in range(2):
         refuse(bench, **SHUNNED)
     bench.pass_time(2.0)
-    bench.handle(m.Deleted(database))
-    bench.handle(m.Released(database))
-    assert bench.in_hand("w1") == 0, "workers have not heard of it yet"
-    bench.pass_time(0.2)
+    bench.handle(left(seq=7, app="db"))
     assert bench.phases([*shuns_it, *shuns_another]) == [Phase.SCHEDULING, Phase.UNSCHEDULABLE]
 
 
 def test_a_refusal_by_a_view_that_did_not_show_a_release_yet_is_tried_again(bench):
     bench.join("w1")
-    bench.machine.registry.has_pod_rules = True
-    database = bench.pods("database", spec=PodSpec(labels=(("app", "db"),)))
-    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
-    bench.handle(m.Deleted(database))
-    bench.handle(m.Released(database, {0: 7}))
+    bench.handle(left(seq=7, app="db"))
     bench.pass_time(2.0)
     old, new = bench.pods("old", spec=away_from("db")), bench.pods("new", spec=away_from("db"))
     refuse(bench, seen=6, **SHUNNED)

@@ -7,8 +7,8 @@ import pytest
 
 from hoss.model.pod import HostPort
 from hoss.wire.columns import FLAG_SHRUNK, account_dtype, numbered_uids
-from resolver.core.audit import ShardAccounts, audit
 from resolver.core.commits import LeaseRule, UnconfirmedCommits, commit_faults
+from resolver.core.consistency.audit import ShardAccounts, audit
 from resolver.core.values import HOLDS_PORTS, IS_TERMINATING, claim_of, reservation_dtype
 
 SCHEMA = ["cpu", "memory"]

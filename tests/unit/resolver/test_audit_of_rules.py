@@ -3,7 +3,7 @@
 import numpy as np
 
 from hoss.model.selectors import LabelSelector, Requirement
-from resolver.core.audit import too_near
+from resolver.core.consistency.audit import too_near
 from resolver.core.rules import PlacementRule
 from resolver.core.values import Group
 

@@ -4,7 +4,7 @@ said."""
 import numpy as np
 
 from hoss.wire.columns import FLAG_SHRUNK, NO_CARD, numbered_uids
-from resolver.core.contents import PODS_A_COMMIT, Contents, ReservedPods, compose
+from resolver.core.consistency.contents import PODS_A_COMMIT, Contents, ReservedPods, compose
 from resolver.core.values import LedgerNodeChange, reservation_dtype
 
 NODE = LedgerNodeChange("alpha", b"", (1000, 10), unschedulable=False, cards=2)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hoss.model.fit import card_mask, pick_cards
 from hoss.wire.columns import CARD_SLOTS, FLAG_SHRUNK, FLAG_UNSCHEDULABLE, NO_CARD, U32, Uids, account_dtype
 from resolver.core.accounts import ReservationSums, sum_reservations
-from resolver.core.repair import with_use
+from resolver.core.consistency.repair import with_use
 from resolver.core.values import Group, LedgerNodeChange
 
 # Unconfirmed reservations of one commit: the reaper releases the pods of one commit in one script.
