@@ -69,7 +69,7 @@ class Changes:
     nodes: tuple[NodeChange, ...] = ()
     rooms: tuple[Room, ...] = ()
     deleted_pods: frozenset[PodGroup] = frozenset()  # groups of pods that hold nothing any more
-    bound_pods: frozenset[PodGroup] = frozenset()  # groups of pods that were bound
+    bound_pods: frozenset[PodGroup] = frozenset()  # groups of pods that have reservations now
     anything: bool = False
     relabelled: frozenset[str] = frozenset()  # namespaces that were added, removed or relabelled
     claims: frozenset[tuple[str, str]] = frozenset()  # volume claims that came or changed: namespace, name

@@ -201,19 +201,23 @@ class ClusterNodes:
         return [NodeChange(spec, Aspect.UNCORDONED, spec.labels) for spec in specs]
 
     def _changes(self, message: pb.FeedMessage, nodes: tuple[NodeChange, ...]) -> Changes:
-        """Nothing for commits, which help no waiting pod. A snapshot may hide any change.
+        """A snapshot may hide any change.
 
-        Pods that left are told of whoever they were: a lease may have ended of a pod that the dispatcher does
-        not know any more, and another scheduler's pods it never knew."""
+        Pods that came or left are told of whoever they were: a lease may have ended of a pod that the dispatcher
+        does not know any more, and another scheduler's pods may be none of its own. A commit helps those alone
+        who wait for pods beside them."""
         if message.snapshot:
             return ANYTHING
-        left = frozenset(group_defined(run.group) for run in message.groups if run.gone and run.group)
+        came, left = (
+            frozenset(group_defined(run.group) for run in message.groups if run.gone == gone and run.group)
+            for gone in (False, True)
+        )
         grew = any(node.aspects & (Aspect.ADDED | Aspect.ALLOCATABLE) for node in nodes)
-        if not (message.released or grew):
-            return Changes(nodes=nodes, deleted_pods=left)
-        room = _room(message.accounts, self.schema)
-        rooms = (room,) if room.allocatable.shape[1] else ()
-        return Changes(nodes=nodes, rooms=rooms, deleted_pods=left)
+        rooms: tuple[Room, ...] = ()
+        if message.released or grew:
+            room = _room(message.accounts, self.schema)
+            rooms = (room,) if room.allocatable.shape[1] else ()
+        return Changes(nodes=nodes, rooms=rooms, bound_pods=came, deleted_pods=left)
 
 
 def _allocatable(spec: common_pb2.NodeSpec) -> dict[str, int]:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from dispatcher.core.bound.nominations import Nominations
 from dispatcher.core.bound.taint_eviction import TaintEviction
-from dispatcher.core.changes import Changes
 from dispatcher.core.messages import Instruction, Release, Reserve, Verify
 from dispatcher.core.pods.gangs import Gang
 from dispatcher.core.pods.history import (
@@ -79,8 +78,6 @@ class Settlement:
             self.counters["bound"] += len(rows)
             self._record_latency(rows, now_ms)
             self._publish_bound(rows)
-            if self.registry.has_pod_rules:
-                self.queues.cluster_changed(Changes(bound_pods=self.registry.pod_groups(rows)), now, now_ms)
         return out + self.verify_uncertain(rows) + self.check_nodes(rows, now_ms)
 
     def unreserved(
