@@ -20,6 +20,7 @@ from dispatcher.core.workers.reports import ConflictReport, CostReport, Heartbea
 from hoss.model.cluster import ClusterObject, NamespaceSnapshot, ObjectKey, StorageUpdate
 from hoss.model.conflicts import DEFAULT_CONFLICT_RULE, ConflictRule, Overlap, Preference
 from hoss.model.node import Taint
+from hoss.model.pod import PodGroup
 from hoss.model.selectors import NodeScope
 from hoss.wire.columns import Uids
 
@@ -220,6 +221,16 @@ class Released(Event):
     rows: Rows
     positions: ViewPosition = field(default_factory=dict)
     unreserved: bool = False  # see Release
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reserved(Event):
+    """Kubernetes mode: these pods, which run on nodes already, have reservations there. The UIDs detect rows
+    that were reused; `former` as of Reserve."""
+
+    rows: Rows
+    uids: Uids
+    former: frozenset[PodGroup] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -515,10 +526,12 @@ class Release(Instruction):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reserve(Instruction):
-    """Kubernetes mode: reserve these pods on the nodes they already run on, even where they do not fit."""
+    """Kubernetes mode: reserve these pods on the nodes they already run on, even where they do not fit.
+    `former`: as which pods some of them are reserved there so far."""
 
     rows: Rows
     uids: Uids
+    former: frozenset[PodGroup] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

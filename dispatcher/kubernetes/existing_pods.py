@@ -70,27 +70,30 @@ class ExistingPods:
         async with self._order:
             for start in range(0, len(instruction.rows), _PODS_PER_CALL):
                 part = slice(start, start + _PODS_PER_CALL)
-                await self._reserve_part(instruction.rows[part], instruction.uids[part])
+                rows, uids = await self._reserve_part(instruction.rows[part], instruction.uids[part])
+                self._runtime.handle(m.Reserved(rows, uids, instruction.former))
 
-    async def _reserve_part(self, rows: Rows, uids: Uids) -> None:
+    async def _reserve_part(self, rows: Rows, uids: Uids) -> tuple[Rows, Uids]:
+        """The pods that have reservations."""
         pods = self._runtime.machine.registry.pods
         present = (
             (pods.phase[rows] == Phase.BOUND)
             & (pods.uid[rows] == uids).all(axis=1)
             & (pods.node[rows] != NONE_U32)
         )
-        rows = rows[present]
+        rows, uids = rows[present], uids[present]
         if not len(rows):
-            return
+            return rows, uids
         request = self._request(rows)
         verdicts, unreviewed = await self._runtime.until_answered(lambda: self._upsert(request))
         # Rows may have changed hands while the resolver was asked.
-        still = (pods.uid[rows] == uids[present]).all(axis=1) & (pods.phase[rows] == Phase.BOUND)
+        still = (pods.uid[rows] == uids).all(axis=1) & (pods.phase[rows] == Phase.BOUND)
         self._on_unreviewed(rows[still & unreviewed])
         refused = ~np.isin(verdicts, (pb.COMMITTED, pb.DUPLICATE))
         if refused.any():
             names = sorted({pb.Verdict.Name(verdict) for verdict in verdicts[refused].tolist()})
             logger().warning("existing_pods_not_reserved", pods=int(refused.sum()), verdicts=names)
+        return rows[~refused], uids[~refused]
 
     def _request(self, rows: Rows) -> pb.UpsertPodsRequest:
         registry = self._runtime.machine.registry

@@ -8,11 +8,12 @@ import numpy as np
 
 from dispatcher.core import messages as m
 from dispatcher.core.bound.settlement import MAX_ATTEMPTS_COUNTED, Settlement
+from dispatcher.core.changes import Changes
 from dispatcher.core.pods.history import ASSIGNED, BINDING_REFUSED, MOVED
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.core.queue.queues import Queues
-from hoss.model.pod import PodSpec, group_of
+from hoss.model.pod import PodGroup, PodSpec, group_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +29,7 @@ class Assignments:
     def handlers(self) -> m.Handlers:
         return {
             m.Assigned: self._assigned,
+            m.Reserved: self._reserved,
             m.Inherited: self._inherited,
             m.PodsChanged: self._pods_changed,
             m.BindingRefused: self._binding_refused,
@@ -53,6 +55,17 @@ class Assignments:
         out = self._reserve(rows[~reserved | pods.outdated[rows]])
         return out + self.settlement.check_nodes(rows, now_ms)
 
+    def _reserved(self, event: m.Reserved, now: float) -> list[m.Instruction]:
+        """Only now can a worker's view show these pods, and pods wait whose affinity requires such (as in
+        kube-scheduler, InterPodAffinity's isSchedulableAfterPodChange)."""
+        pods = self.registry.pods
+        still = (pods.phase[event.rows] == Phase.BOUND) & (pods.uid[event.rows] == event.uids).all(axis=1)
+        if self.registry.has_pod_rules and still.any():
+            groups = self.registry.pod_groups(event.rows[still])
+            changes = Changes(bound_pods=groups, deleted_pods=event.former)
+            self.queues.cluster_changed(changes, now, self.unix_ms(now))
+        return []
+
     def _inherited(self, event: m.Inherited, now: float) -> list[m.Instruction]:
         now_ms = self.unix_ms(now)
         self.registry.pods.node[event.rows] = event.nodes
@@ -67,6 +80,7 @@ class Assignments:
         pods, templates = self.registry.pods, self.registry.templates
         resized: list[int] = []
         waiting: list[int] = []
+        former: set[PodGroup] = set()
         moved = False
         for row, template in event.pods:
             if pods.phase[row] in (Phase.DELETED, Phase.ABSENT):
@@ -78,22 +92,24 @@ class Assignments:
                 # The room of a pod that terminates belongs to another pod already.
                 if not pods.terminating[row] and _in_ledger(before) != _in_ledger(after):
                     resized.append(row)
+                    if group_of(before) != group_of(after):
+                        former.add(group_of(before))
             elif before != after:
                 waiting.append(row)
                 moved |= bool((templates.places(pods.template[[row]]) != place).any())
         rows = np.array(waiting, np.uint32)
         pods.outdated[rows] = True
         self.queues.templates_changed(rows, now, self.unix_ms(now), moved=moved)
-        return self._reserve(np.array(resized, np.uint32))
+        return self._reserve(np.array(resized, np.uint32), frozenset(former))
 
     def _spec(self, row: int) -> PodSpec:
         templates = self.registry.templates
         return templates.pod_spec(int(templates.class_id[self.registry.pods.template[row]]))
 
-    def _reserve(self, rows: Rows) -> list[m.Instruction]:
+    def _reserve(self, rows: Rows, former: frozenset[PodGroup] = frozenset()) -> list[m.Instruction]:
         pods = self.registry.pods
         pods.outdated[rows] = False
-        return [m.Reserve(rows, pods.uid[rows])] if len(rows) else []
+        return [m.Reserve(rows, pods.uid[rows], former)] if len(rows) else []
 
     def _binding_refused(self, event: m.BindingRefused, now: float) -> list[m.Instruction]:
         """The pods are in BACKOFF until their reservation is released. Then they are queued, at once or after

@@ -11,7 +11,7 @@ from dispatcher.kubernetes import existing_pods
 from dispatcher.kubernetes.existing_pods import ExistingPods
 from dispatcher.ledger.rebuilding import kind_of
 from dispatcher.runtime import Runtime
-from hoss.model.pod import PodSpec
+from hoss.model.pod import PodGroup, PodSpec
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import decode_uids
 
@@ -104,3 +104,24 @@ async def test_a_class_that_no_pod_has_any_more_is_forgotten(bench):
         bench.pass_time(FORGET_SECONDS)
         sizes.add(existing.table_sizes()["existing_pod_kinds"])
     assert sizes == {1}
+
+
+async def test_the_machine_is_told_of_pods_that_have_reservations_now_and_not_of_others(bench):
+    """It wakes the pods whose affinity waits for them."""
+    told = []
+
+    class Refusing(Resolver):
+        async def upsert_pods(self, _request: pb.UpsertPodsRequest) -> pb.UpsertPodsReply:
+            return pb.UpsertPodsReply(verdicts=bytes([pb.COMMITTED, pb.NODE_GONE, pb.DUPLICATE]))
+
+    runtime = Runtime(bench.machine, None, None)
+    runtime.handle = told.append
+    ExistingPods(runtime, Refusing(), ValidLease(), Nodes(), lambda _rows: None)
+    pods = bench.machine.registry.pods
+    rows = bench.pods("a", "b", "c", "queued")
+    pods.phase[rows[:3]], pods.node[rows[:3]] = Phase.BOUND, 0
+    former = frozenset((PodGroup(),))
+    await runtime.carry_out(m.Reserve(rows, pods.uid[rows], former))
+    [event] = told
+    assert (event.rows.tolist(), event.former) == ([rows[0], rows[2]], former)
+    assert (event.uids == pods.uid[event.rows]).all()

@@ -4,6 +4,7 @@ import numpy as np
 
 from dispatcher.core import messages as m
 from dispatcher.core.changes import Aspect, Changes, NodeChange, Room
+from dispatcher.core.pods.sets import NewPods, Order
 from dispatcher.core.pods.table import Phase
 from hoss.model.node import NodeSpec, Taint
 from hoss.model.pod import PodAffinity, PodAffinityTerm, PodSpec
@@ -228,3 +229,65 @@ def test_a_class_that_ends_before_it_was_looked_at_is_passed_over(bench, monkeyp
         bench.pass_time(3.0)
     assert len(bench.machine.registry.templates.live_ids()) == 4  # the others are forgotten
     assert bench.phases(rows[:4]) == [Phase.UNSCHEDULABLE] * 4
+
+
+def beside(app):
+    term = PodAffinityTerm("zone", LabelSelector((Requirement("app", "In", (app,)),)), ("default",))
+    return PodSpec(pod_affinity=PodAffinity(required=(term,)))
+
+
+LONELY = {"reason": "1 node(s) didn't match pod affinity rules", "refused_by": ("InterPodAffinity",)}
+
+
+def lonely_pods(bench, *apps):
+    """Pods of HOSS that wait for pods of these apps."""
+    bench.join("w1")
+    bench.machine.registry.has_pod_rules = True
+    rows = [int(bench.pods(f"beside-{app}", spec=beside(app))[0]) for app in apps]
+    for _ in apps:
+        refuse(bench, **LONELY)
+    bench.pass_time(2.0)
+    return rows
+
+
+def mirrored(bench, name, app):
+    """A pod of another scheduler that is on a node: (1,) its row."""
+    template = bench._template(PodSpec(labels=(("app", app),)))
+    order = Order(f"mirror-{name}", (template,), (), NewPods((name,), np.zeros(1, np.uint32), None))
+    rows = np.array([bench.accept(order).sets[0].first], np.uint32)
+    bench.handle(m.Assigned(rows, np.array([3], np.uint32)))
+    return rows
+
+
+def test_a_pod_of_another_scheduler_wakes_the_one_that_must_be_beside_it_once_it_is_reserved(bench):
+    beside_db, beside_cache = lonely_pods(bench, "db", "cache")
+    database = mirrored(bench, "database", "db")
+    bench.pass_time(1.0)
+    assert bench.in_hand("w1") == 0, "no worker's view can show it yet"
+    bench.handle(m.Reserved(database, bench.machine.registry.pods.uid[database]))
+    bench.pass_time(0.2)
+    assert bench.phases([beside_db, beside_cache]) == [Phase.SCHEDULING, Phase.UNSCHEDULABLE]
+
+
+def test_new_labels_of_a_pod_on_a_node_wake_who_must_be_beside_it_and_who_shunned_it(bench):
+    [beside_db] = lonely_pods(bench, "db")
+    changing = mirrored(bench, "changing", "web")
+    shuns_web, shuns_db = bench.pods("a", spec=away_from("web")), bench.pods("b", spec=away_from("db"))
+    for _ in range(2):
+        refuse(bench, **SHUNNED)
+    bench.pass_time(2.0)
+    bench.emitted.clear()
+    bench.handle(m.PodsChanged(((int(changing[0]), bench._template(PodSpec(labels=(("app", "db"),)))),)))
+    [reserve] = [wanted for wanted in bench.emitted if isinstance(wanted, m.Reserve)]
+    bench.handle(m.Reserved(reserve.rows, reserve.uids, reserve.former))
+    bench.pass_time(0.2)
+    found = bench.phases([beside_db, *shuns_web, *shuns_db])
+    assert found == [Phase.SCHEDULING, Phase.SCHEDULING, Phase.UNSCHEDULABLE]
+
+
+def test_a_row_that_is_that_of_another_pod_by_now_wakes_nobody(bench):
+    [beside_db] = lonely_pods(bench, "db")
+    database = mirrored(bench, "database", "db")
+    bench.handle(m.Reserved(database, np.zeros((1, 16), np.uint8)))
+    bench.pass_time(0.2)
+    assert bench.phases([beside_db]) == [Phase.UNSCHEDULABLE]
