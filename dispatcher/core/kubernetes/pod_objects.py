@@ -7,7 +7,7 @@ Controllers holds the selectors of pods' controllers, which default spreading co
 their pods gives the same selection."""
 
 from collections.abc import Collection
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -112,7 +112,11 @@ class PodReader:
         self._ignored = frozenset(ignored)
         self._ignored_volumes = {kind for kind, what in _IGNORABLE_VOLUMES.items() if what in self._ignored}
         self._device_resources: frozenset[str] = frozenset()
+        # By all that decides where a pod may be but its claims, and by that with the claims.
         self._templates: dict[bytes, PodTemplate] = {}
+        self._with_own_claims: dict[
+            tuple[bytes, PodVolumes | None, PodClaims | None, frozenset[str]], PodTemplate
+        ] = {}
 
     def set_device_resources(self, names: frozenset[str]) -> bool:
         """Device classes stand for exactly these extended resources from now on, besides those that bear a
@@ -177,10 +181,8 @@ class PodReader:
         if moves not in _MOVABLE:
             moves = Movable.NO.value  # somebody meant something: leave the pod where it is
         by_devices = _given_as_devices(spec, status)
-        named = [None if mounted is None else asdict(mounted) for mounted in (volumes, claims)]
         key = orjson.dumps(
-            [metadata["namespace"], owner, labels, stays, moves, parts, named, sorted(by_devices)],
-            option=orjson.OPT_SORT_KEYS,
+            [metadata["namespace"], owner, labels, stays, moves, parts], option=orjson.OPT_SORT_KEYS
         )
         found = self._templates.get(key)
         if found is None:
@@ -190,15 +192,38 @@ class PodReader:
             found = read_pod_template(read, parts, "", namespace=metadata["namespace"], owner_kind=owner)
             if owner == "ReplicaSet" and spec.get("schedulerName") in self._schedulers:
                 found = _spread_among_replicas(found)
-            if volumes is not None:
-                found = replace(found, spec=replace(found.spec, volumes=volumes))
-            if claims is not None:
-                found = replace(found, spec=replace(found.spec, claims=claims))
-            if by_devices:
-                kept = tuple(amount for amount in found.spec.requests if amount[0] not in by_devices)
-                cards = None if DEVICE_RESOURCE in by_devices else found.spec.devices
-                found = replace(found, spec=replace(found.spec, requests=kept, devices=cards))
             self._templates[key] = found
+        if volumes is None and claims is None and not by_devices:
+            return found
+        return self._with_claims(key, found, volumes, claims, by_devices)
+
+    def _with_claims(
+        self,
+        key: bytes,
+        template: PodTemplate,
+        volumes: PodVolumes | None,
+        claims: PodClaims | None,
+        by_devices: frozenset[str],
+    ) -> PodTemplate:
+        """The template of a pod that has claims besides what the key says. Most such pods have claims of their
+        own, and all else in common."""
+        with_claims = key, volumes, claims, by_devices
+        found = self._with_own_claims.get(with_claims)
+        if found is None:
+            if len(self._with_own_claims) >= _MAX_TEMPLATES:
+                self._with_own_claims.clear()
+            changed: dict[str, Any] = {}
+            if volumes is not None:
+                changed["volumes"] = volumes
+            if claims is not None:
+                changed["claims"] = claims
+            if by_devices:
+                requests = template.spec.requests
+                changed["requests"] = tuple(amount for amount in requests if amount[0] not in by_devices)
+                if DEVICE_RESOURCE in by_devices:
+                    changed["devices"] = None
+            found = replace(template, spec=replace(template.spec, **changed))
+            self._with_own_claims[with_claims] = found
         return found
 
     def _volumes(self, metadata: Object, spec: Object) -> PodVolumes | None:

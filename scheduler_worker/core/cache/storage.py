@@ -63,7 +63,9 @@ class StorageCatalogue:
         self._volumes: dict[str, PersistentVolume] = {}  # the same
         self._capacities: dict[str, dict[ObjectKey, CsiStorageCapacity]] = {}  # by storage class
         self._attachments: dict[ObjectKey, VolumeAttachment] = {}
-        self._sorted: dict[str, list[PersistentVolume]] = {}  # by class, the smallest first, as claims choose
+        # Those that no claim has, by class, the smallest first, as claims choose; and the others, by claim.
+        self._free: dict[str, list[PersistentVolume]] = {}
+        self._reserved: dict[ClaimKey, dict[str, PersistentVolume]] = {}
         self._name_of = name_of
         # Of placed pods. Several pods may mount a claim; an entry ends with the last pod that chose it.
         self._choices: dict[ClaimKey, Counter[_Choice]] = {}
@@ -86,7 +88,8 @@ class StorageCatalogue:
             self.drivers.clear()
             self._capacities.clear()
             self._attachments.clear()
-            self._sorted.clear()
+            self._free.clear()
+            self._reserved.clear()
             for known in (self._claims, self._volumes, self.claims, self.volumes):
                 known.clear()
         for key in update.gone:
@@ -203,16 +206,35 @@ class StorageCatalogue:
         if now is not None and now.claim is None and chooser is not None:
             now = replace(now, claim=ClaimReference(*chooser))
         if before is not None:
-            of_class = self._sorted[before.storage_class]
-            del of_class[bisect_left(of_class, _by_size(before), key=_by_size)]
+            self._drop_candidate(before)
             del self.volumes[name]
         if now is not None:
             self.volumes[name] = now
-            insort(self._sorted.setdefault(now.storage_class, []), now, key=_by_size)
+            if now.claim is None:
+                insort(self._free.setdefault(now.storage_class, []), now, key=_by_size)
+            else:
+                self._reserved.setdefault((now.claim.namespace, now.claim.name), {})[name] = now
+
+    def _drop_candidate(self, volume: PersistentVolume) -> None:
+        if volume.claim is None:
+            of_class = self._free[volume.storage_class]
+            del of_class[bisect_left(of_class, _by_size(volume), key=_by_size)]
+            if not of_class:
+                del self._free[volume.storage_class]
+            return
+        key = volume.claim.namespace, volume.claim.name
+        del self._reserved[key][volume.name]
+        if not self._reserved[key]:
+            del self._reserved[key]
 
     def candidates(self, claim: PersistentVolumeClaim) -> list[PersistentVolume]:
-        """The volumes that the claim may get, the smallest first."""
-        return [v for v in self._sorted.get(claim.storage_class, ()) if claim.fits(v)]
+        """The volumes that the claim may get, the smallest first. Most volumes of a cluster are those of
+        other claims, and are not looked at."""
+        free = (v for v in self._free.get(claim.storage_class, ()) if claim.fits(v))
+        reserved = self._reserved.get((claim.namespace, claim.name))
+        if not reserved:
+            return list(free)
+        return sorted([*free, *(v for v in reserved.values() if claim.fits(v))], key=_by_size)
 
     def csi_volumes(self, namespace: str, volumes: PodVolumes) -> set[CsiVolume]:
         """What a pod with these volumes has attached to its node."""

@@ -61,14 +61,21 @@ def test_a_release_tells_the_room_of_the_nodes_it_touched():
 
 
 @pytest.mark.parametrize("flags", [0, FLAG_UNSCHEDULABLE], ids=["open", "cordoned"])
-def test_a_release_tells_which_pods_left_whoever_knows_them(flags):
+def test_pods_that_came_and_left_are_told_whoever_knows_them(flags):
     left, came = PodGroup(host_ports=(HostPort(80),)), PodGroup(host_ports=(HostPort(81),))
     runs = [
         pb.GroupRun(group=definition_of(group), nodes=bytes(4), gone=gone)
         for group, gone in ((left, True), (came, False))
     ]
     release = pb.FeedMessage(seq=2, accounts=accounts(5, flags=flags), released=1, groups=runs)
-    assert read(started(), release).deleted_pods == {left}
+    changes = read(started(), release)
+    assert (changes.deleted_pods, changes.bound_pods) == ({left}, {came})
+
+
+def test_a_commit_tells_which_pods_came():
+    came = PodGroup(labels=(("app", "db"),))
+    runs = [pb.GroupRun(group=definition_of(came), nodes=bytes(4))]
+    assert read(started(), pb.FeedMessage(seq=2, accounts=accounts(5), groups=runs)).bound_pods == {came}
 
 
 @pytest.mark.parametrize("flag", [FLAG_UNSCHEDULABLE, FLAG_QUARANTINED])

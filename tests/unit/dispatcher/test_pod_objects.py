@@ -6,7 +6,7 @@ from dispatcher.core.kubernetes.pod_groups import GroupKind, GroupRef
 from dispatcher.core.kubernetes.pod_objects import PodReader
 from dispatcher.core.pods.sets import NewGang
 from hoss.errors import InvalidInput
-from hoss.manifests.pod import ANNOTATION
+from hoss.manifests.pod import ANNOTATION, read_pod_template
 from hoss.model.devices import ClaimUse, ContainerRequests
 from hoss.model.pod import DuringExecution
 from hoss.model.volumes import ClaimMount, PodVolumes
@@ -148,6 +148,25 @@ def test_pods_of_every_scheduler_keep_their_volumes(reader):
     assert reader.read(pod(**CLAIM)).template.spec.volumes == mounted
     assert reader.read(pod(schedulerName="others", **CLAIM)).template.spec.volumes == mounted
     assert reader.read(pod()).template.spec.volumes is None
+
+
+def test_what_pods_have_in_common_is_read_once_whatever_each_of_them_claims(reader, monkeypatch):
+    """A StatefulSet's pods, and those of a ResourceClaimTemplate, have claims of their own."""
+    read = []
+
+    def reading(*given, **options):
+        read.append(given)
+        return read_pod_template(*given, **options)
+
+    monkeypatch.setattr("dispatcher.core.kubernetes.pod_objects.read_pod_template", reading)
+    names = [f"data-{number}" for number in range(20)]
+    templates = []
+    for name in [*names, *names]:
+        volumes = [{"name": "d", "persistentVolumeClaim": {"claimName": name}}]
+        templates.append(reader.read(pod(volumes=volumes)).template)
+    assert [found.spec.volumes.claims[0].claim for found in templates] == [*names, *names]
+    assert all(first is again for first, again in zip(templates[:20], templates[20:], strict=True))
+    assert len(read) == 1
 
 
 def test_an_ephemeral_volume_belongs_to_its_pod_alone(reader):

@@ -223,3 +223,36 @@ def test_a_class_that_ends_before_it_was_looked_at_is_passed_over(bench, monkeyp
         bench.pass_time(3.0)
     assert len(bench.machine.registry.templates.live_ids()) == 4  # the others are forgotten
     assert bench.phases(rows[:4]) == [Phase.UNSCHEDULABLE] * 4
+
+
+def beside(app):
+    term = PodAffinityTerm("zone", LabelSelector((Requirement("app", "In", (app,)),)), ("default",))
+    return PodSpec(pod_affinity=PodAffinity(required=(term,)))
+
+
+LONELY = {"reason": "1 node(s) didn't match pod affinity rules", "refused_by": ("InterPodAffinity",)}
+
+
+def came(seq, **labels):
+    """The feed's entry about a pod that was reserved on a node, whichever scheduler placed it."""
+    return m.ClusterChanged(Changes(bound_pods=frozenset([PodGroup(labels=tuple(labels.items()))])), 0, seq)
+
+
+def test_a_pod_that_came_wakes_the_one_that_must_be_beside_it(bench):
+    bench.join("w1")
+    beside_db, beside_cache = bench.pods("a", spec=beside("db")), bench.pods("b", spec=beside("cache"))
+    for _ in range(2):
+        refuse(bench, **LONELY)
+    bench.pass_time(2.0)
+    bench.handle(came(seq=7, app="db"))
+    assert bench.phases([*beside_db, *beside_cache]) == [Phase.SCHEDULING, Phase.UNSCHEDULABLE]
+
+
+def test_a_refusal_by_a_view_that_did_not_show_a_pod_beside_it_yet_is_tried_again(bench):
+    bench.join("w1")
+    bench.handle(came(seq=7, app="db"))
+    bench.pass_time(2.0)
+    old, new = bench.pods("old", spec=beside("db")), bench.pods("new", spec=beside("db"))
+    refuse(bench, seen=6, **LONELY)
+    refuse(bench, seen=7, **LONELY)
+    assert bench.phases([*old, *new]) == [Phase.BACKOFF, Phase.UNSCHEDULABLE]

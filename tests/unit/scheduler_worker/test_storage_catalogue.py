@@ -1,5 +1,7 @@
 """A worker's storage objects: changes of them, and what the claims of placed pods got."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from property.profiles import examples
@@ -26,7 +28,14 @@ DISK = PersistentVolume("pv", storage_class="disks", phase="Available")
 
 names = st.sampled_from("abc")
 objects = st.one_of(
-    st.builds(PersistentVolume, names, storage_class=names, capacity_bytes=st.integers(0, 3)),
+    st.builds(
+        PersistentVolume,
+        names,
+        storage_class=names,
+        capacity_bytes=st.integers(0, 3),
+        phase=st.just("Available"),
+        claim=st.none() | st.builds(ClaimReference, st.just("default"), names),
+    ),
     st.builds(
         PersistentVolumeClaim, st.just("default"), names, volume_name=names, bind_completed=st.booleans()
     ),
@@ -42,16 +51,22 @@ def group(volume="", *, provisioned=False):
     return PodGroup(volumes=PodVolumes((ClaimMount("data", None, volume, provisioned),)))
 
 
+def smallest_first(volumes, claim):
+    fitting = [volume for volume in volumes if claim.fits(volume)]
+    return sorted(fitting, key=lambda volume: (volume.capacity_bytes, volume.name))
+
+
 def seen(catalogue):
-    claim = PersistentVolumeClaim("default", "x", storage_class="a")
-    sorted_volumes = [v.name for v in catalogue._sorted.get(claim.storage_class, ())]
+    claims = [PersistentVolumeClaim("default", name, storage_class="a") for name in "abc"]
+    candidates = [catalogue.candidates(claim) for claim in claims]
+    assert candidates == [smallest_first(catalogue.volumes.values(), claim) for claim in claims]
     return (
         catalogue.claims,
         catalogue.volumes,
         catalogue.classes,
         catalogue.csi_nodes,
         catalogue.drivers,
-        sorted_volumes,
+        candidates,
         {item.name: item for item in catalogue.capacities("a")},
         {item.name: item for item in catalogue.attachments},
     )
@@ -68,6 +83,26 @@ def test_changes_one_by_one_lead_to_what_is_there_in_the_end(changes):
         left |= {} if goes else {key: item}
     whole.replace(left.values())
     assert seen(changed) == seen(whole)
+
+
+def test_the_volumes_of_other_claims_are_not_looked_at(monkeypatch):
+    """A cluster has as many of them as it has claims."""
+    others = [
+        replace(DISK, name=f"pv-{i}", claim=ClaimReference("default", f"other-{i}"), phase="Bound")
+        for i in range(100)
+    ]
+    mine = replace(DISK, name="pv-mine", claim=ClaimReference("default", "data"))
+    catalogue = StorageCatalogue()
+    catalogue.replace([CLAIM, DISK, mine, *others])
+    looked_at, fits = [], PersistentVolumeClaim.fits
+
+    def looking(claim, volume):
+        looked_at.append(volume.name)
+        return fits(claim, volume)
+
+    monkeypatch.setattr(PersistentVolumeClaim, "fits", looking)
+    assert catalogue.candidates(CLAIM) == [DISK, mine]
+    assert sorted(looked_at) == ["pv", "pv-mine"]
 
 
 def test_a_volume_is_reserved_while_a_placed_pod_has_chosen_it():
