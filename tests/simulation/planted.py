@@ -378,6 +378,16 @@ UNDONE = {
             ),
         ),
     ),
+    "binding-of-a-lost-leader-that-comes-late": PlantedFault(
+        "who was told of a pod's node is told of another one, where the API server has it, with nothing between",
+        (
+            CodeEdit(
+                "dispatcher.core.kubernetes.assignments:Assignments._end_placements",
+                "if len(rows):",
+                "if False:",
+            ),
+        ),
+    ),
     "node-added-before-a-rebuild": PlantedFault(
         "nodes are written into whatever ledger Redis has, also into one that is about to be rebuilt",
         (

@@ -9,6 +9,7 @@ import orjson
 import pytest
 from simulation.seeded import simulate, simulate_in_a_new_interpreter
 
+from dispatcher.core.kubernetes.assignments import ELSEWHERE
 from hossctl.history.events import written
 from tools.simulation import plan as p
 from tools.simulation.api_connection import SimulatedApiServer
@@ -129,6 +130,14 @@ def test_two_bindings_of_one_pod_on_two_shards_are_not_both_reserved(server):
     result = run_plan("two-bindings-of-one-pod-on-two-shards", server)
     assert result.problems() == []
     assert result.reached[p.FREEZE_AT_STEP] == 1
+
+
+def test_a_watcher_is_told_that_a_placement_ended_before_the_late_binding_of_a_lost_leader(server):
+    result = run_plan("binding-of-a-lost-leader-that-comes-late", server)
+    assert result.problems() == []
+    assert result.reached["bound late"] > 1
+    told = [pod for event in result.history if event["event"] == "told" for pod in event["pods"]]
+    assert ELSEWHERE in [pod.get("reason") for pod in told]
 
 
 def test_pods_on_a_node_that_went_between_two_terms_are_counted_when_it_comes_back(server):

@@ -60,6 +60,7 @@ def test_some_planted_faults_are_found_by_short_plans_within_three_hundred_seeds
         "eviction-that-is-told-again",
         "moves-in-a-ledger-that-went-back",
         "two-bindings-of-one-pod-on-two-shards",
+        "binding-of-a-lost-leader-that-comes-late",
         "devices-of-a-pod-deleted-while-it-is-bound",
         "devices-written-after-their-pod-was-evicted",
         "pods-on-a-node-that-went-between-two-terms",

@@ -14,7 +14,7 @@ from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.core.queue.queues import Queues
 from hoss.model.pod import PodSpec, group_of
 
-ELSEWHERE = "it is not bound where it was placed: the API server has it on another node"
+ELSEWHERE = "a binding to another node was carried out first"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
