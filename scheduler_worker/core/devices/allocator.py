@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from hoss.model.device_usage import CounterAmounts, DeviceUsage
 from hoss.model.devices import (
     MOST_DEVICES,
     NOT_ALLOCATABLE,
@@ -16,10 +15,12 @@ from hoss.model.devices import (
     AttributeValue,
     ClaimConstraint,
     ClaimRequest,
+    CounterAmounts,
     DeviceCapacity,
     DeviceClass,
     DeviceId,
     DeviceResult,
+    DeviceUsage,
     ExactRequest,
     ResourceClaim,
 )
