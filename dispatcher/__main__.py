@@ -38,13 +38,13 @@ from dispatcher.workers.link import AllowedLabels, WorkerLinks
 from dispatcher.workers.preemption import PreemptionAnswers
 from dispatcher.workers.queries import CacheViewQueries, DecisionQueries
 from hoss import serving, telemetry
-from hoss.caller_limits import CallerLimits
 from hoss.client.feed import Subscription
 from hoss.client.resolver import ResolverClient
 from hoss.errors import HossError, LedgerUnavailable, TransportError
 from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.kube.token_review import service_accounts_reviewed
+from hoss.limits.callers import CallerLimits
 from hoss.model.pod import PodSpec
 from hoss.security.identity import CallerKind
 from hoss.security.options import door_source, host_of, metrics_door

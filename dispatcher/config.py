@@ -11,9 +11,9 @@ from dispatcher.core.dispatch.overlap_control import OverlapControlRules
 from dispatcher.core.dispatch.work_stealing import StealRules
 from dispatcher.core.pods.faults import LEAST_LIMIT, MAX_FAULTS
 from dispatcher.core.queue.pressure import PressureLimits
-from hoss.caller_limits import CallerLimitsConfig
 from hoss.config import Document
 from hoss.kube.config import KubernetesConfig
+from hoss.limits.callers import CallerLimitsConfig
 from hoss.model.conflicts import Overlap
 from hoss.security.options import SecurityConfig
 from hoss.telemetry.options import TelemetryConfig

@@ -19,9 +19,9 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from hoss.caller_limits import CallerLimits
 from hoss.client.errors import refuse
 from hoss.errors import AccessDenied, InvalidInput, Overloaded
+from hoss.limits.callers import CallerLimits
 from hoss.security.identity import Identity, caller, set_caller
 from hoss.security.users import UncheckedToken, UnmappedUser
 from hoss.telemetry import logger

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hoss import serving, telemetry
-from hoss.caller_limits import CallerLimits
 from hoss.config import load_document, with_flags
 from hoss.errors import ConfigError, HossError, LedgerUnavailable
 from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
 from hoss.kube.config import add_kubernetes_flags, kubernetes_given
 from hoss.kube.token_review import service_accounts_reviewed
+from hoss.limits.callers import CallerLimits
 from hoss.security.identity import CallerKind
 from hoss.security.options import (
     add_authentication_flag,

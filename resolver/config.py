@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import Field
 
-from hoss.caller_limits import CallerLimitsConfig
 from hoss.config import Document
 from hoss.kube.config import KubernetesConfig
+from hoss.limits.callers import CallerLimitsConfig
 from hoss.security.options import SecurityConfig
 from hoss.telemetry.options import TelemetryConfig
 from resolver.core.quarantine import QuarantineRules

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hoss import serving, telemetry
-from hoss.caller_limits import CallerLimits, CallerLimitsConfig
 from hoss.client.feed import Subscription
 from hoss.client.proposal_stream import ProposalStream
 from hoss.client.resolver import ResolverClient
@@ -19,6 +18,7 @@ from hoss.config import load_document, with_flags
 from hoss.errors import HossError
 from hoss.host import THIS_HOST, Host
 from hoss.interceptor import CallInterceptor
+from hoss.limits.callers import CallerLimits, CallerLimitsConfig
 from hoss.security.identity import CallerKind
 from hoss.security.options import add_security_flags, door_source, host_of, metrics_door, security_given
 from hoss.tasks import background

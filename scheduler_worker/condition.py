@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hoss.model.statistics import Histogram
+from hoss.statistics import Histogram
 from hoss.v1 import common_pb2
 from hoss.v1.workerlink_pb2 import Heartbeat
 from hoss.wire.columns import F32, U32, encode

@@ -14,7 +14,7 @@ from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.model.quantity import whole_number
 from hoss.model.slices import Steps, finished
-from hoss.model.statistics import BOUNDS_SECONDS
+from hoss.statistics import BOUNDS_SECONDS
 from hoss.v1 import common_pb2
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.wire.columns import U32, encode

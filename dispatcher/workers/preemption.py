@@ -10,7 +10,7 @@ from dispatcher.core.bound.disruption_budgets import BudgetReservations, budgets
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.runtime import Runtime
 from hoss.model.cluster import DisruptionBudget
-from hoss.model.statistics import SizeHistogram
+from hoss.statistics import SizeHistogram
 from hoss.v1 import resolver_pb2
 from hoss.v1 import workerlink_pb2 as pb
 from hoss.wire.columns import I64, NONE_U32, U32, decode, decode_uids, encode

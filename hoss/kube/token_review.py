@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hoss.caller_limits import BURST_SECONDS, TokenBucket
 from hoss.errors import AccessDenied, ConfigError, TransportError
 from hoss.host import Host
 from hoss.kube.config import KubernetesConfig
+from hoss.limits.callers import BURST_SECONDS, TokenBucket
 from hoss.security.options import SecuredHost
 from hoss.security.users import (
     SERVICE_ACCOUNT_PREFIX,

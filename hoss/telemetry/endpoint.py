@@ -5,9 +5,9 @@ framework, which takes a tenth of a second to import in each service, is not wor
 
 Invariants: with a door nobody reads metrics whom it does not let in. A connection ends within some seconds,
 whatever its client sends or leaves unread, and so many are open at most. Of too many, the oldest without a
-request goes first, as in hoss/http_connections.py: so nobody keeps Prometheus out by connections that count.
-With TLS a connection counts once its handshake has ended. Until then a stranger may hold a file descriptor,
-for as long as a handshake may take."""
+request goes first, as in hoss/limits/http_connections.py: so nobody keeps Prometheus out by connections that
+count. With TLS a connection counts once its handshake has ended. Until then a stranger may hold a file
+descriptor, for as long as a handshake may take."""
 
 import asyncio
 import contextlib

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hoss import version
-from hoss.model.statistics import BOUNDS_SECONDS, BOUNDS_SIZES, Histogram, SizeHistogram
+from hoss.statistics import BOUNDS_SECONDS, BOUNDS_SIZES, Histogram, SizeHistogram
 
 # Every fourth bound, each twice the one before: 24 series a histogram, as fine as a dashboard shows.
 _BUCKETS = np.arange(0, len(BOUNDS_SECONDS), 4)

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
-from hoss.caller_limits import RateLimits
 from hoss.errors import AccessDenied, ConfigError
+from hoss.limits.callers import RateLimits
 from hoss.security import rights
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.tokens import Token, TokenVerifier, WrongAudience

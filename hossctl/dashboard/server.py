@@ -14,7 +14,7 @@ import orjson
 from aiohttp import web
 
 from hoss.errors import ConfigError, HossError, InvalidInput, NotFound
-from hoss.http_connections import SERVER_OPTIONS, HttpConnections, body_of
+from hoss.limits.http_connections import SERVER_OPTIONS, HttpConnections, body_of
 from hoss.manifests.guarded import json_value
 from hoss.rpc import MOST_TOKEN_BYTES
 from hoss.security import rights

@@ -13,7 +13,7 @@ from itertools import count
 
 from hoss.errors import LedgerUnavailable
 from hoss.host import THIS_HOST
-from hoss.model.statistics import Histogram
+from hoss.statistics import Histogram
 from resolver.core.preemption import choose_victims, merge_decisions, refused_for_room
 from resolver.core.values import Decision, Proposal, Verdict
 from resolver.ledger.port import Ledger

@@ -12,10 +12,10 @@ import grpc.aio
 import numpy as np
 
 from hoss import version
-from hoss.caller_limits import RateLimits
 from hoss.client.errors import refuse
 from hoss.errors import InvalidInput, LedgerUnavailable, Overloaded, clipped, quoted
 from hoss.interceptor import caller_of
+from hoss.limits.callers import RateLimits
 from hoss.security.identity import caller
 from hoss.telemetry.context import now_ns
 from hoss.v1 import resolver_pb2 as pb

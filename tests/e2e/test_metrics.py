@@ -15,7 +15,7 @@ from waiting import DEADLINE_SECONDS, wait_until
 
 from dispatcher.metrics import ACTIVE, FAILED_TERMS
 from dispatcher.metrics import METRICS as OF_DISPATCHERS
-from hoss.caller_limits import METRICS as OF_SERVERS
+from hoss.limits.callers import METRICS as OF_SERVERS
 from hoss.security.options import METRICS as OF_DOORS
 from hoss.telemetry.metrics import PROCESS_METRICS
 from resolver.metrics import METRICS as OF_RESOLVERS

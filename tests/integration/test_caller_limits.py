@@ -11,11 +11,11 @@ import pytest
 from waiting import DEADLINE_SECONDS, until
 
 from hoss import interceptor, rpc, serving
-from hoss.caller_limits import CallerLimits, CallerLimitsConfig
 from hoss.client.dispatcher import DispatcherClient
 from hoss.client.resolver import ResolverClient
 from hoss.errors import AccessDenied, InvalidInput, Overloaded
 from hoss.interceptor import CallInterceptor
+from hoss.limits.callers import CallerLimits, CallerLimitsConfig
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1.dispatcher_pb2_grpc import DispatcherServicer, DispatcherStub, add_DispatcherServicer_to_server

@@ -10,9 +10,9 @@ import pytest
 from waiting import DEADLINE_SECONDS, until
 
 from hoss import serving
-from hoss.caller_limits import CallerLimits, CallerLimitsConfig
 from hoss.errors import AccessDenied
 from hoss.interceptor import CallInterceptor
+from hoss.limits.callers import CallerLimits, CallerLimitsConfig
 from hoss.security.identity import CallerKind, Identity, Role
 from hoss.security.users import UncheckedToken
 from hoss.v1 import dispatcher_pb2 as pb

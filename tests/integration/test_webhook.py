@@ -16,8 +16,8 @@ from pods_in_memory import PodsInMemory
 from storage_in_memory import StorageInMemory
 from waiting import DEADLINE_SECONDS
 
-from hoss import http_connections
 from hoss.certificates import KeyPair, issue, new_authority
+from hoss.limits import http_connections
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.uids import uid_from_text
 from hossctl.local.binding_webhook import make_certificate

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.pods.table import NO_REASON, Phase, PodTable, Reasons, Rows
-from hoss.model.statistics import Histogram
+from hoss.statistics import Histogram
 from hoss.wire.columns import NONE_U16, NONE_U32, Uids
 from hoss.wire.uids import UID_BYTES
 

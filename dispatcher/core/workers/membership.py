@@ -18,7 +18,7 @@ from dispatcher.core.pods.table import Rows
 from dispatcher.core.workers.reports import NO_HEARTBEAT, ClassCosts, Heartbeat
 from hoss.errors import clipped
 from hoss.model.conflicts import DEFAULT_PREFERENCE, Preference
-from hoss.model.statistics import Rate
+from hoss.statistics import Rate
 from hoss.wire.columns import NONE_U16
 
 # Class definitions that a worker keeps. As many again may be in outstanding batches.

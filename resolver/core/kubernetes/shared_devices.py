@@ -10,8 +10,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hoss.model.device_usage import CounterAmounts, DeviceUsage, amounts_of, first_lack
-from hoss.model.devices import Device, DeviceId, HeldClaim, ResourceClaim, ResourceSlice
+from hoss.model.devices import (
+    CounterAmounts,
+    Device,
+    DeviceId,
+    DeviceUsage,
+    HeldClaim,
+    ResourceClaim,
+    ResourceSlice,
+    amounts_of,
+    first_lack,
+)
 from hoss.model.quantity import Notation, Quantity
 from resolver.core.kubernetes.held_view import ClaimKey, DeviceUse, HeldView, device_uses
 

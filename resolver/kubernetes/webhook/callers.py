@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from hoss.caller_limits import BURST_SECONDS, RateLimits
+from hoss.limits.callers import BURST_SECONDS, RateLimits
 from hoss.telemetry import logger
 
 PATH = "/bindings"

@@ -21,8 +21,8 @@ from aiohttp import web
 
 from hoss.certificates import KeyPair, validity
 from hoss.errors import ConfigError, HossError, InvalidInput, LedgerUnavailable, TransportError
-from hoss.http_connections import SERVER_OPTIONS, HttpConnections, body_of
 from hoss.kube.api import JSON
+from hoss.limits.http_connections import SERVER_OPTIONS, HttpConnections, body_of
 from hoss.manifests.guarded import json_value
 from hoss.security.transport import FollowedFile
 from hoss.telemetry import logger

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from hoss.model.cluster import DeviceUpdate, device_key_of
-from hoss.model.device_usage import DeviceUsage
 from hoss.model.devices import (
     CLASS_RESOURCE_PREFIX,
     Allocation,
     DeviceClass,
     DeviceObject,
+    DeviceUsage,
     ResourceClaim,
     ResourceSlice,
 )

@@ -7,7 +7,6 @@ thousand claims are judged once."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hoss.model.device_usage import CounterAmounts, DeviceUsage
 from hoss.model.devices import (
     MOST_DEVICES,
     NOT_ALLOCATABLE,
@@ -15,10 +14,12 @@ from hoss.model.devices import (
     AttributeValue,
     ClaimConstraint,
     ClaimRequest,
+    CounterAmounts,
     DeviceCapacity,
     DeviceClass,
     DeviceId,
     DeviceResult,
+    DeviceUsage,
     ExactRequest,
     ResourceClaim,
 )

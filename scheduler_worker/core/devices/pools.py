@@ -6,8 +6,16 @@ it (kube-scheduler's GatherPools)."""
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hoss.model.device_usage import CounterAmounts, amounts_of
-from hoss.model.devices import AttributeValue, Device, DeviceId, NodeReach, ResourceSlice, VersionText
+from hoss.model.devices import (
+    AttributeValue,
+    CounterAmounts,
+    Device,
+    DeviceId,
+    NodeReach,
+    ResourceSlice,
+    VersionText,
+    amounts_of,
+)
 from hoss.model.selectors import NodeSelector
 from scheduler_worker.core.devices.cel import CelExpression
 from scheduler_worker.core.devices.cel_syntax import CelSyntaxError

@@ -8,7 +8,7 @@ import pytest
 from dispatcher.core import messages as m
 from dispatcher.core.pods.table import Phase
 from dispatcher.core.workers.work_timeline import MOST_ROWS, WorkTimeline
-from hoss.model.statistics import BOUNDS_SECONDS, Histogram
+from hoss.statistics import BOUNDS_SECONDS, Histogram
 
 
 def answer_bound(bench, work, *, deciding=0.0, committing=0.0, refused=None):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hoss.model.pod import DeviceRequest, PodSpec
-from hoss.model.statistics import BOUNDS_SECONDS, Histogram
+from hoss.statistics import BOUNDS_SECONDS, Histogram
 from hoss.v1 import common_pb2, dispatcher_pb2, resolver_pb2
 from hossctl.compare import figures
 from hossctl.compare.figures import LeftOver, Pool

@@ -8,7 +8,6 @@ import pytest
 from conformance.live_path import live_worker
 
 from hoss.model.cluster import Cluster, DeviceUpdate, ObjectKey
-from hoss.model.device_usage import DeviceUsage
 from hoss.model.devices import (
     NOT_ALLOCATABLE,
     Allocation,
@@ -21,6 +20,7 @@ from hoss.model.devices import (
     DeviceClass,
     DeviceId,
     DeviceResult,
+    DeviceUsage,
     ExactRequest,
     HeldClaim,
     NodeReach,

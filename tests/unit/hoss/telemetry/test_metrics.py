@@ -13,9 +13,9 @@ import yaml
 from waiting import until
 
 from dispatcher.metrics import METRICS as OF_DISPATCHERS
-from hoss.caller_limits import METRICS as OF_SERVERS
-from hoss.model.statistics import Histogram
+from hoss.limits.callers import METRICS as OF_SERVERS
 from hoss.security.options import METRICS as OF_DOORS
+from hoss.statistics import Histogram
 from hoss.telemetry.exposition import exposition
 from hoss.telemetry.metrics import (
     PROCESS_METRICS,

@@ -8,7 +8,7 @@ import structlog
 from otlp_receiver import attributes, receiving
 
 from hoss.errors import ConfigError
-from hoss.model.statistics import Histogram, SizeHistogram
+from hoss.statistics import Histogram, SizeHistogram
 from hoss.telemetry.collector import ENDPOINT, INTERVAL, PROTOCOL, metrics_pushed
 from hoss.telemetry.exposition import exposition
 from hoss.telemetry.metrics import Metric, MetricKind, Metrics

@@ -4,7 +4,7 @@ import base64
 
 import numpy as np
 
-from hoss.model.statistics import BOUNDS_SECONDS
+from hoss.statistics import BOUNDS_SECONDS
 from hoss.v1 import dispatcher_pb2 as pb
 from hossctl.dashboard.broadcaster import message
 from hossctl.dashboard.nodes import NodeTable

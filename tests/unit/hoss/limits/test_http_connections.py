@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 from waiting import DEADLINE_SECONDS, until
 
-from hoss import http_connections
-from hoss.http_connections import SERVER_OPTIONS, HttpConnections, body_of
+from hoss.limits import http_connections
+from hoss.limits.http_connections import SERVER_OPTIONS, HttpConnections, body_of
 
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 Socket = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hoss.caller_limits import CallerLimits, CallerLimitsConfig, RateLimits
 from hoss.errors import Overloaded
+from hoss.limits.callers import CallerLimits, CallerLimitsConfig, RateLimits
 
 
 class Clock:
