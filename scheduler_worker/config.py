@@ -265,8 +265,9 @@ def _kube_scheduler_profile(config: WorkerConfig, path: Path, registry: Registry
     """The profile of the file at `path` that `config` names."""
     if config.profiles:
         raise ConfigError("stands beside kube_scheduler_config; give one of the two", where="profiles")
+    document = read_object(read_text(path), str(path))
     try:
-        specs = read_scheduler_profiles(read_object(read_text(path), str(path)), registry)
+        specs = read_scheduler_profiles(document, registry)
         profiles = {name: spec.profile(registry) for name, spec in specs.items()}
     except InvalidInput as exc:
         raise ConfigError(exc.text, where=f"{path}: {exc.where}".removesuffix(": ")) from exc

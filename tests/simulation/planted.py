@@ -209,11 +209,11 @@ FAULTS = {
         (
             CodeEdit(
                 "dispatcher.runtime:Runtime._release",
-                "    return await self.until_answered(lambda: self.ledger.release(uids, nodes, as_of))\n",
+                "    await self.until_answered(lambda: self.ledger.release(uids, nodes, as_of))\n",
                 "    try:\n"
-                "        return await self.ledger.release(uids, nodes, as_of)\n"
+                "        await self.ledger.release(uids, nodes, as_of)\n"
                 "    except (LedgerUnavailable, TransportError):\n"
-                "        return {}\n",
+                "        pass\n",
             ),
         ),
         seeds=(25, 27),
@@ -413,8 +413,8 @@ UNDONE = {
         (
             CodeEdit(
                 "dispatcher.ledger.nodes:ClusterNodes._changes",
-                "for run in message.groups if run.gone and run.group",
-                "for run in ()",
+                "deleted_pods=left)",
+                "deleted_pods=frozenset())",
             ),
         ),
     ),
@@ -455,8 +455,8 @@ UNDONE = {
         (
             CodeEdit(
                 "dispatcher.ledger.nodes:ClusterNodes._changes",
-                "for run in message.groups if run.gone and run.group",
-                "for run in ()",
+                "deleted_pods=left)",
+                "deleted_pods=frozenset())",
             ),
         ),
     ),

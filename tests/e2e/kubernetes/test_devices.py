@@ -62,6 +62,19 @@ def test_a_pod_goes_where_its_device_is_and_the_claim_says_so_before_the_pod_is_
     assert "n2" in str(allocation["nodeSelector"])
 
 
+def test_a_claim_that_asks_for_nothing_keeps_no_pod_waiting(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    """The API server shows its requests as null."""
+    path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    api("POST", path, {"metadata": {"name": "nothing"}, "spec": {}})
+    api.create_node("n1")
+    for pod in ("p", "q"):
+        api.create_pod(pod, scheduler="hoss", resourceClaims=claiming("nothing"))
+        assert placed(api, pod) == "n1"
+    assert devices.users_of("nothing") == ["p", "q"]
+
+
 def test_a_pod_waits_on_its_node_until_its_device_is_ready_and_gets_another_one_where_it_fails(
     api: Api, devices: Devices, cluster: Cluster
 ) -> None:

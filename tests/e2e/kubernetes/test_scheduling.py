@@ -10,7 +10,7 @@ import pytest
 import yaml
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserved, run_hoss
-from e2e.kubernetes.api import Api, events_of, find_events, node_of, patch_pod, resize
+from e2e.kubernetes.api import Api, await_reason, events_of, find_events, node_of, patch_pod, resize, told
 from redis import Redis
 from waiting import wait_until
 
@@ -70,6 +70,14 @@ def test_a_policy_gives_each_pod_to_the_pool_of_workers_that_is_for_it(
     pods = json.loads(run_hoss(cluster, "get", "pods", "-o", "json"))["items"]
     assert {pod["name"]: pools[pod["worker"]] for pod in pods} == wanted
     await_agreement(api, cluster)
+
+
+def test_a_pod_that_asks_for_more_than_hoss_counts_is_told_so(api: Api, cluster: Cluster) -> None:
+    api.create_node("n1")
+    api.create_pod("huge", scheduler="hoss", memory="1Ei")
+    why = "spec.containers[0].resources.requests.memory: is 1Ei, 1152921504606846976 whole units; HOSS counts up to"
+    wait_until(lambda: told(api, "huge").startswith(why), lambda: f"it is told: {told(api, 'huge')}")
+    await_reason(api, "huge", why)
 
 
 def test_a_pod_that_was_created_on_its_node_is_in_the_ledger_too(api: Api, cluster: Cluster) -> None:

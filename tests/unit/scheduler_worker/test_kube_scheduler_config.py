@@ -545,6 +545,14 @@ def test_another_version_or_kind_is_refused_in_kube_schedulers_words(choose, hea
         choose("", head=head)
 
 
+def test_a_file_that_is_no_document_is_named_once(tmp_path):
+    path = tmp_path / "empty.yaml"
+    path.touch()
+    with pytest.raises(ConfigError) as refused:
+        chosen_profile(WorkerConfig(kube_scheduler_config=path), REGISTRY)
+    assert str(refused.value) == f"{path}: is empty; write a mapping with apiVersion and kind"
+
+
 def test_a_file_says_how_long_pods_wait_for_volumes_and_devices(choose):
     assert choose("")[1].bind_seconds == {}
     assert choose(arguments("VolumeBinding", "{bindTimeoutSeconds: 0}"))[1].bind_seconds == {
