@@ -10,7 +10,7 @@ import pytest
 import yaml
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserved, run_hoss
-from e2e.kubernetes.api import Api, events_of, find_events, node_of, patch_pod, resize
+from e2e.kubernetes.api import Api, await_reason, events_of, find_events, node_of, patch_pod, resize
 from redis import Redis
 from waiting import wait_until
 
@@ -70,6 +70,24 @@ def test_a_policy_gives_each_pod_to_the_pool_of_workers_that_is_for_it(
     pods = json.loads(run_hoss(cluster, "get", "pods", "-o", "json"))["items"]
     assert {pod["name"]: pools[pod["worker"]] for pod in pods} == wanted
     await_agreement(api, cluster)
+
+
+def test_a_pod_that_must_be_beside_another_is_bound_when_another_scheduler_has_placed_that(
+    api: Api, cluster: Cluster
+) -> None:
+    """Without a wake it would be tried again after five minutes."""
+    for number in (1, 2):
+        api.create_node(f"n{number}", labels={"kubernetes.io/hostname": f"n{number}"})
+    term = {
+        "labelSelector": {"matchLabels": {"app": "database"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    api.create_pod("beside", scheduler="hoss", affinity=affinity)
+    await_reason(api, "beside", "didn't match pod affinity rules")
+    database = api.create_pod("database", metadata={"labels": {"app": "database"}})
+    assert api.bind(database, "n2")[0] == 201
+    assert wait_until(lambda: node_of(api, "beside"), "it is bound") == "n2"
 
 
 def test_a_pod_that_was_created_on_its_node_is_in_the_ledger_too(api: Api, cluster: Cluster) -> None:
