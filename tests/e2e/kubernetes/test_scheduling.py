@@ -80,6 +80,24 @@ def test_a_pod_that_asks_for_more_than_hoss_counts_is_told_so(api: Api, cluster:
     await_reason(api, "huge", why)
 
 
+def test_a_pod_that_must_be_beside_another_is_bound_when_another_scheduler_has_placed_that(
+    api: Api, cluster: Cluster
+) -> None:
+    """Without a wake it would be tried again after five minutes."""
+    for number in (1, 2):
+        api.create_node(f"n{number}", labels={"kubernetes.io/hostname": f"n{number}"})
+    term = {
+        "labelSelector": {"matchLabels": {"app": "database"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    api.create_pod("beside", scheduler="hoss", affinity=affinity)
+    await_reason(api, "beside", "didn't match pod affinity rules")
+    database = api.create_pod("database", metadata={"labels": {"app": "database"}})
+    assert api.bind(database, "n2")[0] == 201
+    assert wait_until(lambda: node_of(api, "beside"), "it is bound") == "n2"
+
+
 def test_a_pod_that_was_created_on_its_node_is_in_the_ledger_too(api: Api, cluster: Cluster) -> None:
     api.create_node("n1", cpu="1")
     api.create_pod("static", cpu="800m", nodeName="n1")
