@@ -245,6 +245,7 @@ class _Dispatcher:
                 rng=host.rng,
                 follows_cluster=cluster is not None,
                 max_pod_terms=config.max_pod_terms,
+                unplaceable=None if mirror is None else mirror.pods.unplaceable,
             )
             links = WorkerLinks(
                 runtime,

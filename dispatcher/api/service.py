@@ -3,7 +3,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
@@ -19,6 +19,7 @@ from dispatcher.api.queries import Queries
 from dispatcher.api.tenancy import TenantView
 from dispatcher.api.watch import RevisionTooOld, Watch
 from dispatcher.core import messages as m
+from dispatcher.core.kubernetes.pod_objects import SeenPod
 from dispatcher.core.pods.sets import AlreadyExists, Submission
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.core.workers.membership import Worker, WorkerState
@@ -83,8 +84,11 @@ class DispatcherService(DispatcherServicer):
         rng: random.Random,
         follows_cluster: bool = False,
         max_pod_terms: int | None = None,
+        unplaceable: Mapping[bytes, SeenPod] | None = None,
     ) -> None:
+        """`unplaceable`: see PodMirror."""
         self._runtime = runtime
+        self._unplaceable = {} if unplaceable is None else unplaceable
         self._registry = runtime.machine.registry
         self._nodes = nodes
         self._views = views
@@ -281,6 +285,8 @@ class DispatcherService(DispatcherServicer):
         view = self._view()
         absent = row is None or row == NONE_U32 or self._registry.pods.phase[row] == Phase.ABSENT
         if row is None or absent or not view.has_row(row):
+            if (unplaceable := self._find_unplaceable(request)) is not None and not view.tenant:
+                return _unplaceable_info(unplaceable)
             raise NotFound(f"there is no {pod}; `hoss get pods -A` lists all")
         info = self._pods.pod(row, detail=True, steps=request.steps)
         if request.queue and (position := self._pods.queue_position(row)) is not None:
@@ -289,6 +295,13 @@ class DispatcherService(DispatcherServicer):
         if request.decisions:
             await self._add_decisions(info)
         return info
+
+    def _find_unplaceable(self, request: pb.GetPodRequest) -> SeenPod | None:
+        if request.uid:
+            return self._unplaceable.get(request.uid)
+        name = request.namespace, request.name
+        pods = self._unplaceable.values()
+        return next((pod for pod in pods if (pod.namespace, pod.name) == name), None)
 
     async def _add_decisions(self, info: pb.PodInfo) -> None:
         """The decisions that the pod's workers remember. Those of workers that have left are lost."""
@@ -394,6 +407,13 @@ def set_worker_state(runtime: Runtime, name: str, state: str) -> Worker:
         raise NotFound(f"there is no worker {quoted(name)}")
     runtime.handle(m.WorkerStateRequested(name, OPERATOR_STATES[state]))
     return worker
+
+
+def _unplaceable_info(pod: SeenPod) -> pb.PodInfo:
+    """Of a pod that has no row, because HOSS cannot place it: why."""
+    return pb.PodInfo(
+        uid=pod.uid, namespace=pod.namespace, name=pod.name, phase=pb.UNSCHEDULABLE, reason=pod.problem
+    )
 
 
 async def _answer(reply: Awaitable[ReplyT], context: Context) -> ReplyT:

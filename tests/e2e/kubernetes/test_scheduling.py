@@ -78,6 +78,8 @@ def test_a_pod_that_asks_for_more_than_hoss_counts_is_told_so(api: Api, cluster:
     why = "spec.containers[0].resources.requests.memory: is 1Ei, 1152921504606846976 whole units; HOSS counts up to"
     wait_until(lambda: told(api, "huge").startswith(why), lambda: f"it is told: {told(api, 'huge')}")
     await_reason(api, "huge", why)
+    assert why in run_hoss(cluster, "get", "pod", "huge", "-o", "json")
+    assert "counts up to" in run_hoss(cluster, "describe", "pod", "huge")
 
 
 def test_a_pod_that_must_be_beside_another_is_bound_when_another_scheduler_has_placed_that(
