@@ -25,6 +25,9 @@ from hoss.wire.convert import node_from_proto, node_to_proto, taints_from_proto
 from hoss.wire.convert_rules import group_defined
 from hoss.wire.convert_selectors import labels_from_proto
 
+# With these, the room of a node counts as new. What became free while it was closed helped nobody.
+_OF_ROOM = Aspect.ADDED | Aspect.ALLOCATABLE | Aspect.UNCORDONED
+
 
 class _Node(NamedTuple):
     name: str
@@ -208,7 +211,7 @@ class ClusterNodes:
         if message.snapshot:
             return ANYTHING
         left = frozenset(group_defined(run.group) for run in message.groups if run.gone and run.group)
-        grew = any(node.aspects & (Aspect.ADDED | Aspect.ALLOCATABLE) for node in nodes)
+        grew = any(node.aspects & _OF_ROOM for node in nodes)
         if not (message.released or grew):
             return Changes(nodes=nodes, deleted_pods=left)
         room = _room(message.accounts, self.schema)
