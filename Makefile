@@ -43,8 +43,8 @@ demo: $(VENV)/.runtime  ## what HOSS is for: a race of two schedulers, a whole c
 test: $(VENV)/.dev  ## every invariant and every promise, in five to eight minutes on two cores; TESTS=tests/unit for a part
 	HOSS_TESTS=quick $(PYTEST) -m "not thorough" --ignore=tests/e2e/kubernetes $(TESTS)
 
-test-all: $(VENV)/.dev  ## everything but Kubernetes: also the long loads, all servers, more examples, 5,000 short simulations or SEEDS=1000
-	HOSS_TESTS=all HOSS_TEST_SEEDS=$(or $(SEEDS),5000) $(PYTEST) --ignore=tests/e2e/kubernetes $(TESTS)
+test-all: $(VENV)/.dev  ## everything but Kubernetes: also the long loads, all servers, more examples, 5,000 short and 540 long simulations, or SEEDS=300 LONG=200
+	HOSS_TESTS=all HOSS_TEST_SEEDS=$(or $(SEEDS),5000) HOSS_TEST_LONG_SEEDS=$(or $(LONG),540) $(PYTEST) --ignore=tests/e2e/kubernetes $(TESTS)
 
 soak: $(VENV)/.dev  ## property tests with new random examples, for MINUTES=60 or as many as told
 	$(BIN)/python tests/soak.py --minutes $(or $(MINUTES),60) $(TESTS)

@@ -25,6 +25,9 @@ from hoss.wire.convert import node_from_proto, node_to_proto, taints_from_proto
 from hoss.wire.convert_rules import group_defined
 from hoss.wire.convert_selectors import labels_from_proto
 
+# With these, the room of a node counts as new. What became free while it was closed helped nobody.
+_OF_ROOM = Aspect.ADDED | Aspect.ALLOCATABLE | Aspect.UNCORDONED
+
 
 class _Node(NamedTuple):
     name: str
@@ -212,7 +215,7 @@ class ClusterNodes:
             frozenset(group_defined(run.group) for run in message.groups if run.gone == gone and run.group)
             for gone in (False, True)
         )
-        grew = any(node.aspects & (Aspect.ADDED | Aspect.ALLOCATABLE) for node in nodes)
+        grew = any(node.aspects & _OF_ROOM for node in nodes)
         rooms: tuple[Room, ...] = ()
         if message.released or grew:
             room = _room(message.accounts, self.schema)

@@ -172,7 +172,7 @@ FAULTS = {
             ),
         ),
         seeds=(112, 199),
-        short_seeds=(82,),
+        short_seeds=(108,),
     ),
     "feed entry skipped": PlantedFault(
         "a follower that is two entries behind gets the second alone",
@@ -228,7 +228,7 @@ FAULTS = {
                 "if meant then",
             ),
         ),
-        seeds=(210,),
+        seeds=(85,),
         short_seeds=(9,),
     ),
     "assumed twice": PlantedFault(
@@ -377,6 +377,7 @@ UNDONE = {
                 "out += self._evict(staying, self.nodes.removal_reason(index))",
             ),
         ),
+        seeds=(26,),
     ),
     "binding-of-a-lost-leader-that-comes-late": PlantedFault(
         "who was told of a pod's node is told of another one, where the API server has it, with nothing between",
@@ -457,6 +458,17 @@ UNDONE = {
                 "dispatcher.ledger.nodes:ClusterNodes._changes",
                 "deleted_pods=left)",
                 "deleted_pods=frozenset())",
+            ),
+        ),
+        seeds=(25,),
+    ),
+    "room-that-became-free-on-a-closed-node": PlantedFault(
+        "who waits for room is not woken when a node opens, though room became free there while it was closed",
+        (
+            CodeEdit(
+                "dispatcher.ledger.nodes:ClusterNodes._changes",
+                "node.aspects & _OF_ROOM",
+                "node.aspects & (Aspect.ADDED | Aspect.ALLOCATABLE)",
             ),
         ),
     ),

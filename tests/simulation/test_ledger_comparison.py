@@ -54,12 +54,6 @@ def test_scripts_and_model_move_pods_alike_under_faults(server):
     assert compared(server, (3, 4, *range(8)), drawn=draw_moves, is_seen=is_seen) == []
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("first", range(0, 120, 35))
-def test_scripts_and_model_answer_alike_in_more_seeds(server, first):
-    assert compared(server, range(first, first + 35)) == []
-
-
 REBUILDS = 8  # the first seed in which a ledger is rebuilt
 
 # By script of `resolver/ledger/lua`: what is written there, and what is written instead.

@@ -128,6 +128,10 @@ def test_a_node_that_grew_tells_its_room_too():
     assert changes.rooms[0].allocatable[0].tolist() == [5]
 
 
+def test_a_node_that_opens_tells_its_room_too_which_may_have_become_free_while_it_was_closed():
+    assert changed(started(unschedulable=True)).rooms[0].allocatable[0].tolist() == [5]
+
+
 def test_a_node_that_comes_and_goes_is_told_of():
     cluster = started()
     message = pb.FeedMessage(seq=2, nodes=[pb.NodeEntry(index=1, spec=spec("n2"))], accounts=accounts(5))
