@@ -68,7 +68,7 @@ class Ranking:
             self._diagnosis = None
         if changed is None or len(changed) * _FULL_PASS_FRACTION > cache.size:
             self._rank_all()
-        elif len(changed) and self._rank(changed) and self.static.varying and self._highest() != self.highest:
+        elif len(changed) and self._rank(changed) and self._highest() != self.highest:
             self._versions = _NEVER  # if a plugin raises now, the next call does all of it again
             self._rank_all()
         # Last: if a plugin raised, the ranking stays stale.
@@ -106,14 +106,17 @@ class Ranking:
         self.keys = keys
 
     def _rank(self, nodes: NodeIndexes) -> bool:
-        """Rank these nodes again; whether any became feasible or infeasible."""
+        """Rank these nodes again; whether the highest raw scores may have changed, because a node became
+        feasible or infeasible."""
+        varying = bool(self.static.varying)
         if len(nodes) <= FEW_NODES and self._one_at_a_time:
             turned = [self._rank_one(node) for node in nodes.tolist()]
-            return any(turned)
-        before = self.keys.take(nodes)
+            return varying and any(turned)
         keys = self._keys(nodes, self._cache.view(nodes, cards=self._cards))
+        # INFEASIBLE is the one key below 0.
+        changed = varying and bool(((self.keys.take(nodes) ^ keys) < 0).any())
         self.keys[nodes] = keys
-        return bool(((before ^ keys) < 0).any())  # INFEASIBLE is the one key below 0
+        return changed
 
     @property
     def _one_at_a_time(self) -> bool:
@@ -134,15 +137,18 @@ class Ranking:
     def _keys(self, nodes: NodeIndexes, view: NodeView) -> Keys:
         """Keys of `nodes`, seen as `view`, by the present normalisation."""
         mask, score = self._profile.evaluate(self.demand, view)
-        feasible = self.static.mask[nodes]
+        feasible = self.static.mask.take(nodes)
         if mask is not None:
             feasible &= mask
         static = self._static_total
         keys = score.astype(np.int64)
-        keys += static if isinstance(static, int) else static[nodes]
+        if not isinstance(static, int):
+            keys += static.take(nodes)
+        elif static:
+            keys += static
         keys <<= SCORE_SHIFT
-        keys += self._ties.bits_for(self.demand)[nodes]
-        keys[~feasible] = INFEASIBLE
+        keys += self._ties.bits_for(self.demand).take(nodes)
+        np.putmask(keys, ~feasible, INFEASIBLE)
         return keys
 
     def _normalize(self, feasible: Mask) -> None:

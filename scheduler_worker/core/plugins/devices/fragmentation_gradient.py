@@ -100,8 +100,13 @@ class CardStates:
             self._after.clear()
         before = self._states_of(cards_used)
         after = self._states_after(before, task.cards, task.milli) if task.cards else before
-        lost = self._lost(before, cpu, memory)
-        return np.subtract(self._lost(after, cpu - task.cpu, memory - task.memory), lost, out=lost)
+        # Both in one: for a few nodes numpy's calls take as long as for twice as many.
+        lost = self._lost(
+            np.concatenate((before, after)),
+            np.concatenate((cpu, cpu - task.cpu)),
+            np.concatenate((memory, memory - task.memory)),
+        )
+        return lost[len(before) :] - lost[: len(before)]
 
     def _lost(
         self, states: NDArray[np.intp], cpu: NDArray[np.int64], memory: NDArray[np.int64]

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from hoss.errors import ConfigError
 from hoss.model.resources import CPU, MEMORY, WHOLE_CARD_MILLI
+from hoss.wire.columns import CARD_SLOTS
 from scheduler_worker.core.cache.columns import NodeView
 from scheduler_worker.core.classes import Demand
 from scheduler_worker.core.framework.extension_points import MAX_SCORE, ScorePlugin
-from scheduler_worker.core.plugins.devices.fragmentation import free_on_cards
 
 # Amounts are fractions of the largest machine of the openb trace, so that a card counts alike on every node.
 _CORES_MILLI, _MEMORY_BYTES, _GPU_MILLI = 128_000, 2**40, 8 * WHOLE_CARD_MILLI
@@ -46,9 +46,16 @@ class GpuBestFit(ScorePlugin):
         """See ScorePlugin."""
         if nodes.cards_used is None:
             return None
+        # Absent cards count as full.
+        used = np.minimum(nodes.cards_used, WHOLE_CARD_MILLI).sum(axis=1, dtype=np.int64)
         requested = 0 if pod.devices is None else pod.devices.count * pod.devices.milli
-        left = (free_on_cards(nodes.cards_used).sum(axis=1) - requested) * self._gpu
-        left += (nodes.allocatable[CPU] - nodes.requested[CPU] - pod.request[CPU]) * self._cpu
-        left += (nodes.allocatable[MEMORY] - nodes.requested[MEMORY] - pod.request[MEMORY]) * self._memory
-        score: NDArray[np.float64] = np.floor(MAX_SCORE * np.clip(1.0 - left, 0.0, 1.0))
-        return score
+        left = (CARD_SLOTS * WHOLE_CARD_MILLI - requested - used) * self._gpu
+        for row, weight in ((CPU, self._cpu), (MEMORY, self._memory)):
+            if weight:
+                left += (nodes.allocatable[row] - nodes.requested[row] - pod.request[row]) * weight
+        # np.clip takes three times as long for the few nodes that have changed since the last pod.
+        score: NDArray[np.float64] = np.subtract(1.0, left, out=left)
+        np.maximum(score, 0.0, out=score)
+        np.minimum(score, 1.0, out=score)
+        score *= MAX_SCORE
+        return np.floor(score, out=score)

@@ -53,4 +53,7 @@ class GpuFragmentation(ScorePlugin):
         # the few nodes that have changed since the last pod.
         np.maximum(growth, -50.0, out=growth)
         np.minimum(growth, 50.0, out=growth)
-        return np.floor(MAX_SCORE / (1.0 + np.exp(growth)))
+        score: NDArray[np.float64] = np.exp(growth, out=growth)
+        score += 1.0
+        np.divide(MAX_SCORE, score, out=score)
+        return np.floor(score, out=score)
