@@ -174,3 +174,22 @@ async def test_a_ledger_that_is_empty_is_recognised_and_takes_nothing(
         with pytest.raises(LedgerLostError):
             await ledger.snapshot(0)
         assert (await ledger.snapshot(0, incomplete=True)).seq == 0
+
+
+@pytest.mark.parametrize("lost", ["some of it", "all of it"])
+async def test_a_worker_epoch_is_above_all_before_it_although_the_count_of_them_was_lost_alone(
+    redis_server, lost
+):
+    ledger = RedisLedger(redis_server.url)
+    await ledger.open(1)
+    try:
+        with Redis(port=redis_server.port) as client:
+            await ledger.grant("w1")
+            before = client.dump(ledger.epochs_key) if lost == "some of it" else None
+            last = max([await ledger.next_epoch(f"w{number}", above=0) for number in range(2, 6)])
+            client.delete(ledger.epochs_key)
+            if before is not None:
+                client.restore(ledger.epochs_key, 0, before)
+            assert await ledger.next_epoch("w6", above=0) > last
+    finally:
+        await ledger.close()

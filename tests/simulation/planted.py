@@ -423,10 +423,6 @@ UNDONE = {
         "a new ledger in an emptied Redis counts worker epochs from 1",
         (ScriptEdit("next_epoch", "or BY_TIME)", "or 0)"),),
     ),
-    "epochs-that-were-lost-alone": PlantedFault(
-        "worker epochs are counted one by one, whatever of the count was lost",
-        (ScriptEdit("next_epoch", "if epoch > BY_TIME then", "if epoch == BY_TIME + 1 then"),),
-    ),
     "moves-in-a-ledger-that-went-back": PlantedFault(
         "a dispatcher goes on with a ledger whose feed shows that it went back",
         (

@@ -174,6 +174,7 @@ def test_a_pod_that_was_evicted_while_its_move_is_due_gets_no_target_with_a_part
         ("given-up-while-its-binding-was-late", p.KILL_AMID_MOVE),
         ("name-of-a-pod-whose-end-waits-for-the-ledger", p.REDIS_EMPTIED),
         ("target-of-a-move-in-a-rebuilt-ledger", p.REDIS_ROLLS_BACK),
+        ("epochs-that-were-lost-alone", p.REDIS_ROLLS_BACK),
         ("resolver-that-starts-beside-an-emptied-redis", p.REDIS_EMPTIED),
     ],
 )

@@ -68,7 +68,6 @@ def test_some_planted_faults_are_found_by_short_plans_within_three_hundred_seeds
         pytest.param("confirmations-behind-a-lost-answer", marks=pytest.mark.thorough),
         pytest.param("name-of-a-pod-that-went-before-a-rebuild", marks=pytest.mark.thorough),
         pytest.param("port-of-a-pod-that-nobody-knows-any-more", marks=pytest.mark.thorough),
-        pytest.param("epochs-that-were-lost-alone", marks=pytest.mark.thorough),
         pytest.param("standby-that-still-serves", marks=pytest.mark.thorough),
         pytest.param("preemption-on-several-shards", marks=pytest.mark.thorough),
         pytest.param("pods-told-bound-and-merely-prepared", marks=pytest.mark.thorough),
