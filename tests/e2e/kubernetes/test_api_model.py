@@ -161,7 +161,7 @@ def test_a_waiting_pod_goes_at_once_and_one_on_a_node_when_its_kubelet_says_so(h
         assert (await delete(api, "waiting")).done
         assert (await api.send("GET", f"{PODS}/waiting")).status == 404
         made = await create(api, "bound")
-        await bind(api, made, "n1")
+        assert (await bind(api, made, "n1")).status == 201
         assert (await delete(api, "bound")).done
         leaving = (await api.send("GET", f"{PODS}/bound")).json()
         assert leaving["metadata"]["deletionTimestamp"]
