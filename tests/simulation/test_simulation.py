@@ -38,9 +38,6 @@ REGRESSIONS = {
     "port-freed-before-a-view-showed-it": (
         "pods that a view refused before it showed a release were not woken"
     ),
-    "room-that-became-free-on-a-closed-node": (
-        "pods that no node had room for were not woken when one opened that had got room while it was closed"
-    ),
     "node-that-got-the-index-of-another": "after a takeover a watcher was not told of another node's index",
     "node-that-the-dispatcher-had-not-heard-of": "a watch named a node by its number and did not correct it",
     "removal-that-was-broken-off": "a frozen resolver left a removed node's reservations for ten minutes",
