@@ -218,7 +218,8 @@ class ResolverClient:
         await self._call(self.stub.AnnounceRebuild, pb.AnnounceRebuildRequest(waits_for=waits_for))
 
     async def status(self, timeout_seconds: float = _CALL_SECONDS) -> pb.ResolverStatus:
-        """The resolver's identity, state and counters. Works without the ledger, too."""
+        """The resolver's identity, state and counters. Works without the ledger, too. Not a short call: it
+        asks each shard, and reads all nodes of those that have nodes in quarantine, for their names."""
         return await self._call(self.stub.GetStatus, pb.ResolverStatusRequest(), timeout_seconds)
 
     async def _call(
