@@ -113,9 +113,9 @@ def _group_in(metadata: Object) -> str:
 
 
 def read_pod_group(manifest: Object) -> GangSpec:
-    """A PodGroup of any of POD_GROUPS. One of Kubernetes with the policy `basic` has a minimum of 1, and so has
-    one whose minMember is 0: whoever writes it by the Go types leaves a 0 out. Raises InvalidInput with the
-    field's path."""
+    """A PodGroup of any of POD_GROUPS. One of Kubernetes with the policy `basic` has a minimum of 1, and so
+    has one whose minMember is 0: whoever writes it by the Go types leaves a 0 out. Raises InvalidInput with
+    the field's path."""
     metadata, spec = mapping(manifest, "metadata", "PodGroup"), mapping(manifest, "spec", "PodGroup")
     policy = mapping(spec, "schedulingPolicy", "spec")
     field, where, parent, least = "minMember", "spec", spec, 0

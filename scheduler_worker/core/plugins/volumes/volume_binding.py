@@ -110,7 +110,7 @@ class ReachableVolumes(FilterState):
         for choice in self._choices:
             number = int(choice.numbers[node])
             volume = None if number == _PROVISIONED else choice.volumes[number].name
-            # A claim that the pod names twice needs two volumes, as in kube-scheduler. It gets the smaller one.
+            # A claim that the pod names twice needs two volumes, as in kube-scheduler, and gets the smaller.
             volumes.setdefault(choice.claim.name, volume)
         claims = (claim_binding(self._namespace, claim) for claim in volumes)
         named = (chosen_volume(volume) for volume in volumes.values() if volume is not None)
