@@ -1,4 +1,7 @@
-"""Handlers for events from the ledger and its feed: about nodes, and about bound pods."""
+"""Handlers for events from the ledger and its feed: about nodes, and about bound pods.
+
+Pods that wait for what a pod held are woken by `ClusterChanged`, when the feed shows that it is free, whoever
+released it (ADR 8). No other event wakes them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +13,6 @@ from dispatcher.core import messages as m
 from dispatcher.core.bound.evictions import Evictions
 from dispatcher.core.bound.settlement import Settlement
 from dispatcher.core.bound.taint_eviction import TaintEviction
-from dispatcher.core.changes import Changes
 from dispatcher.core.cluster.nodes import KnownNodes
 from dispatcher.core.pods.history import ATTEMPT_FAILURE, CONFIRMED, MOVED
 from dispatcher.core.pods.registry import PodRegistry
@@ -64,7 +66,6 @@ class FeedUpdates:
             often &= ~np.isin(pods.gang[back], incomplete)
         self.queues.requeue(back[~often], now, now_ms, event=ATTEMPT_FAILURE, front=False)
         self.queues.requeue_refused(back[often], now, now_ms)
-        # Pods that waited for what these held are woken when the feed shows that it is free.
         return []
 
     def _confirmed(self, event: m.Confirmed, now: float) -> list[m.Instruction]:
@@ -119,8 +120,6 @@ class FeedUpdates:
         if not len(rows):
             return []
         self.settlement.counters["moved"] += len(rows)
-        # The room on their former nodes may help pods that wait.
-        self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_groups(rows)), now, now_ms)
         return self.settlement.check_nodes(rows, now_ms)
 
     def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:

@@ -14,7 +14,6 @@ from hoss.model.pod import (
     HostPort,
     PodAffinity,
     PodAffinityTerm,
-    PodGroup,
     PodSpec,
     SpreadConstraint,
     group_of,
@@ -245,10 +244,12 @@ def test_a_view_misses_what_the_feed_reported_after_it():
 
 def test_a_change_of_its_own_helps_who_was_sent_before_it_whatever_the_view():
     history = ChangeHistory()
-    history.record(Changes(bound_pods=frozenset([PodGroup()])), 0.0)
+    history.record(Changes(relabelled=frozenset(["team-a"])), 0.0)
     sent = history.number
     assert not list(history.unseen_by(sent, {0: 7}))
     assert list(history.unseen_by(sent - 1, {0: 7})), "sent before the change was known"
+    history.record(Changes(relabelled=frozenset(["team-b"])), 0.01)
+    assert list(history.unseen_by(sent, {0: 7})), "sent before the next of the same window"
     assert not history.take_pending(0.05), "workers learn of it through the feed first"
     assert history.take_pending(0.2)
 
@@ -274,20 +275,11 @@ def test_a_change_is_processed_once_and_not_again_with_later_ones():
 def test_the_dispatchers_own_changes_are_processed_a_moment_later_and_delay_nothing_else():
     history = ChangeHistory()
     for step in range(5):
-        history.record(Changes(deleted_pods=pods("db")), now=0.01 * step)
+        history.record(Changes(relabelled=frozenset(["team-a"])), now=0.01 * step)
         history.record(node(Aspect.TAINTS), now=0.01 * step, shard=0, seq=step)
     (told,) = history.take_pending(0.05)
-    assert (len(told.nodes), told.deleted_pods) == (5, frozenset())
+    assert (len(told.nodes), told.relabelled) == (5, frozenset())
     assert not history.take_pending(0.05)
     assert not history.none_pending
-    assert [told.deleted_pods for told in history.take_pending(0.2)] == [pods("db")]
+    assert [told.relabelled for told in history.take_pending(0.2)] == [frozenset(["team-a"])]
     assert history.none_pending
-
-
-def test_a_view_is_held_against_the_dispatchers_own_doings_by_number():
-    history = ChangeHistory()
-    history.record(Changes(deleted_pods=pods("db")), now=0.0)
-    sent = history.number
-    assert not list(history.unseen_by(sent, {0: 9}))
-    history.record(Changes(deleted_pods=pods("db")), now=0.01)
-    assert list(history.unseen_by(sent, {0: 9}))
