@@ -58,8 +58,9 @@ class Assignments:
         return out + self.settlement.check_nodes(rows, now_ms)
 
     def _end_placements(self, rows: Rows, now_ms: int) -> None:
-        """HOSS has bound these pods, and the API server has them elsewhere: it carried out a binding of somebody
-        else, or one that a lost leader had asked for. Who was told of the first node is told that it is over."""
+        """HOSS has bound these pods, and the API server has them elsewhere: it carried out a binding of
+        somebody else, or one that a lost leader had asked for. Who was told of the first node is told that it
+        is over."""
         if len(rows):
             self.registry.pods.reason[rows] = self.registry.reasons.number(ELSEWHERE)
             self.registry.move(rows, Phase.BACKOFF, now_ms, BINDING_REFUSED)

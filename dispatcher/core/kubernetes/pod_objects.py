@@ -205,8 +205,8 @@ class PodReader:
         claims: PodClaims | None,
         by_devices: frozenset[str],
     ) -> PodTemplate:
-        """The template of a pod that has claims besides what the key says. Most such pods have claims of their
-        own, and all else in common."""
+        """The template of a pod that has claims besides what the key says. Most such pods have claims of
+        their own, and all else in common."""
         with_claims = key, volumes, claims, by_devices
         found = self._with_own_claims.get(with_claims)
         if found is None:
