@@ -154,8 +154,8 @@ class HistoryQueries:
 
 
 class UnplaceablePods:
-    """Kubernetes mode: waiting pods of ours that HOSS cannot place, by UID (`PodMirror.unplaceable`). They have
-    no row, so they are answered from here, and only to callers that see every tenant's pods."""
+    """Kubernetes mode: waiting pods of ours that HOSS cannot place, by UID (`PodMirror.unplaceable`). They
+    have no row, so they are answered from here, and only to callers that see every tenant's pods."""
 
     def __init__(self, pods: Mapping[bytes, SeenPod]) -> None:
         self._pods = pods

@@ -385,7 +385,7 @@ UNDONE = {
         " between",
         (
             CodeEdit(
-                "dispatcher.core.kubernetes.assignments:Assignments._end_placements",
+                "dispatcher.core.bound.settlement:Settlement.end_placements",
                 "if len(rows):",
                 "if False:",
             ),

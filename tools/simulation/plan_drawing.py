@@ -217,7 +217,8 @@ def _loads(rng: random.Random, seconds: float, jobs: tuple[int, int]) -> list[Ac
 
 
 def _refused(rng: random.Random, plan: Plan) -> list[Act]:
-    """In a tenth of the plans: a job with the name of another, and one that asks for more pods than it has."""
+    """In a tenth of the plans: a job with the name of another, and one that asks for more pods than it
+    has."""
     if rng.random() >= 0.1:
         return []
     first = rng.choice([act for act in plan.acts if act.what == SUBMIT])
@@ -311,8 +312,8 @@ def fault(
 
 
 def _longest_without_redis(target: str, *, loses: bool) -> float:
-    """Seconds. In a plan with a loss, a leader without Redis for longer than its lease is as good as dead: its
-    successor reads what Redis has kept, and the leader's knowledge is lost."""
+    """Seconds. In a plan with a loss, a leader without Redis for longer than its lease is as good as dead:
+    its successor reads what Redis has kept, and the leader's knowledge is lost."""
     return 3.0 if not loses or target.startswith("resolver") else _WITHIN_A_LEASE
 
 
