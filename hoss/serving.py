@@ -186,7 +186,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def _allow_connections() -> None:
     """A shell allows a process 1,024 open files, so a thousand idle connections would take those that Redis
-    and others need. Few are open at once; this is for strangers' ones, each of which ends within seconds."""
+    and others need. HOSS opens few. Those of unknown clients end within seconds each."""
     try:
         import resource  # noqa: PLC0415 - not on every platform
     except ImportError:

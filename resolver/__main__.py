@@ -42,8 +42,9 @@ from resolver.api.rebuilding import RebuildService
 from resolver.api.service import EpochGrants, ResolverService
 from resolver.config import KIND, ResolverConfig, add_webhook_flags, webhook_given
 from resolver.kubernetes.existing_pods import ExistingPodReservations
+from resolver.ledger.quarantine import RedisQuarantine
 from resolver.ledger.rebuild import RedisRebuild
-from resolver.ledger.store import RedisLedger, RedisQuarantine
+from resolver.ledger.store import RedisLedger
 from resolver.messages.proposals import group_of
 from resolver.metrics import ResolverSource
 

@@ -75,7 +75,16 @@ class DispatcherInMemory:
         raise NotFound(f"there is no pod {name!r} in namespace {namespace!r}")
 
     async def list_pods(
-        self, namespace="", *, job="", phases=(), node="", label_selector="", templates=False, page_pods=1000
+        self,
+        namespace="",
+        *,
+        job="",
+        phases=(),
+        node="",
+        label_selector="",
+        templates=False,
+        page_pods=1000,
+        unplaceable=False,
     ):
         self._maybe_fail()
         wanted_labels = parse_label_selector(label_selector, where="label_selector")

@@ -343,7 +343,7 @@ def _become(request: Any, streams: Sequence[int]) -> _EXIT:
         os.dup2(stream, number)
         os.close(stream)
     sys.stdin, sys.stdout, sys.stderr = (
-        open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 - until the process ends
+        open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 - stays open
         for number, mode, errors in ((0, "r", "strict"), (1, "w", "strict"), (2, "w", "backslashreplace"))
     )
     os.chdir(request["cwd"])

@@ -1,9 +1,11 @@
-"""No process that tests start outlives their run, however it ends: with its last test, by Ctrl-C, SIGTERM or SIGKILL.
+"""No process that tests start outlives their run, however it ends: with its last test, by Ctrl-C, SIGTERM or
+SIGKILL.
 
-A killed run executes no end of a fixture, and what it has started goes on without it. So each run marks itself by a
-resource limit, which every process inherits from its parent: it cannot lose it with its parent, session, environment
-or title (Redis overwrites the memory of the latter two). A watcher outside the run waits until the pipe from the run
-is closed, and kills whatever has the mark. Linux; elsewhere the fork server alone ends what it has started."""
+A killed run executes no end of a fixture, and what it has started goes on without it. So each run marks
+itself by a resource limit, which every process inherits from its parent: it cannot lose it with its parent,
+session, environment or title (Redis overwrites the memory of the latter two). A watcher outside the run waits
+until the pipe from the run is closed, and kills whatever has the mark. Linux; elsewhere the fork server alone
+ends what it has started."""
 
 import contextlib
 import resource
@@ -14,7 +16,8 @@ import sys
 
 import psutil
 
-# Microseconds that a process with a real-time policy may compute in one go: above three weeks they limit nobody.
+# Microseconds that a process with a real-time policy may compute in one go: above three weeks they limit
+# nobody.
 _LIMIT = getattr(psutil, "RLIMIT_RTTIME", None)
 _MARKS = 2**41
 

@@ -1,12 +1,13 @@
 """Answers to clients' queries about pods and their history, read from the machine's columns. Changes
 nothing."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.api.tenancy import TenantView
+from dispatcher.core.kubernetes.pod_objects import SeenPod
 from dispatcher.core.pods.sets import PodSet
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.core.pods.templates import TemplateKind, TemplateTable
@@ -32,6 +33,9 @@ _POD_MICROS = 15.0
 _TEMPLATE_MICROS = 70.0
 LOOK_MICROS = 0.02  # at a row, whether it matches
 SLICE_ROWS = 100_000
+
+# A page that begins behind the rows: with the first unplaceable pod behind this UID.
+_BEHIND_ROWS = "u"
 
 _QUEUES = {Phase.QUEUED: "active", Phase.BACKOFF: "backoff", Phase.UNSCHEDULABLE: "unschedulable"}
 
@@ -149,10 +153,68 @@ class HistoryQueries:
         return max(self._machine.unix_ms(self._runtime.started_at), self._history.dropped_until_ms)
 
 
+class UnplaceablePods:
+    """Kubernetes mode: waiting pods of ours that HOSS cannot place, by UID (`PodMirror.unplaceable`). They
+    have no row, so they are answered from here, and only to callers that see every tenant's pods."""
+
+    def __init__(self, pods: Mapping[bytes, SeenPod]) -> None:
+        self._pods = pods
+
+    def find(self, request: pb.GetPodRequest) -> pb.PodInfo | None:
+        """The pod that the request names, by UID or by name."""
+        if request.uid:
+            pod = self._pods.get(request.uid)
+        else:
+            name = request.namespace, request.name
+            pod = next((pod for pod in self._pods.values() if (pod.namespace, pod.name) == name), None)
+        return None if pod is None else _unplaceable_info(pod)
+
+    def matching(self, request: pb.ListPodsRequest, after: bytes) -> list[SeenPod]:
+        """Those behind this UID that match a request, in order of UIDs. Raises InvalidInput."""
+        if request.job or request.node or (request.phases and pb.UNSCHEDULABLE not in request.phases):
+            return []
+        selector = parse_label_selector(request.label_selector, where="label_selector")
+        return [
+            pod
+            for uid, pod in sorted(self._pods.items())
+            if uid > after
+            and request.namespace in ("", pod.namespace)
+            and request.name in ("", pod.name)
+            and all(requirement.matches(dict(pod.template.spec.labels)) for requirement in selector)
+        ]
+
+
+def _unplaceable_info(pod: SeenPod, *, detail: bool = False) -> pb.PodInfo:
+    info = pb.PodInfo(
+        uid=pod.uid, namespace=pod.namespace, name=pod.name, phase=pb.UNSCHEDULABLE, reason=pod.problem
+    )
+    if detail:
+        info.template.CopyFrom(template_to_proto(pod.template))
+    return info
+
+
+def _unplaceable_after(token: str) -> bytes | None:
+    """The UID behind which a page of unplaceable pods begins; None: it begins with a row. Raises
+    InvalidInput."""
+    if not token.startswith(_BEHIND_ROWS):
+        return None
+    try:
+        return bytes.fromhex(token[len(_BEHIND_ROWS) :])
+    except ValueError:
+        raise not_from_a_reply(token) from None
+
+
 class PodQueries:
     """One method per query; each builds a reply."""
 
-    def __init__(self, runtime: Runtime, nodes: ClusterNodes, mover: Mover) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        nodes: ClusterNodes,
+        mover: Mover,
+        unplaceable: UnplaceablePods | None = None,
+    ) -> None:
+        self._unplaceable = unplaceable or UnplaceablePods({})
         self._runtime = runtime
         self._mover = mover
         self._machine = runtime.machine
@@ -231,11 +293,12 @@ class PodQueries:
     def list_pods(
         self, request: pb.ListPodsRequest, view: TenantView | None = None
     ) -> Steps[pb.ListPodsReply]:
-        """One page, by row, of the pods in a view. Deleted pods are listed only if the request names their
-        phase. Raises InvalidInput."""
+        """One page, by row, of the pods in a view; then those without a row, by UID. Deleted pods are listed
+        only if the request names their phase. Raises InvalidInput."""
         limit = min(request.limit or DEFAULT_PAGE_PODS, MAX_PAGE_PODS)
         rows = np.empty(0, np.uint32)
-        for part in self._matching(request, page_start(request.page_token)):
+        after = _unplaceable_after(request.page_token)
+        for part in self._matching(request, page_start(request.page_token)) if after is None else ():
             rows = np.concatenate([rows, part if view is None else view.of_rows(part)])
             if len(rows) > limit:
                 break
@@ -251,6 +314,16 @@ class PodQueries:
                 if view is not None:
                     view.redact(reply.pods[-1])
             yield _POD_MICROS + (len(written) - known) * _TEMPLATE_MICROS
+        sees_all = view is None or not view.tenant
+        if request.unplaceable and sees_all and not reply.next_page_token:
+            others = self._unplaceable.matching(request, after or b"")
+            room = limit - len(reply.pods)
+            for pod in others[:room]:
+                reply.pods.append(_unplaceable_info(pod, detail=request.templates))
+                yield _POD_MICROS
+            if len(others) > room:
+                last = others[room - 1].uid if room else after or b""
+                reply.next_page_token = _BEHIND_ROWS + last.hex()
         return reply
 
     def matching(self, request: pb.ListPodsRequest) -> Steps[Rows]:

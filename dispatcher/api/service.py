@@ -13,7 +13,7 @@ import numpy as np
 
 from dispatcher.api.admission import Admission
 from dispatcher.api.cluster_objects import ClusterObjectStore
-from dispatcher.api.pod_queries import PodQueries
+from dispatcher.api.pod_queries import PodQueries, UnplaceablePods
 from dispatcher.api.pod_summary import pod_summary
 from dispatcher.api.queries import Queries
 from dispatcher.api.tenancy import TenantView
@@ -88,7 +88,7 @@ class DispatcherService(DispatcherServicer):
     ) -> None:
         """`unplaceable`: see PodMirror."""
         self._runtime = runtime
-        self._unplaceable = {} if unplaceable is None else unplaceable
+        self._unplaceable = UnplaceablePods({} if unplaceable is None else unplaceable)
         self._registry = runtime.machine.registry
         self._nodes = nodes
         self._views = views
@@ -105,7 +105,7 @@ class DispatcherService(DispatcherServicer):
             max_pod_terms=max_pod_terms,
         )
         self._mover = mover
-        self._pods = PodQueries(runtime, nodes, mover)
+        self._pods = PodQueries(runtime, nodes, mover, self._unplaceable)
         self._queries = Queries(runtime, nodes, leadership)
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:
@@ -285,8 +285,8 @@ class DispatcherService(DispatcherServicer):
         view = self._view()
         absent = row is None or row == NONE_U32 or self._registry.pods.phase[row] == Phase.ABSENT
         if row is None or absent or not view.has_row(row):
-            if (unplaceable := self._find_unplaceable(request)) is not None and not view.tenant:
-                return _unplaceable_info(unplaceable)
+            if (unplaceable := self._unplaceable.find(request)) is not None and not view.tenant:
+                return unplaceable
             raise NotFound(f"there is no {pod}; `hoss get pods -A` lists all")
         info = self._pods.pod(row, detail=True, steps=request.steps)
         if request.queue and (position := self._pods.queue_position(row)) is not None:
@@ -295,13 +295,6 @@ class DispatcherService(DispatcherServicer):
         if request.decisions:
             await self._add_decisions(info)
         return info
-
-    def _find_unplaceable(self, request: pb.GetPodRequest) -> SeenPod | None:
-        if request.uid:
-            return self._unplaceable.get(request.uid)
-        name = request.namespace, request.name
-        pods = self._unplaceable.values()
-        return next((pod for pod in pods if (pod.namespace, pod.name) == name), None)
 
     async def _add_decisions(self, info: pb.PodInfo) -> None:
         """The decisions that the pod's workers remember. Those of workers that have left are lost."""
@@ -407,13 +400,6 @@ def set_worker_state(runtime: Runtime, name: str, state: str) -> Worker:
         raise NotFound(f"there is no worker {quoted(name)}")
     runtime.handle(m.WorkerStateRequested(name, OPERATOR_STATES[state]))
     return worker
-
-
-def _unplaceable_info(pod: SeenPod) -> pb.PodInfo:
-    """Of a pod that has no row, because HOSS cannot place it: why."""
-    return pb.PodInfo(
-        uid=pod.uid, namespace=pod.namespace, name=pod.name, phase=pb.UNSCHEDULABLE, reason=pod.problem
-    )
 
 
 async def _answer(reply: Awaitable[ReplyT], context: Context) -> ReplyT:

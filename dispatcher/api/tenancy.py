@@ -1,8 +1,8 @@
 """What a client that is limited to a tenant sees: that tenant's pods and jobs, and nothing of others.
 
-What is another tenant's is as if it did not exist: it is left out of lists and watches, and naming it is
-answered as naming nothing. Which tenant a pod belongs to is decided by the policy (dispatcher/core/queue/
-tenants.py)."""
+To that client the pods and jobs of other tenants do not exist: lists and watches leave them out, and a call
+that names one is told that there is none. The policy decides which tenant a pod belongs to
+(dispatcher/core/queue/tenants.py)."""
 
 import re
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Queue, policy, balance and membership, without input or output."""
+"""The dispatcher's state machine: what becomes of each pod, worker and node, without input or output."""

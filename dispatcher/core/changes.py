@@ -130,12 +130,14 @@ class _Window:
         return self.parts[0]
 
     def unseen(self, since: int, seen: ViewPosition) -> bool:
-        """Whether a view misses some of this window. Decided by feed position, or by change number where the
-        change is the dispatcher's own, or the view's position is unknown."""
-        missed = any(seq > seen[shard] for shard, seq in self.positions.items() if shard in seen)
-        if not self.own and self.positions.keys() <= seen.keys():
-            return missed
-        return missed or self.number > since
+        """Whether a view misses some of this window. Decided by change number where the change is the
+        dispatcher's own, else by feed position, and by both where the view's position is unknown."""
+        if not self.own:
+            if any(seq > seen[shard] for shard, seq in self.positions.items() if shard in seen):
+                return True
+            if self.positions.keys() <= seen.keys():
+                return False
+        return self.number > since
 
 
 class ChangeHistory:

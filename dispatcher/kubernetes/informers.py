@@ -206,8 +206,8 @@ def _device_manifest(item: Object, kind: str) -> DeviceManifest:
 
 
 class ObjectInformers:
-    """Follows what is neither pod nor node nor storage. Its `reflectors` must be running. Changes are collected
-    until `take`, but those of controllers."""
+    """Follows what is neither pod nor node nor storage. Its `reflectors` must be running. Changes are
+    collected until `take`, but those of controllers."""
 
     def __init__(
         self,
@@ -336,8 +336,8 @@ class Informers:
         self.known.set()
 
     async def catch_up(self) -> None:
-        """Return once the pods are collected that the API server has now, and what pods claim. Raises what the
-        reflectors raise."""
+        """Return once the pods are collected that the API server has now, and what pods claim. Raises what
+        the reflectors raise."""
         await _all_of(reflector.catch_up() for reflector in (self._pod_reflector, *self.storage.claims))
 
     def take_unreadable(self) -> Counter[str]:

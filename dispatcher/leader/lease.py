@@ -7,10 +7,10 @@ A store that was restarted, replaced by a replica or restored from a file may ha
 lease says nothing: the holder most likely lives, and only the holder knows what was lost. So a dispatcher
 that finds such a store takes nothing. It gives the last holder the length of a lease to renew.
 
-Nor does the store's clock alone end a lease: a clock that jumps would end it while its holder lives. Who has
-seen the lease renewed also waits for its length by its own clock, unless the lease was released. Nor does a
-clock that goes back keep a lease of the dead: one that is not renewed for longer than its length, by the
-clock of who asks, is over."""
+The store's clock alone does not end a lease: a clock that jumps would end it while its holder lives. A
+dispatcher that has seen the lease renewed also waits for its length by its own clock, unless the lease was
+released. A clock that goes back does not keep the lease of a dead holder: a lease is over that was not
+renewed for longer than its length, by the clock of the dispatcher that asks."""
 
 import asyncio
 from collections.abc import Callable

@@ -206,9 +206,9 @@ class ClusterNodes:
     def _changes(self, message: pb.FeedMessage, nodes: tuple[NodeChange, ...]) -> Changes:
         """A snapshot may hide any change.
 
-        Pods that came or left are told of whoever they were: a lease may have ended of a pod that the dispatcher
-        does not know any more, and another scheduler's pods may be none of its own. A commit helps those alone
-        who wait for pods beside them."""
+        Pods that came or left are told of whoever they were: a lease may have ended of a pod that the
+        dispatcher does not know any more, and another scheduler's pods may be none of its own. A commit helps
+        those alone who wait for pods beside them."""
         if message.snapshot:
             return ANYTHING
         came, left = (

@@ -173,8 +173,10 @@ class DispatcherClient:
         label_selector: str = "",
         page_pods: int = PAGE_ENTRIES,
         templates: bool = False,
+        unplaceable: bool = False,
     ) -> AsyncIterator[pb.PodInfo]:
-        """Every pod that matches, page by page. An empty namespace means all. `templates`: with templates."""
+        """Every pod that matches, page by page. An empty namespace means all. `templates`: with templates.
+        `unplaceable`: in Kubernetes mode also the pods that HOSS cannot place at all."""
         request = pb.ListPodsRequest(
             namespace=namespace,
             job=job,
@@ -183,6 +185,7 @@ class DispatcherClient:
             label_selector=label_selector,
             limit=page_pods,
             templates=templates,
+            unplaceable=unplaceable,
         )
         async for page in self._pages(self.stub.ListPods, request):
             for pod in page.pods:

@@ -89,8 +89,8 @@ class DispatcherLink:
     async def run(self) -> None:
         """Keep registered, with the active one of several dispatchers, until cancelled. Raises ConfigError if
         the dispatcher finds the registration invalid, and AccessDenied if it never let this worker in: no
-        retry changes its certificate. Who was welcome once retries, because a renewed certificate is
-        taken."""
+        retry changes its certificate. A worker that was let in once retries, because its certificate may be
+        renewed."""
         backoff = Backoff(_FIRST_DELAY_SECONDS, _MAX_DELAY_SECONDS, rng=self._rng)
         peer = f"dispatcher at {','.join(self._addresses)}"
         channel = self._open_channel(self._addresses, kind="dispatcher", service=SERVICE)
@@ -117,8 +117,8 @@ class DispatcherLink:
         """From registration to the stream's end; whether the dispatcher sent Welcome."""
         outbox: asyncio.Queue[WorkerMessage | None] = asyncio.Queue()
         outbox.put_nowait(WorkerMessage(register=self._registration))
-        # One of several dispatchers will be active; the call connects as soon as it serves. Who was never
-        # welcome does not wait, because a call that waits does not say what is wrong with a certificate.
+        # One of several dispatchers will be active; the call connects as soon as it serves. A worker that was
+        # never let in does not wait: a call that waits does not say what is wrong with a certificate.
         call = stub.Connect(wait_for_ready=rpc.of_several(self._addresses) and self._welcomed)
         messages = _messages(
             outbox, lambda: asyncio.get_running_loop().call_later(_CLOSE_SECONDS, call.cancel)

@@ -253,8 +253,8 @@ class Reflector:
         return True
 
     async def _absent(self, refusal: Refused) -> bool:
-        """Whether an optional kind is not there for us. Who has no rights is told so also of a kind that the
-        server does not have."""
+        """Whether an optional kind is not there for us. A client without rights gets the same answer for a
+        kind that the server does not have."""
         status = refusal.reply.status
         if status == _NOT_FOUND or (status == _FORBIDDEN and not await self._served()):
             self._missing()

@@ -1,4 +1,4 @@
-"""The connections of an HTTP server that strangers reach: how many there are, and how long one may take.
+"""The connections of an HTTP server that anybody can reach: how many there are, and how long one may take.
 
 aiohttp bounds how large a request may be. It bounds neither how many connections there are nor, in all its
 versions, how long a client takes for its request. So whoever reached the dashboard or the binding webhook
@@ -11,8 +11,8 @@ rest. A client whose requests are answered is not cut for one who sends none. Of
 the server's `client_max_size`. What a refused client goes on to send is thrown away for LINGERING_SECONDS, so
 that it can read why, and then its connection ends.
 
-With TLS a connection counts once its handshake has ended: asyncio tells of none before. Until then a stranger
-may hold a file descriptor, for HANDSHAKE_SECONDS by each connection."""
+With TLS a connection counts once its handshake has ended: asyncio tells of none before. Until then each
+connection holds a file descriptor, for HANDSHAKE_SECONDS at most."""
 
 import asyncio
 import contextlib

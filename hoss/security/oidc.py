@@ -222,7 +222,7 @@ class OidcTokens:
         return claims.get("iss") == self._config.issuer
 
     async def check(self, text: str, claims: Mapping[str, Any]) -> CheckedUser:
-        """Whose token it is, by the issuer's keys. Times are checked by who asks. Raises AccessDenied."""
+        """Whose token it is, by the issuer's keys. The caller checks its times. Raises AccessDenied."""
         del claims  # which nobody has signed so far
         algorithm, kid = _header(text)
         config = self._config

@@ -190,8 +190,8 @@ class TlsFiles:
             raise ConfigError(f"its certificate {problem}", where=f"TLS directory {self.directory}")
 
     def exposed_key(self) -> str:
-        """Who beside its owner may read the key, in a sentence; "": nobody whom that is not meant for. A
-        group may if root owns the file, as in Secrets that Kubernetes mounts."""
+        """Who may read the key besides its owner, in a sentence; "": nobody who must not. A group may read it
+        if root owns the file, as in Secrets that Kubernetes mounts."""
         path = self.directory / KEY_FILE
         found = path.stat()
         if found.st_mode & stat.S_IROTH:

@@ -175,7 +175,8 @@ class LoopDelay:
         return (LOOP_DELAY.single(self._delays),)
 
     async def run(self) -> None:
-        """Probe until cancelled. Whose metrics nobody reads is not woken fifty times a second for them."""
+        """Probe until cancelled. Begins when the metrics are read for the first time: a service whose metrics
+        nobody reads is not woken fifty times a second."""
         await self._is_read.wait()
         loop = asyncio.get_running_loop()
         while True:

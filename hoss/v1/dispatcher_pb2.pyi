@@ -278,7 +278,7 @@ class GetPodRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[bytes] = ..., queue: bool = ..., decisions: bool = ..., steps: bool = ...) -> None: ...
 
 class ListPodsRequest(_message.Message):
-    __slots__ = ("namespace", "job", "phases", "node", "label_selector", "limit", "page_token", "templates", "name")
+    __slots__ = ("namespace", "job", "phases", "node", "label_selector", "limit", "page_token", "templates", "name", "unplaceable")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
@@ -288,6 +288,7 @@ class ListPodsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TEMPLATES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    UNPLACEABLE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     job: str
     phases: _containers.RepeatedScalarFieldContainer[PodPhase]
@@ -297,7 +298,8 @@ class ListPodsRequest(_message.Message):
     page_token: str
     templates: bool
     name: str
-    def __init__(self, namespace: _Optional[str] = ..., job: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[PodPhase, str]]] = ..., node: _Optional[str] = ..., label_selector: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ..., templates: bool = ..., name: _Optional[str] = ...) -> None: ...
+    unplaceable: bool
+    def __init__(self, namespace: _Optional[str] = ..., job: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[PodPhase, str]]] = ..., node: _Optional[str] = ..., label_selector: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ..., templates: bool = ..., name: _Optional[str] = ..., unplaceable: bool = ...) -> None: ...
 
 class ListPodsReply(_message.Message):
     __slots__ = ("pods", "next_page_token")

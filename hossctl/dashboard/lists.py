@@ -46,6 +46,7 @@ async def list_pods(client: DispatcherClient, filters: Filters) -> dict[str, Any
         limit=PAGE_ROWS,
         page_token=filters.get("page", ""),
         templates=True,
+        unplaceable=True,
     )
     reply = await client.pods_page(request)
     return {"rows": [_pod(pod) for pod in reply.pods], "next": reply.next_page_token}

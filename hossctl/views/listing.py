@@ -72,7 +72,9 @@ async def _other(dispatcher: DispatcherClient, query: Query) -> list[Document]:
 async def _pods(dispatcher: DispatcherClient, query: Query) -> list[Document]:
     if query.names:
         return [pod_document(await dispatcher.get_pod(query.namespace, name)) for name in query.names]
-    pods = dispatcher.list_pods(query.namespace, phases=query.phases, label_selector=query.selector)
+    pods = dispatcher.list_pods(
+        query.namespace, phases=query.phases, label_selector=query.selector, unplaceable=True
+    )
     return [pod_document(pod) async for pod in pods]
 
 

@@ -74,7 +74,7 @@ async def follow_pods(endpoints: Endpoints, query: Query) -> AsyncIterator[Docum
         revision = (await dispatcher.status()).revision
         shown: dict[bytes, Document] = {}
         async for pod in dispatcher.list_pods(
-            query.namespace, phases=query.phases, label_selector=query.selector
+            query.namespace, phases=query.phases, label_selector=query.selector, unplaceable=True
         ):
             if not query.names or pod.name in query.names:
                 shown[pod.uid] = pod_document(pod)

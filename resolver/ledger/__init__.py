@@ -1,1 +1,1 @@
-"""The ledger in Redis: scripts and the store that runs them."""
+"""The ledger: its port, the scripts in Redis and the store that runs them, and a ledger in memory."""

@@ -20,8 +20,8 @@ from resolver.core.consistency.repair import Repair
 from resolver.core.values import Position, reservation_dtype
 from resolver.ledger import packing, stored
 from resolver.ledger.port import LedgerLostError
-from resolver.ledger.reading import SHARD_KEYS, writer_members
 from resolver.ledger.scripts import RECOVERING, is_tombstone, other_ledger
+from resolver.ledger.shards import SHARD_KEYS, writer_members
 from resolver.ledger.store import FORMAT, RedisLedger
 
 _LOADED = tuple(

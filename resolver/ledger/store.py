@@ -1,5 +1,4 @@
-"""The ledger in Redis: its writing operations, and the quarantine of nodes. resolver.ledger.reading has the
-rest."""
+"""The ledger in Redis: its writing operations. resolver.ledger.reading has the rest."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,11 +13,10 @@ from hoss.errors import ConfigError, LedgerUnavailable
 from hoss.host import THIS_HOST
 from hoss.model.resources import BASE_RESOURCES
 from hoss.redis.access import OpenRedis
-from hoss.wire.columns import U32, U64, Uids, account_dtype
+from hoss.wire.columns import U32, U64, Uids
 from hoss.wire.uids import UID_BYTES
 from resolver.core import values
 from resolver.core.moves import MoveResult, Moves, sources_by_shard
-from resolver.core.quarantine import QuarantineRecord, QuarantineRequest
 from resolver.core.rules import RuleQuery
 from resolver.core.values import (
     ANYBODY,
@@ -34,9 +32,10 @@ from resolver.core.values import (
     Writer,
 )
 from resolver.ledger import packing, stored
-from resolver.ledger.reading import LedgerReading, shard_keys
+from resolver.ledger.reading import LedgerReading
 from resolver.ledger.rules import RULE_READS, SharedRules
 from resolver.ledger.scripts import Call, FencedReply, OldCopy, is_tombstone
+from resolver.ledger.shards import shard_keys
 
 
 class CommitCall(NamedTuple):
@@ -478,54 +477,3 @@ def _decision(reply: "list[Any] | FencedReply | OldCopy", commit: CommitCall) ->
     queries = packing.read_queries(reply, decision, slots, commit.constraints, commit.order)
     queries = tuple(q and replace(q, shard=commit.shard) for q in queries)
     return replace(decision, queries=queries, prepared=packing.reserves(decision))
-
-
-class RedisQuarantine:
-    """Implements resolver.api.quarantine.QuarantineStore."""
-
-    def __init__(self, ledger: RedisLedger) -> None:
-        self._ledger = ledger
-
-    async def schema(self) -> list[str]:
-        return await self._ledger.schema()
-
-    async def republish(self, shard: int, node: int) -> tuple[int, NDArray[np.int64]] | None:
-        reply = await self._ledger.run("republish", shard, node=stored.node_field(node))
-        if reply is None:
-            return None
-        width = account_dtype(int(reply[1]))
-        account = np.frombuffer(reply[2][: width.itemsize], width)[0]
-        return int(reply[0]), account["amounts"][:, 1]
-
-    async def reserved(self, shard: int, node: int) -> NDArray[np.int64]:
-        total = np.zeros(0, np.int64)
-        seen: set[bytes] = set()  # a scan may return one twice
-        async for part in self._ledger.reservations(shard):
-            here = part.records["node"] == node
-            for uid, requests in zip(part.uids[here], part.records["requests"][here], strict=True):
-                if uid.tobytes() not in seen:
-                    seen.add(uid.tobytes())
-                    missing = part.resources - len(total)
-                    total = np.pad(total, (0, max(0, missing))) + requests
-        return total
-
-    async def take(self, shard: int, node: int, taking: QuarantineRequest) -> str:
-        reply = await self._ledger.run(
-            "quarantine",
-            shard,
-            node=stored.node_field(node),
-            duration_ms=taking.milliseconds,
-            reason=taking.reason,
-            most_per_mille=taking.most_per_mille,
-            unchanged_since=taking.unchanged_since,
-        )
-        return str(reply.decode())
-
-    async def end(self, shard: int, node: int | None = None) -> list[int]:
-        ended = await self._ledger.run(
-            "end_quarantine", shard, node=None if node is None else stored.node_field(node)
-        )
-        return [stored.number(field) for field in ended]
-
-    async def quarantined(self, shard: int) -> dict[int, QuarantineRecord]:
-        return stored.read_quarantine(await self._ledger.quarantine_records(shard))

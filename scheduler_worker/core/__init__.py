@@ -1,1 +1,1 @@
-"""Cache, framework and placement, without input or output."""
+"""How a worker decides: its view of the cluster, plugins, placement, preemption; no input or output."""

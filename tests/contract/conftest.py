@@ -36,7 +36,8 @@ def ledger_url(request: pytest.FixtureRequest, empty_redis: Callable[..., str]) 
 
 
 async def epochs_from_one(ledger: RedisLedger) -> None:
-    """The new ledger in Redis counts worker epochs as the one in memory does, and not from the server's time."""
+    """The new ledger in Redis counts worker epochs as the one in memory does, and not from the server's
+    time."""
     await (await ledger.scripts.access.at(ledger.epochs_key)).set(ledger.epochs_key, 0, nx=True)
 
 

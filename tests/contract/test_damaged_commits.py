@@ -12,8 +12,8 @@ from resolver.core.accounts import sum_reservations
 from resolver.core.consistency.repair import plan_repair
 from resolver.core.moves import Moves
 from resolver.core.values import ANYBODY, ReservationState, Verdict
-from resolver.ledger.reading import SHARD_KEYS
 from resolver.ledger.rebuild import RedisRebuild
+from resolver.ledger.shards import SHARD_KEYS
 
 pytestmark = pytest.mark.parametrize("ledger_url", ["server"], indirect=True)
 NONE, PREPARED, ASSUMED = ReservationState.NONE, ReservationState.PREPARED, ReservationState.ASSUMED

@@ -12,8 +12,8 @@ from resolver.core.moves import target_proposal
 from resolver.core.quarantine import QuarantineRequest
 from resolver.core.values import Verdict, Writer
 from resolver.ledger.memory import MemoryLedger
-from resolver.ledger.reading import SHARD_KEYS
-from resolver.ledger.store import RedisQuarantine
+from resolver.ledger.quarantine import RedisQuarantine
+from resolver.ledger.shards import SHARD_KEYS
 
 DAMAGES = {
     "nothing is left": b"",

@@ -10,7 +10,7 @@ from hoss.wire.columns import NONE_U32, account_dtype
 from resolver.core.moves import MoveResult, Moves
 from resolver.core.values import Verdict, Writer
 from resolver.ledger.memory import MemoryLedger
-from resolver.ledger.reading import SHARD_KEYS
+from resolver.ledger.shards import SHARD_KEYS
 
 DAMAGES = {"nothing is left": b"", "its end is missing": bytes(40), "a byte too many": bytes(96)}
 WORKER = Writer(0, "w1", 1)

@@ -13,8 +13,8 @@ from resolver.core.consistency.repair import Repair
 from resolver.core.rules import PlacementRule
 from resolver.core.values import Group, Leases, Verdict
 from resolver.ledger.memory import MemoryLedger
-from resolver.ledger.reading import SHARD_KEYS
 from resolver.ledger.rebuild import RedisRebuild, StoredField
+from resolver.ledger.shards import SHARD_KEYS
 from resolver.ledger.store import RedisLedger
 
 C, T, CLOSED = Verdict.COMMITTED, Verdict.CONFLICT_TOPOLOGY, Verdict.NODE_UNSCHEDULABLE

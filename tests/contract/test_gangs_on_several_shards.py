@@ -192,8 +192,8 @@ async def test_a_proposal_for_another_node_of_the_shard_leaves_what_is_prepared_
 async def test_both_places_of_a_pod_that_a_worker_placed_while_others_bound_it_count_until_it_is_seen(
     nodes, make_proposal, decide_exclusively
 ):
-    """A worker does not look at other shards (ADR 114). Nobody gets the room of either place meanwhile, and what
-    the mirror then says counts."""
+    """A worker does not look at other shards (ADR 114). Nobody gets the room of either place meanwhile, and
+    what the mirror then says counts."""
     uids, assumed = make_proposal([1], [[0]]).uids, ReservationState.ASSUMED
     lookup, committed = nodes.lookup, []
 

@@ -339,7 +339,8 @@ async def test_a_standby_that_saw_a_newer_journal_leaves_it_to_the_holder_and_ca
 
 @pytest.fixture
 async def watched(redis_server: RedisServer) -> AsyncIterator[tuple[Clock, RedisLease, RedisLease, Granted]]:
-    """The clock of a standby, the holder "a" and the standby "b", which has seen what the holder was granted."""
+    """The clock of a standby, the holder "a" and the standby "b", which has seen what the holder was
+    granted."""
     clock = Clock()
     holder = RedisLease(redis_server.url, SECONDS)
     standby = RedisLease(redis_server.url, SECONDS, clock=lambda: clock.now)

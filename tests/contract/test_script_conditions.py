@@ -14,9 +14,9 @@ from resolver.core.quarantine import QuarantineRequest
 from resolver.ledger import packing
 from resolver.ledger.memory import MemoryLedger
 from resolver.ledger.port import LedgerLostError
-from resolver.ledger.reading import SHARD_KEYS
+from resolver.ledger.quarantine import RedisQuarantine
 from resolver.ledger.scripts import source
-from resolver.ledger.store import RedisQuarantine
+from resolver.ledger.shards import SHARD_KEYS
 
 HOUR_MS = 3_600_000
 

@@ -15,7 +15,7 @@ from resolver.core.moves import MoveResult, Moves, target_proposal, target_uids
 from resolver.core.rules import PlacementRule
 from resolver.core.values import Group, Leases, ReservationState, Verdict, Writer
 from resolver.ledger.memory import MemoryLedger
-from resolver.ledger.reading import SHARD_KEYS
+from resolver.ledger.shards import SHARD_KEYS
 
 C, D, NO_ROOM, NO_PORT, NO_DEVICE, T = (
     Verdict.COMMITTED,

@@ -10,7 +10,8 @@ from e2e.dashboard_page import Page
 _ONCE = ("banner", "main", "contentinfo")
 _LANDMARKS = ("navigation", "region", "search")
 _NAMED = (
-    *_LANDMARKS, "button", "link", "searchbox", "textbox", "combobox", "checkbox", "option", "image", "application",
+    *_LANDMARKS, "button", "link", "searchbox", "textbox", "combobox", "checkbox", "option", "image",
+    "application",
     "table", "columnheader", "DisclosureTriangle", "heading",
 )  # fmt: skip
 

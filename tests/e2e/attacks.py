@@ -79,7 +79,7 @@ async def _answered(channel: grpc.aio.Channel) -> None:
     for _ in range(_LATER_CALLS):
         try:
             await health.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_SECONDS, wait_for_ready=True)
-        except grpc.aio.AioRpcError as exc:  # noqa: PERF203 - a refusal is an answer, and another call follows it
+        except grpc.aio.AioRpcError as exc:  # noqa: PERF203 - a refusal is an answer
             assert exc.code() not in _NO_ANSWER, exc  # noqa: PT017 - other codes are answers
 
 

@@ -54,7 +54,7 @@ class Page:
 
     def keys(self, *keys: str) -> None:
         """Typed to whatever has the focus."""
-        from selenium.webdriver.common.action_chains import ActionChains  # noqa: PLC0415 - see machine.no_browser
+        from selenium.webdriver.common.action_chains import ActionChains  # noqa: PLC0415
 
         ActionChains(self.driver).send_keys(*keys).perform()
 
@@ -77,7 +77,7 @@ class Page:
 @contextlib.contextmanager
 def browser(directory: Path) -> Iterator[Page]:
     """A browser for the length of the block, with its profile in `directory`."""
-    from selenium import webdriver  # noqa: PLC0415 - see machine.no_browser
+    from selenium import webdriver  # noqa: PLC0415
 
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER

@@ -14,7 +14,8 @@ OF_ONE_KIND = ("openb", "unique", "constrained", "skewed")
 ROOT = Path(__file__).parents[2]
 COMPARING = ROOT / "examples" / "comparing.py"
 EMPTIEST = f"{ROOT / 'examples' / 'emptiest_first.py'}:EmptiestFirst"
-# Workers that never hear of each other, whose proposals nobody checks. Each fills a node before it takes another.
+# Workers that never hear of each other, whose proposals nobody checks. Each fills a node before it takes
+# another.
 UNAWARE = """
 from hossctl.compare.modes import CoordinationMode
 
@@ -51,7 +52,8 @@ def test_every_mode_is_what_it_says(hoss, tmp_path):
         assert sum(worker.bound for worker in run.workers) == run.bound
         assert run.wasted_decisions == run.proposals - run.bound
         if mode == Mode.UNCOORDINATED:
-            # How often its workers meet depends on how soon they hear of each other. The next test makes them.
+            # How often its workers meet depends on how soon they hear of each other. The next test makes
+            # them.
             assert run.conflicts == 0
             assert (run.overcommit.nodes > 0) == (run.overcommit.worst > 1) == bool(run.violations)
         else:

@@ -85,7 +85,7 @@ def _confirms(request: bytes) -> bool:
     return resolver_pb2.MoveRequest.FromString(request).step == resolver_pb2.MOVE_CONFIRM
 
 
-async def test_invariant_2_a_run_of_moves_survives_a_resolver_and_a_dispatcher_that_die_while_targets_are_reserved(
+async def test_invariant_2_a_run_of_moves_survives_a_resolver_and_a_dispatcher_that_die_amid_its_steps(
     tmp_path: Path,
 ):
     options = {"shards": 2, "workers": ("w1",), "resolver_flags": LEASE}
@@ -133,7 +133,7 @@ async def prepare_twelve_bound_pods(clients: Clients) -> None:
     await until(lambda: all_bound(clients, 12), "all pods to be bound")
 
 
-async def test_invariant_2_moves_whose_answer_is_lost_with_a_resolver_and_then_with_a_dispatcher_are_made_once(
+async def test_invariant_2_moves_whose_answer_is_lost_with_a_resolver_or_a_dispatcher_are_made_once(
     tmp_path: Path,
 ):
     """One shard, so a move is one step. The ledger has made it, and nobody has been told."""

@@ -31,7 +31,8 @@ def test_replay_of_a_small_trace_reports_everything(hoss, tmp_path):
         csv.writer(file).writerows([["sn", "cpu_milli", "memory_mib", "gpu", "model"], *(
             [f"n{i}", 8000, 16384, 2, "T4"] for i in range(4)
         )])  # fmt: skip
-    header = ["name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "qos", "pod_phase", "creation_time",
+    header = ["name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "qos", "pod_phase",
+        "creation_time",
               "deletion_time", "scheduled_time"]  # fmt: skip
     rows = [[f"share-{i}", 100, 100, 1, 500, "", "LS", "Running", 0, 1, 0] for i in range(8)]
     rows += [[f"whole-{i}", 100, 100, 1, 1000, "T4|V100", "LS", "Running", 0, 1, 0] for i in range(5)]

@@ -119,7 +119,8 @@ async def phases(clients: Clients) -> set[int]:
 
 @contextlib.asynccontextmanager
 async def being_prepared(scene_of: SceneOf) -> AsyncIterator[tuple[Scene, Clients]]:
-    """The pods of one job are reserved, and the plugin of worker w1 was asked about them and does not answer."""
+    """The pods of one job are reserved, and the plugin of worker w1 was asked about them and does not
+    answer."""
     scene = scene_of()
     scene.let("hold")
     scene.start_worker("w1")

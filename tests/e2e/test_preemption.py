@@ -176,7 +176,7 @@ async def test_while_its_victims_leave_a_pod_is_nominated_and_its_room_is_nobody
 
 
 @pytest.mark.parametrize("victim", ["w1", "dispatcher"])
-async def test_victims_are_queued_again_though_the_preempting_worker_or_the_dispatcher_dies_right_after_the_commit(
+async def test_victims_are_queued_again_though_the_worker_or_the_dispatcher_dies_right_after_the_commit(
     tmp_path, victim
 ):
     """The worker is not told: the verdict is held back until somebody is dead, and what it has done is found

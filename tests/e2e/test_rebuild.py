@@ -24,7 +24,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-async def test_redis_that_comes_back_empty_is_given_all_again_no_bound_pod_moves_and_the_next_dispatcher_knows_it(
+async def test_redis_that_comes_back_empty_is_given_all_again_and_no_bound_pod_moves(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """The journal too, whatever its kinds of records."""

@@ -132,7 +132,8 @@ def test_describe_tells_in_order_how_a_pod_its_job_and_its_worker_came_where_the
     )
     told = hoss("describe", "pod", "held").stdout
     happened = (
-        " accepted", "SchedulingGated: waits for gates", "its last gate was removed", "given to worker w1 after", "w1 reserves node-",
+        " accepted", "SchedulingGated: waits for gates", "its last gate was removed",
+        "given to worker w1 after", "w1 reserves node-",
         "bound on node-", "confirmed: its reservation", "\nnow ",
     )  # fmt: skip
     places = [told.index(text) for text in happened]

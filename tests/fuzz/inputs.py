@@ -51,10 +51,14 @@ def within_a_second() -> Iterator[None]:
 
 # What has been misread by some program: of every kind of number, text and punctuation.
 WORDS = (
-    *("", " ", "0", "-1", "1e999", "9" * 25, "9" * 5000, "0x" + "f" * 5000, "1:" * 400 + "1", ".nan", "-.inf", "1_0"),
-    *("~", "null", "true", "no", "2024-01-01", "<<", "=", "!!binary aGk=", "!!python/name:os.system", "&a", "*a"),
-    *("{", "}", "[", "]", ":", "- ", "? ", ",", "|", ">", "#", "---\n", "...\n", "%YAML 9.9\n", "\t", "\r\n", "\0"),
-    *("\ufeff", "\u2028", "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"), "\x85", "a" * 3000),
+    *("", " ", "0", "-1", "1e999", "9" * 25, "9" * 5000, "0x" + "f" * 5000, "1:" * 400 + "1", ".nan", "-.inf",
+        "1_0"),
+    *("~", "null", "true", "no", "2024-01-01", "<<", "=", "!!binary aGk=", "!!python/name:os.system", "&a",
+        "*a"),
+    *("{", "}", "[", "]", ":", "- ", "? ", ",", "|", ">", "#", "---\n", "...\n", "%YAML 9.9\n", "\t", "\r\n",
+        "\0"),
+    *("\ufeff", "\u2028", "\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16"), "\x85",
+        "a" * 3000),
     *('"', "'", "\\", "\\ud800", "\\u0000", "NaN", "Infinity", "1Ki", "5%", "-5%", "1e-9", "0.1n", "example.com/x"),
     *("[" * 300, "{a: " * 300, "- " * 300, "<<: *a\n", "&a [*a]", "a: &a b\n"),
 )  # fmt: skip

@@ -37,7 +37,8 @@ from resolver.config import ResolverConfig
 Code = grpc.StatusCode
 # How a service may refuse. gRPC itself answers INTERNAL to bytes that are no message.
 REFUSALS = {
-    *(Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.ALREADY_EXISTS, Code.FAILED_PRECONDITION, Code.OUT_OF_RANGE),
+    *(Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.ALREADY_EXISTS, Code.FAILED_PRECONDITION,
+        Code.OUT_OF_RANGE),
     *(Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE, Code.INTERNAL),
 }  # fmt: skip
 INPUTS = 400 if QUICK else 5_000
@@ -46,7 +47,8 @@ STREAM_SECONDS = 0.03  # for which an endless stream is read
 
 UIDS = numbered_uids(b"test-prefix-", 0, 3)
 COLUMNS = (
-    *(UIDS.tobytes(), UIDS[0].tobytes(), bytes(16), (2).to_bytes(8, "little"), bytes(4), bytes(8), b"\xff" * 4),
+    *(UIDS.tobytes(), UIDS[0].tobytes(), bytes(16), (2).to_bytes(8, "little"), bytes(4), bytes(8),
+        b"\xff" * 4),
     batch(1, [0]).requests,
 )  # fmt: skip
 TEXTS = (
@@ -213,7 +215,8 @@ async def a_resolver(redis_server, tmp_path):
             return [
                 line
                 for part in [part async for part in client.dump()]
-                for line in (part.head.schema[:], [n.SerializeToString(deterministic=True) for n in part.nodes],
+                for line in (part.head.schema[:],
+                    [n.SerializeToString(deterministic=True) for n in part.nodes],
                              sorted(part.pods.uids[i : i + 16] for i in range(0, len(part.pods.uids), 16)))
             ]  # fmt: skip
 

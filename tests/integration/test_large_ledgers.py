@@ -1,5 +1,5 @@
-"""Redis does not stand still for a large ledger: it is read in slices, and removed by another thread. A status
-asks it as little as it can."""
+"""Redis does not stand still for a large ledger: it is read in slices, and removed by another thread. A
+status asks it as little as it can."""
 
 import asyncio
 
@@ -13,8 +13,9 @@ from hoss.wire.columns import account_dtype, numbered_uids
 from resolver.core.quarantine import QuarantineRequest
 from resolver.core.values import Writer
 from resolver.ledger import reading
+from resolver.ledger.quarantine import RedisQuarantine
 from resolver.ledger.rebuild import RedisRebuild
-from resolver.ledger.store import RedisLedger, RedisQuarantine
+from resolver.ledger.store import RedisLedger
 
 RESERVATIONS, DEFINITIONS = "{hoss:0}:reservations", "{hoss:0}:groups"
 READS = {

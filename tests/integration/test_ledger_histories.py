@@ -13,7 +13,8 @@ from hoss.wire.columns import NONE_U32
 from hoss.wire.uids import UID_BYTES
 from resolver.core.quarantine import QuarantineRequest
 from resolver.core.values import ReservationState, Verdict
-from resolver.ledger.store import FORMAT, RedisLedger, RedisQuarantine
+from resolver.ledger.quarantine import RedisQuarantine
+from resolver.ledger.store import FORMAT, RedisLedger
 from resolver.ledger.stored import MOST_AHEAD_MS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "ledger-0.2.json"

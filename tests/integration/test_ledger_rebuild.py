@@ -27,8 +27,9 @@ from resolver.core.consistency.repair import plan_repair
 from resolver.core.quarantine import QuarantineRequest
 from resolver.core.values import Group, LedgerNodeChange, Position, Proposal, Verdict, Writer
 from resolver.ledger.port import LedgerLostError
+from resolver.ledger.quarantine import RedisQuarantine
 from resolver.ledger.rebuild import RedisRebuild
-from resolver.ledger.store import RedisLedger, RedisQuarantine
+from resolver.ledger.store import RedisLedger
 from resolver.messages.nodes import shard_of
 from resolver.messages.parts import LedgerContents, read_parts
 from resolver.messages.proposals import group_of

@@ -12,7 +12,8 @@ from fork_server import ROOT
 from left_processes import leave_run
 from waiting import lives, wait_until
 
-# A server, a service of the fork server, and a process in a session of its own without a parent and an environment.
+# A server, a service of the fork server, and a process in a session of its own without a parent and an
+# environment.
 STARTS = """
 import json, os, signal, subprocess
 

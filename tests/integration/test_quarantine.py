@@ -93,7 +93,7 @@ async def status_of(client, node):
     return MessageToDict(found.quarantine)["reason"] if found.HasField("quarantine") else None
 
 
-async def test_a_ledger_account_that_disagrees_with_its_reservations_is_quarantined_with_an_event_and_returns_by_itself(
+async def test_an_account_that_disagrees_with_its_reservations_is_quarantined_and_returns_by_itself(
     platform,
 ):
     client, connection, propose = platform

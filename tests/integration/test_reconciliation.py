@@ -176,7 +176,7 @@ async def test_a_look_up_answers_with_the_confirmed_one_of_two_and_shows_the_oth
 
 
 @pytest.mark.parametrize("every_pod_known", [True, False])
-async def test_a_reservation_that_an_earlier_term_has_left_of_an_unknown_pod_is_released_only_where_every_pod_is_known(
+async def test_what_an_earlier_term_has_reserved_for_an_unknown_pod_is_released_only_where_all_pods_are_known(
     term, every_pod_known
 ):
     uids = numbered_uids(b"nobody knows", 0, 1)
@@ -241,7 +241,7 @@ async def test_its_jobs_do_all_that_by_themselves_and_end_when_cancelled(term):
     await asyncio.gather(*jobs, return_exceptions=True)
 
 
-async def test_a_pod_that_is_deleted_while_the_ledger_is_rebuilt_keeps_no_reservation_when_old_outcomes_arrive_late(
+async def test_a_pod_that_is_deleted_amid_a_rebuild_keeps_no_reservation_when_old_outcomes_arrive_late(
     term,
 ):
     """The ledger is rebuilt from a record in which the pod is bound. Before the feed shows it, a late message

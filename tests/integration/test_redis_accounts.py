@@ -10,7 +10,7 @@ from redis_topologies import documented_rights
 
 from hoss.redis.accounts import ACCOUNTS, DISPATCHER, EVERYTHING, RESOLVER, account_lines, written_accounts
 from hossctl.local.redis_server import RedisServer
-from resolver.ledger.reading import SHARD_KEYS, shard_keys
+from resolver.ledger.shards import SHARD_KEYS, shard_keys
 
 JOURNAL_KEY = "{hoss}:journal:submissions"
 LEDGER_KEYS = ("{hoss}:schema", "{hoss}:epochs", "{hoss}:grants", *shard_keys("hoss", 1)[0])

@@ -236,7 +236,7 @@ def test_whatever_is_well_formed_is_judged(events: _Events) -> None:
     try:
         judgement = check([first, *events])
     except BadHistory as exc:
-        assert "twice; a pod is there once" in str(exc)  # noqa: PT017 - of what was drawn, this alone is refused
+        assert "twice; a pod is there once" in str(exc)  # noqa: PT017 - only this is refused
         return
     assert judgement.events == len(events) + 1
     for violation in judgement.violations:

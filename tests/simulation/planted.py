@@ -1,8 +1,8 @@
 """Faults that are put into the product on purpose, to see that simulations find them.
 
 As a program it runs seeds, or a written plan with other seeds, with one of them, until a promise is broken:
-`PYTHONPATH=.:tests python -m simulation.planted NAME [PLAN | kubernetes | moves | short] SEED...`. Exit code 1:
-one was broken.
+`PYTHONPATH=.:tests python -m simulation.planted NAME [PLAN | kubernetes | moves | short] SEED...`. Exit code
+1: one was broken.
 
 A fault is a few edits of the product's own text: of a part of a ledger script, or of a function. An edit
 names what it replaces, and that has to be there exactly once: a fault that no longer fits the code fails its
@@ -25,7 +25,8 @@ from types import ModuleType
 from resolver.ledger import scripts
 from tools.simulation.cluster_plan import draw_kubernetes
 from tools.simulation.loop import discarding
-from tools.simulation.plan import Plan, draw, draw_moves, draw_short
+from tools.simulation.plan import Plan
+from tools.simulation.plan_drawing import draw, draw_moves, draw_short
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import run
 
@@ -380,10 +381,11 @@ UNDONE = {
         seeds=(26,),
     ),
     "binding-of-a-lost-leader-that-comes-late": PlantedFault(
-        "who was told of a pod's node is told of another one, where the API server has it, with nothing between",
+        "who was told of a pod's node is told of another one, where the API server has it, with nothing"
+        " between",
         (
             CodeEdit(
-                "dispatcher.core.kubernetes.assignments:Assignments._end_placements",
+                "dispatcher.core.bound.settlement:Settlement.end_placements",
                 "if len(rows):",
                 "if False:",
             ),
@@ -459,7 +461,8 @@ UNDONE = {
         seeds=(25,),
     ),
     "room-that-became-free-on-a-closed-node": PlantedFault(
-        "who waits for room is not woken when a node opens, though room became free there while it was closed",
+        "who waits for room is not woken when a node opens, though room became free there while it was"
+        " closed",
         (
             CodeEdit(
                 "dispatcher.ledger.nodes:ClusterNodes._changes",

@@ -1,5 +1,5 @@
-"""Nothing grows for ever: a month of pods, jobs, namespaces, tenants, nodes, workers' names, policies, cluster
-objects, moves and rebalance controllers on a whole platform in one process.
+"""Nothing grows for ever: a month of pods, jobs, namespaces, tenants, nodes, workers' names, policies,
+cluster objects, moves and rebalance controllers on a whole platform in one process.
 
 The tables are not named here: every container that is reachable from a service is counted (held_objects), and
 every key of Redis. Days are short, and so is what is remembered for a time."""

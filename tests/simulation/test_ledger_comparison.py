@@ -9,7 +9,8 @@ import pytest
 from hossctl.history.events import written
 from resolver.ledger import scripts
 from tools.simulation import plan as p
-from tools.simulation.plan import Plan, draw, draw_moves
+from tools.simulation.plan import Plan
+from tools.simulation.plan_drawing import draw, draw_moves
 from tools.simulation.run import COMPARED_EVERY, run
 
 DIFFERS = "the scripts differ from the model"
@@ -58,12 +59,24 @@ REBUILDS = 8  # the first seed in which a ledger is rebuilt
 
 # By script of `resolver/ledger/lua`: what is written there, and what is written instead.
 PLANTED = {
-    "what a pod held does not return to its node": ("release", "account[requested] - amounts[at + 1]", "amounts[at + 1]"),
-    "a lease is longer than it was asked for": ("commit", "args.lease_ms, reserved_uids", "60000, reserved_uids"),
+    "what a pod held does not return to its node": (
+        "release",
+        "account[requested] - amounts[at + 1]",
+        "amounts[at + 1]",
+    ),
+    "a lease is longer than it was asked for": (
+        "commit",
+        "args.lease_ms, reserved_uids",
+        "60000, reserved_uids",
+    ),
     "reaping stops lease time": ("reap", "'lease_time', string.format('%d', now)", "'lease_time', '1'"),
     "a feed entry does not say which nodes were removed": ("remove_nodes", "'g', removed}", "'g', ''}"),
-    "a rebuild keeps the feed of the ledger before": ("finish", "unlink(FEED, QUARANTINE,", "unlink(QUARANTINE,"),
-}  # fmt: skip
+    "a rebuild keeps the feed of the ledger before": (
+        "finish",
+        "unlink(FEED, QUARANTINE,",
+        "unlink(QUARANTINE,",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", PLANTED)

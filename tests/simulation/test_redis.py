@@ -113,7 +113,8 @@ def test_the_ledger_commits_and_its_feed_tells_who_waits_at_that_moment(world, t
 
 
 def test_a_client_that_is_closed_when_no_loop_runs_any_more_leaves_nothing_behind(world):
-    """So it is when what a killed process left is freed: it cleans up, and has nobody who would run a task."""
+    """So it is when what a killed process left is freed: it cleans up, and has nobody who would run a
+    task."""
     client = world.client()
     assert world.run(client.ping())
     closing = client.aclose()

@@ -14,7 +14,8 @@ from dispatcher.core.queue.pressure import BackPressure, Pressure
 from hossctl.history.events import written
 from tools.simulation import plan as p
 from tools.simulation.clients import REFUSED_BEYOND_SHARE, REFUSED_WHEN_FULL
-from tools.simulation.plan import Act, Plan, draw, draw_moves, draw_short
+from tools.simulation.plan import Act, Plan
+from tools.simulation.plan_drawing import draw, draw_moves, draw_short
 from tools.simulation.run import run
 from tools.simulation.seeds import SEEDS_PER_PART
 from tools.simulation.shrink import kind_of, shrink
@@ -56,7 +57,8 @@ REGRESSIONS = {
     "moves-in-a-ledger-that-went-back": "a dispatcher moved pods in a ledger that its feed knew to be lost",
     "place-before-a-move-that-was-lost": "a ledger that had lost a move was asked where the pod is",
     "commits-that-came-together": "the history of a simulation told two commits as one",
-    "eviction-that-is-told-again": "after a takeover an old eviction undid the place that a pod had got since",
+    "eviction-that-is-told-again": "after a takeover an old eviction undid the place that a pod had got"
+    " since",
     "source-that-was-asked-for-again": "the checker knew the source of a move only as it had been at first",
     "move-whose-look-up-is-not-answered": "where moved pods are was asked for again after ten seconds",
     "job-submitted-again-amid-a-move": "a late confirmation of a move met the same job, submitted again",

@@ -1,4 +1,5 @@
-"""The pages of the repository: links lead to something that is there, and decisions agree on what became of them."""
+"""The pages of the repository: links lead to something that is there, and decisions agree on what became of
+them."""
 
 import re
 import subprocess

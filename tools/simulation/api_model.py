@@ -30,22 +30,31 @@ CLAIM, VOLUME, DEVICE_CLAIM, SLICE = (
     "ResourceSlice",
 )
 _PATHS = {
-    "/api/v1": {"pods": POD, "events": EVENT, "services": "Service", "replicationcontrollers": "ReplicationController",
-                "persistentvolumeclaims": CLAIM},
+    "/api/v1": {
+        "pods": POD,
+        "events": EVENT,
+        "services": "Service",
+        "replicationcontrollers": "ReplicationController",
+        "persistentvolumeclaims": CLAIM,
+    },
     "/apis/apps/v1": {"replicasets": "ReplicaSet", "statefulsets": "StatefulSet"},
     "/apis/policy/v1": {"poddisruptionbudgets": BUDGET},
     "/apis/scheduling.x-k8s.io/v1alpha1": {"podgroups": POD_GROUP},  # as where the CRD is installed
     "/apis/coordination.k8s.io/v1": {"leases": LEASE},
     "/apis/resource.k8s.io/v1": {"resourceclaims": DEVICE_CLAIM},
     "/apis/storage.k8s.io/v1": {"csistoragecapacities": "CSIStorageCapacity"},
-}  # fmt: skip
+}
 _CLUSTER_PATHS = {
     "/api/v1": {"nodes": NODE, "namespaces": "Namespace", "persistentvolumes": VOLUME},
     "/apis/scheduling.k8s.io/v1": {"priorityclasses": "PriorityClass"},
-    "/apis/storage.k8s.io/v1": {"storageclasses": "StorageClass", "csinodes": "CSINode",
-                                "csidrivers": "CSIDriver", "volumeattachments": "VolumeAttachment"},
+    "/apis/storage.k8s.io/v1": {
+        "storageclasses": "StorageClass",
+        "csinodes": "CSINode",
+        "csidrivers": "CSIDriver",
+        "volumeattachments": "VolumeAttachment",
+    },
     "/apis/resource.k8s.io/v1": {"deviceclasses": "DeviceClass", "resourceslices": SLICE},
-}  # fmt: skip
+}
 
 GRACE_SECONDS = 30
 _REASONS = {

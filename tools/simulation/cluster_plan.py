@@ -9,6 +9,7 @@ from typing import Any
 from tools.simulation import plan as p
 from tools.simulation.cluster import OTHER
 from tools.simulation.plan import Act, ClusterPlan, Plan
+from tools.simulation.plan_drawing import amid_moves, control, fault, loss, node_changes
 from tools.simulation.storage import LOCAL, PROVISIONED
 
 _OF_API = (
@@ -43,7 +44,7 @@ def draw_kubernetes(seed: int) -> Plan:
     if scene is _late_bindings_on_full_nodes:  # which means nothing where nobody is asked, or leases are long
         plan = replace(plan, lease_seconds=4.0, cluster=replace(plan.cluster or ClusterPlan(), webhook=True))
     seconds = rng.uniform(4.0, 8.0)
-    acts = [*_loads(rng, plan, seconds), *p.node_changes(rng, plan, seconds), *_faults(rng, plan, seconds)]
+    acts = [*_loads(rng, plan, seconds), *node_changes(rng, plan, seconds), *_faults(rng, plan, seconds)]
     if scene is not None:
         acts += scene(rng, plan, rng.uniform(0.3, seconds))
     acts = _with_priorities(random.Random(f"priorities {seed}"), plan, acts, seconds)
@@ -71,14 +72,14 @@ def draw_kubernetes_moves(seed: int) -> Plan:
         at, rate = rng.uniform(1.0, seconds + 1.0), rng.choice((2, 5, 20))
         acts.append(Act(at, p.MOVE, "moving", number=rng.randrange(1, plan.nodes), options={"rate": rate}))
         if rng.random() < 0.8:
-            acts.append(p.amid_moves(rng, plan, at, loses=False))
+            acts.append(amid_moves(rng, plan, at, loses=False))
         if rng.random() < 0.25:
             acts.append(Act(at + rng.uniform(0.2, 3.0), p.UNDO_MOVES))
         if rng.random() < 0.2:
             deleted = at + rng.uniform(0.0, 2.0)
             acts.append(Act(deleted, p.DELETE, "moving"))
             acts.append(Act(deleted + rng.uniform(0.05, 4.0), p.SUBMIT, "moving", options=options))
-    acts += p.control(random.Random(f"kubernetes controller {seed}"))
+    acts += control(random.Random(f"kubernetes controller {seed}"))
     return replace(plan, acts=tuple(sorted((*plan.acts, *acts), key=lambda act: act.at)))
 
 
@@ -156,7 +157,7 @@ def _losses(rng: random.Random, plan: Plan, acts: list[Act], seconds: float) -> 
         at = rng.uniform(0.5, seconds)
         if urgent and rng.random() < 0.5:
             at = urgent[0] + rng.uniform(0.0, 1.5)
-        lost.append(p.loss(rng, plan, at))
+        lost.append(loss(rng, plan, at))
     return lost
 
 
@@ -234,7 +235,7 @@ def _faults(rng: random.Random, plan: Plan, seconds: float) -> list[Act]:
         at = rng.uniform(0.3, seconds)
         kind = rng.random()
         if kind < 0.35:
-            acts += p.fault(rng, plan, at, loses=False)
+            acts += fault(rng, plan, at, loses=False)
         else:
             acts.append(_of_cluster(rng, plan, at, webhook=kind > 0.7 and plan.cluster is not None))
     return acts

@@ -119,8 +119,8 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         self._nobody = Process("")  # has the tasks of no process
         self._processes = [self._nobody]
         self._dead_tasks: list[asyncio.Task[Any]] = []
-        # Of killed processes. One may be about to look at the error of a task that has just ended: nobody is to
-        # say that nobody did.
+        # Of killed processes. One may be about to look at the error of a task that has just ended: nobody is
+        # to say that nobody did.
         self._dropped: list[_Step] = []
         self.errors: list[dict[str, Any]] = []  # contexts of exceptions that nobody handled
         self.steps = 0

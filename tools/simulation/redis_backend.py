@@ -574,5 +574,6 @@ class DrivenRedis:
 
 def _error(text: str) -> Exception:
     """An error reply as redis-py's exception."""
-    error: Exception = DefaultParser.parse_error(_NO_REPLICAS.sub(_DISK_FULL, text))  # type: ignore[no-untyped-call]
+    text = _NO_REPLICAS.sub(_DISK_FULL, text)
+    error: Exception = DefaultParser.parse_error(text)  # type: ignore[no-untyped-call]
     return error

@@ -192,7 +192,7 @@ class _Simulation:
         seconds = SETTLE_SECONDS if self._cluster is None else CLUSTER_SETTLE_SECONDS
         deadline, calm, why = self._world.loop.time() + seconds, 0, ["nobody answered"]
         if any(act.is_fault for act in self._plan.acts):
-            # Until then a dispatcher may not follow the feed again, and nothing moves for want of news.
+            # Until then a dispatcher may not follow the feed again, and acts on nothing new.
             await self._keep_running_until(self._struck_until + self._noticed_within_seconds())
         while self._world.loop.time() < deadline:
             self._faults.start_all()

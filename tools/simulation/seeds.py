@@ -15,7 +15,8 @@ from typing import NamedTuple
 from hossctl.local.process import end_with_parent
 from tools.simulation.cluster_plan import draw_kubernetes, draw_kubernetes_moves
 from tools.simulation.loop import discarding
-from tools.simulation.plan import Plan, draw, draw_moves, draw_short
+from tools.simulation.plan import Plan
+from tools.simulation.plan_drawing import draw, draw_moves, draw_short
 from tools.simulation.redis_backend import DrivenRedis
 from tools.simulation.run import run
 

@@ -1,6 +1,6 @@
 """A shard of the ledger as plain values, so that what Redis stores and what the model has are comparable.
 
-A state has a dictionary for each key of the shard (resolver.ledger.reading.SHARD_KEYS), by node index, UID,
+A state has a dictionary for each key of the shard (resolver.ledger.shards.SHARD_KEYS), by node index, UID,
 sequence number or name, as docs/architecture.md describes them. Amounts are without zeros at their end: a
 record grows when a proposal names more resources."""
 

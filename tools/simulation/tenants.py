@@ -1,9 +1,9 @@
 """Judges what a dispatcher with few places accepts of clients that are limited to a tenant.
 
 It shares no code with the dispatcher: what it knows is the history. A pod surely waits that was acknowledged,
-that nobody has asked to delete, and that never had a reservation. So no more such pods than may wait are there
-when a submission is acknowledged. Of one tenant there are no more than the part of the queue within which
-nobody's share counts, as its share is less than that where other tenants have pods."""
+that nobody has asked to delete, and that never had a reservation. So no more such pods than may wait are
+there when a submission is acknowledged. Of one tenant there are no more than the part of the queue within
+which nobody's share counts, as its share is less than that where other tenants have pods."""
 
 import asyncio
 from collections.abc import Iterator

@@ -97,7 +97,7 @@ class SimulatedHost(Host):
             self._process.name, addresses, kind=kind, service=service, retried=retried
         )
 
-    def server(self, interceptors: "Sequence[grpc.aio.ServerInterceptor]" = ()) -> "Server":  # noqa: ARG002 - it has no callers to limit
+    def server(self, interceptors: "Sequence[grpc.aio.ServerInterceptor]" = ()) -> "Server":  # noqa: ARG002
         return self._world.network.server(self._process.name)
 
     def redis(self, url: str, *, timeout_seconds: float, connections: int | None = None) -> "RedisAccess":

@@ -9,7 +9,6 @@ import numpy as np
 
 from dispatcher.core.bound.settlement import Settlement
 from dispatcher.core.bound.taint_eviction import TaintEviction
-from dispatcher.core.changes import Changes
 from dispatcher.core.cluster.nodes import KnownNodes
 from dispatcher.core.messages import Evicted, Instruction, Remove, Reserve
 from dispatcher.core.pods.history import EVICTED, RESERVATION_LOST
@@ -89,8 +88,6 @@ class Evictions:
                 mine = rows[nodes == node]
                 pods.reason[mine] = pods.eviction[mine] = self.registry.reasons.number(why)
         pods.uncertain[rows] = True  # an eviction may reach us over the feed after it is bound again
-        if len(rows):
-            self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_groups(rows)), now, now_ms)
         self.queues.requeue(rows, now, now_ms, event=RESERVATION_LOST)
         self.settlement.publish(rows)
         return [Reserve(assigned, pods.uid[assigned])] if len(assigned) else []
@@ -106,7 +103,6 @@ class Evictions:
         self.registry.faults.forgive(rows)
         pods.reason[rows] = pods.eviction[rows]
         self.counters["evicted"] += len(rows)
-        self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_groups(rows)), now, now_ms)
         self.queues.requeue(rows, now, now_ms, event=EVICTED, front=False)
         self.settlement.publish(rows)
 

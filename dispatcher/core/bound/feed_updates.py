@@ -1,4 +1,7 @@
-"""Handlers for events from the ledger and its feed: about nodes, and about bound pods."""
+"""Handlers for events from the ledger and its feed: about nodes, and about bound pods.
+
+Pods that wait for what a pod held are woken by `ClusterChanged`, when the feed shows that it is free, whoever
+released it (ADR 8). No other event wakes them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,14 +13,15 @@ from dispatcher.core import messages as m
 from dispatcher.core.bound.evictions import Evictions
 from dispatcher.core.bound.settlement import Settlement
 from dispatcher.core.bound.taint_eviction import TaintEviction
-from dispatcher.core.changes import Changes
 from dispatcher.core.cluster.nodes import KnownNodes
-from dispatcher.core.pods.history import ATTEMPT_FAILURE, CONFIRMED, MOVED
+from dispatcher.core.pods.history import ATTEMPT_FAILURE, CONFIRMED, MOVED, RESERVATION_LOST
 from dispatcher.core.pods.registry import PodRegistry
-from dispatcher.core.pods.table import Phase, Rows
+from dispatcher.core.pods.table import NO_REASON, Phase, Rows
 from dispatcher.core.queue.queues import PATIENT_ATTEMPTS, Queues
 from dispatcher.core.queue.tenants import Tenants
 from hoss.wire.columns import NONE_U32, Uids
+
+RESERVED_ELSEWHERE = "another binding was reserved, on another node"
 
 # So many are compared one by one, which is quicker than a search: half a nanosecond a row and node.
 _FEW_NODES = 8
@@ -64,7 +68,6 @@ class FeedUpdates:
             often &= ~np.isin(pods.gang[back], incomplete)
         self.queues.requeue(back[~often], now, now_ms, event=ATTEMPT_FAILURE, front=False)
         self.queues.requeue_refused(back[often], now, now_ms)
-        # Pods that waited for what these held are woken when the feed shows that it is free.
         return []
 
     def _confirmed(self, event: m.Confirmed, now: float) -> list[m.Instruction]:
@@ -86,7 +89,7 @@ class FeedUpdates:
         if settled.any():
             out.append(m.Reserve(rows[settled], pods.uid[rows[settled]]))
         reserved = (nodes != NONE_U32) & ~settled
-        self._bound_elsewhere(rows[reserved], nodes[reserved], now_ms)
+        self._found_elsewhere(rows[reserved], nodes[reserved], now_ms)
         seqs = event.seqs[still] if event.seqs is not None else np.zeros(len(rows), np.uint64)
         out += self._check_looked_up(rows[reserved], seqs[reserved], now_ms)
         if event.terminating is not None:
@@ -103,24 +106,27 @@ class FeedUpdates:
         out = self.taint_eviction.evict_removed(rows[left])
         return out + self.settlement.check_nodes(rows[removed_at == 0], now_ms)
 
-    def _bound_elsewhere(self, rows: Rows, nodes: NDArray[np.uint32], now_ms: int) -> Rows:
-        """Note where bound pods are, and tell of those that were elsewhere: the rows of these."""
+    def _found_elsewhere(self, rows: Rows, nodes: NDArray[np.uint32], now_ms: int) -> None:
+        """The ledger has these bound pods on these nodes. Those that are known elsewhere lost the reservation
+        there, and another scheduler's binding has reserved the node. Moves are told by `Moved` before a
+        look-up is answered."""
         pods = self.registry.pods
         elsewhere = pods.node[rows] != nodes
         rows = rows[elsewhere]
+        self.settlement.end_placements(rows, RESERVED_ELSEWHERE, RESERVATION_LOST, now_ms)
         pods.node[rows] = nodes[elsewhere]
-        self.registry.history.record(rows, Phase.BOUND, now_ms, MOVED)
+        pods.reason[rows] = NO_REASON
+        self.registry.move(rows, Phase.BOUND, now_ms)
         self.settlement.publish(rows)
-        return rows
 
     def _moved(self, event: m.Moved, now: float) -> list[m.Instruction]:
-        now_ms, still = self.unix_ms(now), self._still_bound(event.rows, event.uids)
-        rows = self._bound_elsewhere(event.rows[still], event.nodes[still], now_ms)
-        if not len(rows):
-            return []
+        pods, now_ms = self.registry.pods, self.unix_ms(now)
+        new = self._still_bound(event.rows, event.uids) & (pods.node[event.rows] != event.nodes)
+        rows = event.rows[new]
+        pods.node[rows] = event.nodes[new]
+        self.registry.history.record(rows, Phase.BOUND, now_ms, MOVED)
+        self.settlement.publish(rows)
         self.settlement.counters["moved"] += len(rows)
-        # The room on their former nodes may help pods that wait.
-        self.queues.cluster_changed(Changes(deleted_pods=self.registry.pod_groups(rows)), now, now_ms)
         return self.settlement.check_nodes(rows, now_ms)
 
     def _cluster_changed(self, event: m.ClusterChanged, now: float) -> list[m.Instruction]:

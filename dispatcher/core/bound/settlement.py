@@ -101,6 +101,14 @@ class Settlement:
         self.counters["unreserved"] += int(alive.sum())
         return [Release(rows, pods.uid[rows], nodes, unreserved=True)]
 
+    def end_placements(self, rows: Rows, reason: str, event: str, now_ms: int) -> None:
+        """These bound pods are not where watchers were told, and nobody has moved them. Watchers are told
+        that the placement is over. The caller tells them the next one at once, so no queue gets the pods."""
+        if len(rows):
+            self.registry.pods.reason[rows] = self.registry.reasons.number(reason)
+            self.registry.move(rows, Phase.BACKOFF, now_ms, event)
+            self.publish(rows)
+
     def check_nodes(self, rows: Rows, now_ms: int) -> list[Instruction]:
         """Evict or report those of these bound pods that may not stay on their nodes."""
         out, changed = self.taint_eviction.check(rows, now_ms)

@@ -43,7 +43,10 @@ class Assignments:
         rows, nodes = rows[new], nodes[new]
         bound, here = pods.phase[rows] == Phase.BOUND, pods.node[rows] == nodes
         reserved = bound & here  # as HOSS bound it
-        self._end_placements(rows[bound & ~here & ~pods.assigned[rows]], now_ms)
+        # HOSS bound these, and the API server carried out a binding of somebody else, or one that a lost
+        # leader had asked for.
+        elsewhere = rows[bound & ~here & ~pods.assigned[rows]]
+        self.settlement.end_placements(elsewhere, ELSEWHERE, BINDING_REFUSED, now_ms)
         pods.assigned[rows] = True
         pods.node[rows] = nodes
         pods.reason[rows] = NO_REASON
@@ -56,14 +59,6 @@ class Assignments:
                 self.queues.gang_completed(gang, now, now_ms)
         out = self._reserve(rows[~reserved | pods.outdated[rows]])
         return out + self.settlement.check_nodes(rows, now_ms)
-
-    def _end_placements(self, rows: Rows, now_ms: int) -> None:
-        """HOSS has bound these pods, and the API server has them elsewhere: it carried out a binding of somebody
-        else, or one that a lost leader had asked for. Who was told of the first node is told that it is over."""
-        if len(rows):
-            self.registry.pods.reason[rows] = self.registry.reasons.number(ELSEWHERE)
-            self.registry.move(rows, Phase.BACKOFF, now_ms, BINDING_REFUSED)
-            self.settlement.publish(rows)
 
     def _inherited(self, event: m.Inherited, now: float) -> list[m.Instruction]:
         now_ms = self.unix_ms(now)

@@ -152,8 +152,8 @@ class PodGroupStatuses:
     def due(
         self, why: Callable[[GroupRef], str], now: float, utc_now: str
     ) -> tuple[list[DueStatus], list[Overdue]]:
-        """What is to be written now: it counts as written. `why` a gang waits; "": it does not. Groups whose
-        gang waits are looked at again with later calls."""
+        """The statuses to write now, which count as written from here on. `why`: why a gang waits; "": it
+        does not. Later calls look again at groups whose gang waits."""
         self._to_check.update(dict.fromkeys(self._groups.take_touched()))
         statuses: list[DueStatus] = []
         overdue: list[Overdue] = []

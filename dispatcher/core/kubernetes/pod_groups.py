@@ -136,7 +136,7 @@ def read_workload(item: Object) -> list[GroupObject]:
 
 
 def _status(item: Object) -> Mapping[str, Any]:
-    """What is no status counts as none: a custom resource may have no schema."""
+    """The status; empty where it is no mapping: a custom resource may have no schema."""
     status = item.get("status")
     if not isinstance(status, dict):
         return {}

@@ -86,7 +86,10 @@ class SeenPod(NamedTuple):
         return self.ended or (self.leaving and not self.node)
 
 
-_UNREAD = PodTemplate(PodSpec())  # of pods that cannot be accounted for
+def _unread(metadata: Object) -> PodTemplate:
+    """Of a pod that cannot be accounted for."""
+    labels = tuple(sorted((metadata.get("labels") or {}).items()))
+    return PodTemplate(PodSpec(namespace=metadata["namespace"], labels=labels))
 
 
 class GonePod(NamedTuple):
@@ -131,7 +134,7 @@ class PodReader:
 
     def read(self, pod: Object) -> SeenPod:
         """Raises InvalidInput, naming the field, for a pod that cannot be accounted for, except one of ours
-        without a node: that is its problem, and the template says nothing of it."""
+        without a node: that is its problem, and the template has its labels alone."""
         metadata, spec = pod["metadata"], pod["spec"]
         ours = spec.get("schedulerName", "") in self._schedulers
         status = pod.get("status", {})
@@ -146,7 +149,7 @@ class PodReader:
         except InvalidInput as exc:
             if not ours or spec.get("nodeName"):
                 raise
-            problem, template = problem or str(exc), _UNREAD
+            problem, template = problem or str(exc), _unread(metadata)
         terms = template.spec.pod_terms
         if ours and self._max_pod_terms is not None and terms > self._max_pod_terms:
             problem = problem or f"the pod {too_many_terms(terms, self._max_pod_terms)}"
@@ -207,8 +210,8 @@ class PodReader:
         claims: PodClaims | None,
         by_devices: frozenset[str],
     ) -> PodTemplate:
-        """The template of a pod that has claims besides what the key says. Most such pods have claims of their
-        own, and all else in common."""
+        """The template of a pod that has claims besides what the key says. Most such pods have claims of
+        their own, and all else in common."""
         with_claims = key, volumes, claims, by_devices
         found = self._with_own_claims.get(with_claims)
         if found is None:

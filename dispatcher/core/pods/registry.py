@@ -29,7 +29,7 @@ from dispatcher.core.pods.sets import (
 from dispatcher.core.pods.table import Phase, PodTable, Reasons, Rows, count_by_phase, grouped
 from dispatcher.core.pods.templates import TemplateTable
 from dispatcher.core.policy.rules import ClassFacts
-from hoss.model.pod import DuringExecution, PodGroup, PodSpec, group_of
+from hoss.model.pod import DuringExecution, PodSpec
 from hoss.model.slices import Steps, finished
 from hoss.wire.columns import NONE_U32, Uids, numbered_uids
 
@@ -75,7 +75,6 @@ class PodRegistry:
         self.templates = TemplateTable(decode, read_facts)
         self.reasons = Reasons()
         self.history = PodHistory(self.pods, self.reasons)
-        self.has_pod_rules = False  # any pod ever accepted has rules about other pods, or ports
         self.has_node_rules = False  # any pod ever accepted requires its node to match during execution
         self.gangs = Gangs(self.pods, self.gated)
         self.record_bytes = 0  # of all submissions not forgotten
@@ -364,14 +363,6 @@ class PodRegistry:
         """The namespace of the pod in a row."""
         return self.templates.kind(int(self.pods.template[row])).namespace
 
-    def pod_groups(self, rows: Rows) -> frozenset[PodGroup]:
-        """The distinct groups of these pods. While no pod has rules about others, all pods look alike and
-        are not read."""
-        if not self.has_pod_rules:
-            return frozenset((PodGroup(),)) if len(rows) else frozenset()
-        class_ids = self.templates.class_id[np.unique(self.pods.template[rows])]
-        return frozenset(group_of(self.templates.pod_spec(class_id)) for class_id in class_ids.tolist())
-
     def _accept_list(
         self, submission: Submission, order: Order, pods: NewPods, template_ids: NDArray[np.uint32]
     ) -> Steps[None]:
@@ -406,7 +397,6 @@ class PodRegistry:
 
     def _intern_one(self, template: NewTemplate) -> int:
         template_id, new = self.templates.intern(template.spec, template.kind, template.priority)
-        self.has_pod_rules |= template.has_pod_rules
         self.has_node_rules |= template.kind.during_execution is not DuringExecution.IGNORE
         if new:
             self._route(template_id)

@@ -120,7 +120,7 @@ class FaultyApi:
             return self._cut(request)
 
     async def _healed(self, request: web.Request, fault: Fault) -> None:
-        while fault.hangs and any(now.hangs and now.hits(request) for now in self.faults):  # noqa: ASYNC110 - a test thread ends it
+        while fault.hangs and any(now.hangs and now.hits(request) for now in self.faults):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _pass_on(self, request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:

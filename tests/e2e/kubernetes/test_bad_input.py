@@ -1,5 +1,5 @@
-"""What a pod is told whose claims, devices or classes cannot be used: kube-scheduler's own words and reason, by
-kube-scheduler beside HOSS on one cluster, on the pod and in `hoss describe`."""
+"""What a pod is told whose claims, devices or classes cannot be used: kube-scheduler's own words and reason,
+by kube-scheduler beside HOSS on one cluster, on the pod and in `hoss describe`."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -102,8 +102,8 @@ class Bad:
         return {"resourceClaims": claiming(pod)}
 
 
-# Both schedulers are told of these in each other's words. Of the others kube-scheduler says nothing: such a pod
-# does not enter its queue.
+# Both schedulers are told of these in each other's words. Of the others kube-scheduler says nothing: such a
+# pod does not enter its queue.
 CASES = (
     Bad.no_claim, Bad.claim_that_is_deleted, Bad.lost_claim, Bad.claim_of_a_volume_that_is_gone,
     Bad.claim_of_another_pod, Bad.class_that_is_missing, Bad.class_without_provisioner,

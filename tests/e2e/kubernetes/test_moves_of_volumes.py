@@ -1,5 +1,6 @@
 """Moves of pods with claims on a real API server: a plan knows where their volumes can be mounted, and the
-successor of a StatefulSet's pod gets its new place with the volume. The test plays controllers and drivers."""
+successor of a StatefulSet's pod gets its new place with the volume. The test plays controllers and
+drivers."""
 
 import json
 from collections.abc import Iterator

@@ -75,10 +75,14 @@ def test_a_policy_gives_each_pod_to_the_pool_of_workers_that_is_for_it(
 def test_a_pod_that_asks_for_more_than_hoss_counts_is_told_so(api: Api, cluster: Cluster) -> None:
     api.create_node("n1")
     api.create_pod("huge", scheduler="hoss", memory="1Ei")
-    why = "spec.containers[0].resources.requests.memory: is 1Ei, 1152921504606846976 whole units; HOSS counts up to"
+    why = (
+        "spec.containers[0].resources.requests.memory: is 1Ei, 1152921504606846976 whole units; HOSS counts"
+        " up to"
+    )
     wait_until(lambda: told(api, "huge").startswith(why), lambda: f"it is told: {told(api, 'huge')}")
     await_reason(api, "huge", why)
     assert why in run_hoss(cluster, "get", "pod", "huge", "-o", "json")
+    assert why in run_hoss(cluster, "get", "pods", "-o", "json")
     assert "counts up to" in run_hoss(cluster, "describe", "pod", "huge")
 
 

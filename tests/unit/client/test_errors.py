@@ -71,11 +71,17 @@ def test_a_peer_that_cannot_be_reached_is_named():
     ("details", "reason"),
     [
         (
-            "connections to all backends failing; last error: ipv4:1.2.3.4:1: Failed to connect: Connection refused",
+            (
+                "connections to all backends failing; last error: ipv4:1.2.3.4:1: Failed to connect:"
+                " Connection refused"
+            ),
             "Connection refused",
         ),
         (
-            "errors resolving h:1: [field:hostname lookup error:address lookup failed for h:1: Domain name not found]",
+            (
+                "errors resolving h:1: [field:hostname lookup error:address lookup failed for h:1: Domain name"
+                " not found]"
+            ),
             "Domain name not found",
         ),
         ("DNS resolution failed for h:1: C-ares status is not ARES_SUCCESS: Timeout", "Timeout"),

@@ -101,8 +101,8 @@ def test_a_pod_whose_binding_is_confirmed_or_told_again_is_told_bound_once(bench
 
 
 def test_a_reservation_elsewhere_that_the_ledger_shows_follows_the_api_server(bench):
-    """As of a pod that another scheduler bound while a worker placed it: it may hold both places, and be looked
-    up before its worker's answer comes, or while that is lost."""
+    """As of a pod that another scheduler bound while a worker placed it: it may hold both places, and be
+    looked up before its worker's answer comes, or while that is lost."""
     bench.join("w1")
     rows = bench.pods("a")
     bench.handle(assigned(rows, 5))

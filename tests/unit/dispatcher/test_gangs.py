@@ -100,7 +100,8 @@ FULL = {"reason": "full", "refused_by": ("NodeResourcesFit",)}
 
 
 def test_a_change_that_helps_some_pods_of_a_gang_has_all_of_them_tried_again(bench, large_and_small):
-    """Else those that it does not help keep the others waiting, until a change helps them or for five minutes."""
+    """Else those that it does not help keep the others waiting, until a change helps them or for five
+    minutes."""
     bench.answer("w1", UNSCHEDULABLE, **FULL)
     bench.handle(room_for_a_small_pod())
     bench.pass_time(2.0)

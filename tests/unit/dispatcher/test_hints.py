@@ -14,7 +14,6 @@ from hoss.model.pod import (
     HostPort,
     PodAffinity,
     PodAffinityTerm,
-    PodGroup,
     PodSpec,
     SpreadConstraint,
     group_of,
@@ -91,7 +90,8 @@ ROWS = [
     ("of a resource that no node ever offered none is asked", "NodeResourcesFit",
      PodSpec(requests=(("example.com/fpga", 0),)), room(), True),
     ("another node is untainted, which gives no room", "NodeResourcesFit", PLAIN, node(Aspect.TAINTS), False),
-    ("a class may stand for what it asks for", "NodeResourcesFit", WANTS_DEVICES, storage("DeviceClass"), True),
+    ("a class may stand for what it asks for", "NodeResourcesFit", WANTS_DEVICES, storage("DeviceClass"),
+        True),
     ("no class stands for cpu", "NodeResourcesFit", PLAIN, storage("DeviceClass"), False),
     ("half a card is free", "DeviceCards", CARDS, room(cards=([1000, 500],)), True),
     ("two quarters of two cards are free", "DeviceCards", CARDS, room(cards=([750, 750],)), False),
@@ -195,7 +195,8 @@ ROWS = [
      RESTARTS_ALL, node(declared_features=("RestartAll",)), True),
     ("labels are no features", "NodeDeclaredFeatures",
      RESTARTS_ALL, node(Aspect.LABELS, declared_features=("RestartAll",)), False),
-    ("a pod of others waits for the room no longer", "NodeResourcesFit", PLAIN, storage("NominatedPod"), True),
+    ("a pod of others waits for the room no longer", "NodeResourcesFit", PLAIN, storage("NominatedPod"),
+        True),
     ("room that is waited for has no taints", "TaintToleration", PLAIN, storage("NominatedPod"), False),
     ("a plugin from outside is woken by everything", "example.com/Custom", PLAIN, node(Aspect.LABELS), True),
 ]  # fmt: skip
@@ -245,10 +246,12 @@ def test_a_view_misses_what_the_feed_reported_after_it():
 
 def test_a_change_of_its_own_helps_who_was_sent_before_it_whatever_the_view():
     history = ChangeHistory()
-    history.record(Changes(bound_pods=frozenset([PodGroup()])), 0.0)
+    history.record(Changes(relabelled=frozenset(["team-a"])), 0.0)
     sent = history.number
     assert not list(history.unseen_by(sent, {0: 7}))
     assert list(history.unseen_by(sent - 1, {0: 7})), "sent before the change was known"
+    history.record(Changes(relabelled=frozenset(["team-b"])), 0.01)
+    assert list(history.unseen_by(sent, {0: 7})), "sent before the next of the same window"
     assert not history.take_pending(0.05), "workers learn of it through the feed first"
     assert history.take_pending(0.2)
 
@@ -274,20 +277,11 @@ def test_a_change_is_processed_once_and_not_again_with_later_ones():
 def test_the_dispatchers_own_changes_are_processed_a_moment_later_and_delay_nothing_else():
     history = ChangeHistory()
     for step in range(5):
-        history.record(Changes(deleted_pods=pods("db")), now=0.01 * step)
+        history.record(Changes(relabelled=frozenset(["team-a"])), now=0.01 * step)
         history.record(node(Aspect.TAINTS), now=0.01 * step, shard=0, seq=step)
     (told,) = history.take_pending(0.05)
-    assert (len(told.nodes), told.deleted_pods) == (5, frozenset())
+    assert (len(told.nodes), told.relabelled) == (5, frozenset())
     assert not history.take_pending(0.05)
     assert not history.none_pending
-    assert [told.deleted_pods for told in history.take_pending(0.2)] == [pods("db")]
+    assert [told.relabelled for told in history.take_pending(0.2)] == [frozenset(["team-a"])]
     assert history.none_pending
-
-
-def test_a_view_is_held_against_the_dispatchers_own_doings_by_number():
-    history = ChangeHistory()
-    history.record(Changes(deleted_pods=pods("db")), now=0.0)
-    sent = history.number
-    assert not list(history.unseen_by(sent, {0: 9}))
-    history.record(Changes(deleted_pods=pods("db")), now=0.01)
-    assert list(history.unseen_by(sent, {0: 9}))

@@ -1,4 +1,5 @@
-"""The Lease of a cluster on the tests' clock; tests/e2e/kubernetes/test_lease.py has it on a real API server."""
+"""The Lease of a cluster on the tests' clock; tests/e2e/kubernetes/test_lease.py has it on a real API
+server."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,13 +1,16 @@
 """Lists of jobs, pods, workers and tenants: in pages, and in slices between which others get their turn."""
 
 import asyncio
+from uuid import UUID
 
 import numpy as np
 import pytest
 
-from dispatcher.api.pod_queries import PodQueries
+from dispatcher.api.pod_queries import PodQueries, UnplaceablePods
 from dispatcher.api.queries import Queries
+from dispatcher.api.tenancy import TenantView
 from dispatcher.core import messages as m
+from dispatcher.core.kubernetes.pod_objects import PodReader
 from dispatcher.core.pods.sets import NewGang, NewJob, Order
 from dispatcher.core.pods.table import Phase
 from dispatcher.ledger.moving import Mover
@@ -294,3 +297,68 @@ def test_a_template_whose_id_another_one_got_while_a_page_is_made_is_not_told_of
     assert int(templates[second]) == before
     reply = finished(steps)
     assert [pod.template.spec.labels[0].value for pod in reply.pods] == ["first", "second"]
+
+
+def unreadable(number, namespace="default", **labels):
+    """A waiting pod of ours that asks for more than HOSS counts, as the API server has it."""
+    container = {"name": "c", "resources": {"requests": {"memory": "1Ei"}}}
+    metadata = {
+        "uid": str(UUID(int=number)),
+        "namespace": namespace,
+        "name": f"huge-{number}",
+        "labels": labels,
+    }
+    return {"metadata": metadata, "spec": {"schedulerName": "hoss", "containers": [container]}}
+
+
+@pytest.fixture
+def with_unplaceable(runtime):
+    """Makes queries of a dispatcher that has seen these pods at the API server."""
+    nodes, reader = ClusterNodes(), PodReader(["hoss"])
+
+    def queries(*pods):
+        seen = [reader.read(pod) for pod in pods]
+        mover = Mover(runtime, nodes, Rebinding(runtime, nodes))
+        return PodQueries(runtime, nodes, mover, UnplaceablePods({pod.uid: pod for pod in seen}))
+
+    return queries
+
+
+def test_pods_that_cannot_be_placed_at_all_are_listed_behind_the_others_where_they_are_asked_for(
+    bench, with_unplaceable
+):
+    bench.job("job", 2)
+    queries = with_unplaceable(*map(unreadable, (3, 1, 2)))
+    huge = ["huge-1", "huge-2", "huge-3"]
+    assert pod_pages(queries) == [["job-0", "job-1"]]
+    assert pod_pages(queries, unplaceable=True) == [["job-0", "job-1", *huge]]
+    assert pod_pages(queries, unplaceable=True, limit=2) == [["job-0", "job-1"], huge[:2], huge[2:]]
+    assert pod_pages(queries, unplaceable=True, limit=3) == [["job-0", "job-1", "huge-1"], huge[1:]]
+    (listed,) = finished(queries.list_pods(pb.ListPodsRequest(unplaceable=True, name="huge-2"))).pods
+    assert (listed.namespace, listed.phase) == ("default", pb.UNSCHEDULABLE)
+    assert "HOSS counts up to" in listed.reason
+
+
+def test_pods_that_cannot_be_placed_at_all_are_found_by_what_is_known_of_them(bench, with_unplaceable):
+    queries = with_unplaceable(unreadable(1, "a", app="web"), unreadable(2, "b", app="db"))
+    for wanted, names in (
+        ({"namespace": "a"}, ["huge-1"]),
+        ({"label_selector": "app=db"}, ["huge-2"]),
+        ({"phases": [pb.UNSCHEDULABLE]}, ["huge-1", "huge-2"]),
+        ({"phases": [pb.BOUND]}, []),
+        ({"node": "n1"}, []),
+        ({"job": "job"}, []),
+    ):
+        assert pod_pages(queries, unplaceable=True, **wanted) == [names], wanted
+
+
+def test_a_tenants_viewer_is_not_shown_pods_that_cannot_be_placed_at_all(bench, with_unplaceable):
+    queries, request = with_unplaceable(unreadable(1)), pb.ListPodsRequest(unplaceable=True)
+    assert not finished(queries.list_pods(request, TenantView(bench.machine, "default"))).pods
+    assert finished(queries.list_pods(request, TenantView(bench.machine, ""))).pods
+
+
+@pytest.mark.parametrize("token", ["x", "uxx", "u1"])
+def test_a_page_of_pods_by_a_token_that_no_reply_gave_is_refused(pod_queries, token):
+    with pytest.raises(InvalidInput, match="is not from an earlier reply"):
+        finished(pod_queries.list_pods(pb.ListPodsRequest(page_token=token)))

@@ -1,4 +1,5 @@
-"""Kubernetes mode: a dispatcher that stands by lists and watches, and its term begins with what there is then."""
+"""Kubernetes mode: a dispatcher that stands by lists and watches, and its term begins with what there is
+then."""
 
 import asyncio
 import random

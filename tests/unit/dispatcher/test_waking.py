@@ -1,6 +1,7 @@
 """Which waiting pods a change of the cluster wakes, and which it leaves alone."""
 
 import numpy as np
+import pytest
 
 from dispatcher.core import messages as m
 from dispatcher.core.changes import Aspect, Changes, NodeChange, Room
@@ -8,6 +9,7 @@ from dispatcher.core.pods.table import Phase
 from hoss.model.node import NodeSpec, Taint
 from hoss.model.pod import PodAffinity, PodAffinityTerm, PodGroup, PodSpec
 from hoss.model.selectors import LabelSelector, Requirement
+from hoss.wire.columns import NONE_U32
 
 SCHEMA = ("cpu", "memory", "ephemeral-storage", "pods")
 SMALL, BIG = PodSpec(requests=(("cpu", 1000),)), PodSpec(requests=(("cpu", 8000),))
@@ -127,6 +129,35 @@ def test_a_refusal_by_a_view_that_did_not_show_a_release_yet_is_tried_again(benc
     refuse(bench, seen=6, **SHUNNED)
     refuse(bench, seen=7, **SHUNNED)
     assert bench.phases([*old, *new]) == [Phase.BACKOFF, Phase.UNSCHEDULABLE]
+
+
+def moved(rows, uids):
+    return m.Moved(rows, uids, np.array([7], np.uint32))
+
+
+def evicted(_rows, uids):
+    return m.Evicted(uids, np.array([3], np.uint32), ("preempted by default/urgent on node n3",))
+
+
+def lost(rows, uids):
+    return m.Verified(rows, uids, np.array([NONE_U32], np.uint32))
+
+
+@pytest.mark.parametrize("leaves", [moved, evicted, lost])
+def test_a_pod_that_leaves_its_node_wakes_those_that_wait_when_the_feed_shows_it_and_not_before(
+    bench, leaves
+):
+    bench.join("w1")
+    bound = bench.pods("bound")
+    bench.answer("w1", m.OutcomeCode.BOUND, node=3)
+    waiting = bench.pods("waiting")
+    refuse(bench, reason="without names of plugins: any change wakes it")
+    bench.pass_time(2.0)
+    bench.handle(leaves(bound, bench.machine.registry.pods.uid[bound].copy()))
+    bench.pass_time(2.0)
+    assert bench.phases(waiting) == [Phase.UNSCHEDULABLE]
+    bench.handle(left(seq=7, app="db"))
+    assert bench.phases(waiting)[0] in (Phase.QUEUED, Phase.SCHEDULING)
 
 
 def test_pods_that_no_change_helped_are_tried_after_five_minutes_and_not_before(bench):

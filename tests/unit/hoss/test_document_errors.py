@@ -75,7 +75,8 @@ def rule(**fields: object) -> dict[str, object]:
             PlatformDocument,
             {"pools": [{"name": "A b"}]},
             (
-                "pools[0].name: is 'A b', where a name of at most 50 lower-case letters, digits and '-', with a "
+                "pools[0].name: is 'A b', where a name of at most 50 lower-case letters, digits and '-',"
+                " with a "
                 "letter or digit at both ends belongs"
             ),
         ),
@@ -187,7 +188,8 @@ def test_many_problems_are_not_all_told():
 
 # Of pydantic's sentences, and of the names of its types.
 FOREIGN = re.compile(
-    r"Input should|Extra inputs|Field required|String should|Value error|valid (int|num|str|dict|list|tup|bool|path)"
+    r"Input should|Extra inputs|Field required|String should|Value error|valid"
+    r" (int|num|str|dict|list|tup|bool|path)"
     r"|[Tt]uple|NoneType|literal\[|function-|constrained|<class|instance of|finite"
 )
 WRONG = (None, -(2.5**70), "?! \n", [], [object()], {}, {"x/y": {}}, True, float("inf"), 10**30)

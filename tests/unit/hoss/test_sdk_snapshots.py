@@ -1,5 +1,5 @@
-"""A scheduler of the SDK takes in a snapshot of a shard in slices, as workers do: others get their turn, and no
-pod is placed before all of it is there."""
+"""A scheduler of the SDK takes in a snapshot of a shard in slices, as workers do: others get their turn, and
+no pod is placed before all of it is there."""
 
 import asyncio
 import tracemalloc

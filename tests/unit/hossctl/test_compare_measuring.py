@@ -27,8 +27,10 @@ def a_cell(**fields: Any) -> Cell:
 def a_run(cell: Cell, repetition: int, **fields: Any) -> ComparisonRun:
     figures: dict[str, Any] = {
         "cell": cell, "repetition": repetition, "seed": 1, "started": "2026-01-01T00:00:00+00:00", "pods": 10,
-        "bound": 10, "unschedulable": 0, "seconds": 1.0, "pods_per_second": 10.0, "latency": {}, "latency_curve": [],
-        "jobs": 1, "proposals": 10, "conflicts": 0, "jobs_with_conflicts": 0, "retries": 0, "wasted_decisions": 0,
+        "bound": 10, "unschedulable": 0, "seconds": 1.0, "pods_per_second": 10.0, "latency": {},
+        "latency_curve": [],
+        "jobs": 1, "proposals": 10, "conflicts": 0, "jobs_with_conflicts": 0, "retries": 0,
+        "wasted_decisions": 0,
         "workers": [], "overcommit": Overcommit(nodes=0, worst=0.5, excess={}), "unschedulable_with_room": 0,
         "utilisation": {}, "fragmentation": {}, "services": {}, "violations": [],
     }  # fmt: skip

@@ -278,13 +278,19 @@ def test_plugins_without_fault_pass(problems_of):
 @pytest.mark.parametrize(
     ("plugin", "problem"),
     [
-        (Raises, r"score raised ZeroDivisionError: .* \(line \d+ of test_plugin_check.py\) \(asked about small pods"),
+        (
+            Raises,
+            r"score raised ZeroDivisionError: .* \(line \d+ of test_plugin_check.py\) \(asked about small pods",
+        ),
         (WrongShape, r"score answered with shape \(3,\) for 0 nodes"),
         (NotFinite, "score answered with nan, and scores are finite"),
         (Broken, "score answered with 12.5, and scores are whole numbers"),
         (OutOfRange, "score answered with 101, and scores go from 0 to 100"),
         (Counts, "score gave two answers to the same question"),
-        (DependsOnOthers, r"score answered with \d+.0 for node node-\d+ alone, and with \d+.0 for it among 30"),
+        (
+            DependsOnOthers,
+            r"score answered with \d+.0 for node node-\d+ alone, and with \d+.0 for it among 30",
+        ),
         (Writes, "score raised ValueError: .*read-only"),
         (ScoresOneOtherwise, "fast_score.one_node answered with 51 for node node-00000, and score with 50"),
         (
@@ -316,7 +322,7 @@ def test_plugins_without_fault_pass(problems_of):
         (CannotUndoTwice, "unreserve raised KeyError"),
         (NeedsAnArgument, "the class raised TypeError: .*'label'"),
     ],
-)  # fmt: skip
+)
 def test_a_plugins_fault_is_one_sentence(plugin, problem, problems_of):
     with np.errstate(all="ignore"):
         found = problems_of(plugin)
@@ -591,8 +597,12 @@ def test_templates_are_typed_for_users_of_the_installed_package(hoss, tmp_path):
     environment = {**os.environ, "MYPYPATH": str(DOCS.parent)}  # an editable install is no path to mypy
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *options, "."],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     # Generated stubs are no part of it: where HOSS is installed, mypy reports nothing of them.
     assert not [line for line in done.stdout.splitlines() if line.startswith("my_")], done.stdout
     assert "4 source files" in done.stdout

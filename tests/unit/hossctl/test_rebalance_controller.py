@@ -153,7 +153,8 @@ def test_where_no_move_helps_the_controller_says_how_many_pods_stay_and_why():
     decider.made(Chosen(SPREAD), ["default/5"], NOW)
     state = state_of(decider, pods, now=after(60))
     assert decider.choose(SPREAD, spread(state), state).why == (
-        "spread: no move helps; pods that stay: 5 because 1 pods of its workload are moved already, 1 because it"
+        "spread: no move helps; pods that stay: 5 because 1 pods of its workload are moved already, 1"
+        " because it"
         " was moved, or its move was refused, not long ago"
     )
 

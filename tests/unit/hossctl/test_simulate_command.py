@@ -22,7 +22,8 @@ def test_omega_prints_the_document_it_promises(hoss):
     assert {p["serviceTJobSeconds"] for p in points} == {0.1, 20.0}
     assert points[0]["kinds"].keys() == {"batch", "service"}
     assert points[0]["kinds"]["batch"].keys() == {
-        "busyness", "waitSeconds", "conflictFraction", "taskConflictShare", "triesPerJob", "submitted", "begun", "scheduled",
+        "busyness", "waitSeconds", "conflictFraction", "taskConflictShare", "triesPerJob", "submitted",
+        "begun", "scheduled",
     }  # fmt: skip
 
 
@@ -132,8 +133,10 @@ def test_cluster_prints_the_document_it_promises(hoss):
     assert result.exit_code == 0
     document = json.loads(result.stdout)
     assert document.keys() == {
-        "nodes", "pods", "workers", "resolvers", "shards", "cores", "seed", "serviceMicros", "hopSeconds", "seconds", "bound",
-        "podsPerSecond", "ledgerRatio", "proposed", "conflicts", "conflictShare", "overcommittedNodes", "busyness", "busiest", "measured",
+        "nodes", "pods", "workers", "resolvers", "shards", "cores", "seed", "serviceMicros", "hopSeconds",
+        "seconds", "bound",
+        "podsPerSecond", "ledgerRatio", "proposed", "conflicts", "conflictShare", "overcommittedNodes",
+        "busyness", "busiest", "measured",
     }  # fmt: skip
     assert (document["bound"], document["overcommittedNodes"], document["measured"]) == (5000, 0, None)
     assert document["serviceMicros"].keys() == {
@@ -179,7 +182,8 @@ def test_plan_says_what_is_needed_and_what_saturates_first(hoss):
     assert result.exit_code == 0
     document = json.loads(result.stdout)
     assert document.keys() == {
-        "podsPerSecond", "nodes", "reached", "workers", "resolvers", "shards", "redisCores", "firstLimit", "steps",
+        "podsPerSecond", "nodes", "reached", "workers", "resolvers", "shards", "redisCores", "firstLimit",
+        "steps",
     }  # fmt: skip
     assert (document["reached"], document["redisCores"], len(document["steps"])) == (True, 1, 1)
 
@@ -193,12 +197,17 @@ def test_a_plan_that_cannot_be_met_fails_and_names_the_limit(hoss):
 
 def a_measured_run(mode, workers, pods_per_second):
     return {
-        "cell": {"mode": mode, "load": "uniform", "workers": workers, "nodes": 20, "fill": 0.8, "decision": {"jobMs": 10, "taskMs": 0.5}},
-        "repetition": 0, "seed": 1, "started": "", "pods": 1024, "bound": 1024, "unschedulable": 0, "seconds": 1,
-        "podsPerSecond": pods_per_second, "latency": {}, "latencyCurve": [], "jobs": 1, "proposals": 1024, "conflicts": 0,
-        "jobsWithConflicts": 0, "retries": 0, "wastedDecisions": 0, "workers": [], "overcommit": {"nodes": 0, "worst": 1, "excess": {}},
+        "cell": {"mode": mode, "load": "uniform", "workers": workers, "nodes": 20, "fill": 0.8,
+            "decision": {"jobMs": 10, "taskMs": 0.5}},
+        "repetition": 0, "seed": 1, "started": "", "pods": 1024, "bound": 1024, "unschedulable": 0,
+        "seconds": 1,
+        "podsPerSecond": pods_per_second, "latency": {}, "latencyCurve": [], "jobs": 1, "proposals": 1024,
+        "conflicts": 0,
+        "jobsWithConflicts": 0, "retries": 0, "wastedDecisions": 0, "workers": [],
+        "overcommit": {"nodes": 0, "worst": 1, "excess": {}},
         "unschedulableWithRoom": 0, "utilisation": {}, "fragmentation": {}, "violations": [],
-        "services": {s: {"cpuSeconds": 0.004, "peakMib": 1} for s in ("dispatcher", "workers", "resolvers", "redis")},
+        "services": {s: {"cpuSeconds": 0.004, "peakMib": 1} for s in ("dispatcher", "workers", "resolvers",
+                "redis")},
     }  # fmt: skip
 
 
@@ -239,7 +248,8 @@ def test_check_fails_where_simulation_and_measurement_are_apart(hoss, comparison
     assert document.keys() == {"seeds", "cores", "serviceMicros", "hopSeconds", "notPlayed", "cells"}
     (cell,) = document["cells"]
     assert cell.keys() == {
-        "mode", "workers", "nodes", "pods", "fill", "decisionJobMs", "decisionTaskMs", "podsPerSecond", "conflictShare", "agrees", "unclear",
+        "mode", "workers", "nodes", "pods", "fill", "decisionJobMs", "decisionTaskMs", "podsPerSecond",
+        "conflictShare", "agrees", "unclear",
     }  # fmt: skip
     assert cell["podsPerSecond"].keys() == {
         "measured", "lowest", "highest", "standardError", "simulated", "agrees", "unclear",

@@ -57,7 +57,8 @@ def test_a_command_names_the_ended_process_without_which_nothing_answers(local):
             addresses()
         assert "process redis (pid " in str(refused.value)
         assert str(refused.value).endswith(
-            "of the local platform has ended; see redis.log, and start the platform again with `hoss down` and "
+            "of the local platform has ended; see redis.log, and start the platform again with `hoss down`"
+            " and "
             "`hoss up`: its data is kept"
         )
 

@@ -306,7 +306,8 @@ def test_a_dry_run_of_a_large_job_reads_names_instead_of_asking_for_each(hoss, a
 def test_a_dry_run_says_which_nodes_would_change(hoss, a_node, tmp_path):
     (tmp_path / "nodes.yaml").write_text(
         "".join(
-            f"apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\nstatus: {{allocatable: {{cpu: {cpu}, pods: 110}}}}\n---\n"
+            f"apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\nstatus:"
+            f" {{allocatable: {{cpu: {cpu}, pods: 110}}}}\n---\n"
             for name, cpu in (("same", 4), ("larger", 8), ("new", 4))
         )
     )

@@ -218,7 +218,7 @@ FORBIDDEN = saying(403, {"reason": "Forbidden", "message": "pods is forbidden"})
     ],
     ids=["served", "another kind", "no kind of the group", "no right to ask", "no answer"],
 )
-async def test_who_may_not_read_a_kind_that_is_not_required_learns_whether_the_server_has_it_and_waits_for_nobody(
+async def test_who_may_not_read_an_optional_kind_learns_whether_the_server_has_it_and_waits_for_nobody(
     discovery, availability
 ):
     async with following(FORBIDDEN, discovery, optional=True, required=False) as (reflector, changes):

@@ -54,10 +54,19 @@ def test_anything_else_is_refused_with_what_is_wrong(answer, problem: str) -> No
         (PodSpec(tolerations=(Toleration("gpu", "Exists"),), node_name="other"), False),
         (PodSpec(tolerations=(Toleration(operator="Exists"),), node_selector=(("zone", "a"),)), True),
         (PodSpec(tolerations=(Toleration(operator="Exists"),), node_selector=(("zone", "b"),)), False),
-        (PodSpec(tolerations=(Toleration(operator="Exists"),), scope=NodeScope("r", (Requirement("x", "Exists"),))), False),
-        (PodSpec(tolerations=(Toleration(operator="Exists"),), scope=NodeScope("r", (), required=False)), True),
+        (
+            PodSpec(
+                tolerations=(Toleration(operator="Exists"),),
+                scope=NodeScope("r", (Requirement("x", "Exists"),)),
+            ),
+            False,
+        ),
+        (
+            PodSpec(tolerations=(Toleration(operator="Exists"),), scope=NodeScope("r", (), required=False)),
+            True,
+        ),
     ],
-)  # fmt: skip
+)
 def test_name_labels_taints_and_the_policys_nodes_decide_who_is_let_in(spec: PodSpec, admitted: bool) -> None:
     node = NodeSpec("n", (("zone", "a"),), (Taint("gpu"), Taint("soon", effect="PreferNoSchedule")))
     assert admits(spec, node) is admitted

@@ -189,7 +189,7 @@ async def test_a_device_that_is_not_ready_in_time_is_taken_back(wish, limit):
         (limit + 1, BindResult.REFUSED),
     ):
         async with answering(server) as api:
-            binder = Binder(api, utc_now=lambda: now + timedelta(seconds=seconds))  # noqa: B023 - used at once
+            binder = Binder(api, utc_now=lambda: now + timedelta(seconds=seconds))  # noqa: B023 - at once
             (bound,) = await binder.bind([wish])
         assert bound.result is result
     assert bound.text.endswith("device binding timeout: claim=c")

@@ -1,4 +1,5 @@
-"""Which rules concern a group: those that it bears, and those that select it. Only rules that may are looked at."""
+"""Which rules concern a group: those that it bears, and those that select it. Only rules that may are looked
+at."""
 
 import random
 import zlib

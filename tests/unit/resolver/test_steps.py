@@ -1,5 +1,5 @@
-"""What a resolver does with a large ledger, it does in steps between which others get their turn. On the ledger
-in memory, which never waits: every turn of the event loop is one that was given."""
+"""What a resolver does with a large ledger, it does in steps between which others get their turn. On the
+ledger in memory, which never waits: every turn of the event loop is one that was given."""
 
 import asyncio
 import random
@@ -22,7 +22,8 @@ def steps_of_one_row(monkeypatch):
 
 @pytest.fixture
 def turns(make_node):
-    """How many turns others get while the work is done on a ledger of so many shards and nodes on the first."""
+    """How many turns others get while the work is done on a ledger of so many shards and nodes on the
+    first."""
 
     async def count(work, *, of_nodes=1, shards=1):
         ledger, turns = MemoryLedger(shards, lambda: 0), 0

@@ -83,7 +83,10 @@ TRUE = [
     "quantity('2').add(quantity('3k')).asInteger() == 3002 && quantity('5').sub(7).asInteger() == -2",
     "!quantity('1500m').add(quantity('500m')).isInteger() && quantity('0').add(quantity('1')).isInteger()",
     "!quantity('1Ei').sub(quantity('1Ei')).isInteger() && !quantity('1').add(quantity('1Ei')).isInteger()",
-    "!quantity('1').add(9223372036854775807).isInteger() && quantity('1').add(9223372036854775806).isInteger()",
+    (
+        "!quantity('1').add(9223372036854775807).isInteger() &&"
+        " quantity('1').add(9223372036854775806).isInteger()"
+    ),
     "!quantity('1').add(9223372036854775807).sub(9223372036854775807).isInteger()",
     "quantity('5').sub(-9223372036854775807 - 1).asInteger() == -9223372036854775803",  # a fault of Kubernetes
     "string(1000000.0) == '1e+06' && string(0.00001) == '1e-05'",

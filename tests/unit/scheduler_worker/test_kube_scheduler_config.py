@@ -203,7 +203,10 @@ def test_the_scoring_strategy_is_that_of_the_file(choose):
         ),
         (
             arguments("VolumeBinding", "{bindTimeoutSeconds: -5}"),
-            "args.bindTimeoutSeconds: Invalid value: -5: invalid BindTimeoutSeconds, should not be a negative",
+            (
+                "args.bindTimeoutSeconds: Invalid value: -5: invalid BindTimeoutSeconds, should not be a"
+                " negative"
+            ),
         ),
         (
             arguments("VolumeBinding", f"{{bindTimeoutSeconds: {'9' * 400}}}"),

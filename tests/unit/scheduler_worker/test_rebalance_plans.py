@@ -192,7 +192,8 @@ def test_a_plan_that_makes_no_room_says_how_many_pods_stay_and_why():
     found = Situation([node("n0"), node("n1")], pods, fixed=("d",), budgets=[(label, 0)])
     [left] = fit_pending(found.state, waiting(spec(700, priority=9))).impossible
     assert left.why == (
-        "0/2 nodes are available: 2 Insufficient cpu. Pods that stay: 2 because its disruption budget allows no"
+        "0/2 nodes are available: 2 Insufficient cpu. Pods that stay: 2 because its disruption budget"
+        " allows no"
         f" more, 1 because {NOT_ALONE}, 1 because its priority is higher"
     )
     found = Situation([node("n0"), node("n1")], pods[:4], budgets=[(label, 1)])
@@ -351,7 +352,10 @@ def test_a_drain_says_how_many_nodes_would_take_the_pod_and_are_drained_themselv
     assert told(plan) == [
         (
             "a on n0",
-            "no other node takes it: 0/3 nodes are available: 1 Insufficient cpu. The other 2 are to be left alone.",
+            (
+                "no other node takes it: 0/3 nodes are available: 1 Insufficient cpu. The other 2 are to be"
+                " left alone."
+            ),
         )
     ]
 

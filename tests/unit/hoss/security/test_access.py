@@ -53,7 +53,8 @@ async def test_what_a_door_remembers_is_counted_and_bounded(tmp_path, monkeypatc
     authority = Authority.create(tmp_path, now=NOW)
     host = SecuredHost(authority.issue(Identity(CallerKind.DISPATCHER), now=THIS_HOST.utc_now()).directory)
     assert door_tables(host) == {
-        "door_certificates": 0, "door_tokens": 0, "door_tokens_refused": 0, "door_revoked": 0, "door_sources": 0,
+        "door_certificates": 0, "door_tokens": 0, "door_tokens_refused": 0, "door_revoked": 0,
+        "door_sources": 0,
     }  # fmt: skip
     asking = host.authenticator
     for number in range(5):
@@ -68,7 +69,8 @@ async def test_what_a_door_remembers_is_counted_and_bounded(tmp_path, monkeypatc
         assert (await asking.identify(connection)).name == f"t{number}"
     authority.revoke_token(authority.tokens()[0]["id"], now=THIS_HOST.utc_now())
     assert door_tables(host) == {
-        "door_certificates": 3, "door_tokens": 2, "door_tokens_refused": 0, "door_revoked": 1, "door_sources": 0,
+        "door_certificates": 3, "door_tokens": 2, "door_tokens_refused": 0, "door_revoked": 1,
+        "door_sources": 0,
     }  # fmt: skip
     assert door_tables(THIS_HOST) == {}
 

@@ -106,7 +106,7 @@ def run(
 ) -> ComparisonRun:
     """One run of the cell; the same for the same state of `chance`."""
     chance = chance or random.Random(0)
-    about = lambda value: value * max(0.2, chance.gauss(1.0, noise))  # noqa: E731 - a word for it, not a function
+    about = lambda value: value * max(0.2, chance.gauss(1.0, noise))  # noqa: E731 - a word for it
     several = cell.workers > 1 and cell.mode != Mode.SINGLE
     pods = cell.pods or int(cell.nodes * 36 * cell.fill)
     rate = about(speed * _rate(cell))

@@ -141,8 +141,10 @@ CASES = {
     ),
     "a pod is reserved on a removed node": Case(
         Promise.NO_OVERCOMMIT,
-        steps(("submit", "r"), ("append", "node-removed", {"by": "ledger", "name": "n0"}), ("bind", "r-0", "n0")),
-        steps(("submit", "r"), ("append", "node-removed", {"by": "ledger", "name": "n0"}), ("bind", "r-0", "n1")),
+        steps(("submit", "r"), ("append", "node-removed", {"by": "ledger", "name": "n0"}),
+            ("bind", "r-0", "n0")),
+        steps(("submit", "r"), ("append", "node-removed", {"by": "ledger", "name": "n0"}),
+            ("bind", "r-0", "n1")),
         "reserved on node n0, which was removed",
     ),
     "the ledger's account grows beyond what the node has": Case(
@@ -159,14 +161,16 @@ CASES = {
     ),
     "a prepared reservation is committed beside a live one": Case(
         Promise.ONE_NODE,
-        steps(("submit", "r"), ("prepare", ("r-0", "n0")), ("bind", "r-0", "n1"), ("node", "n2"), ("commit_on", 0)),
+        steps(("submit", "r"), ("prepare", ("r-0", "n0")), ("bind", "r-0", "n1"), ("node", "n2"),
+            ("commit_on", 0)),
         steps(("submit", "r"), ("prepare", ("r-0", "n0")), ("abort_on", 0), ("bind", "r-0", "n1")),
         "two live reservations: on n1 (shard 1) and on n0 (shard 0)",
     ),
     "a watcher is told two nodes": Case(
         Promise.ONE_NODE,
         steps(*ONE, told("r-0", "Bound", "n1"), told("r-0", "Queued"), told("r-0", "Bound", "n0")),
-        steps(*ONE, told("r-0", "Queued"), told("r-0", "Bound", "n1"), told("r-0", "Queued"), told("r-0", "Bound", "n0")),
+        steps(*ONE, told("r-0", "Queued"), told("r-0", "Bound", "n1"), told("r-0", "Queued"),
+            told("r-0", "Bound", "n0")),
         "watcher was told that pod r-0 is bound to n0, then to n1, and nothing between",
     ),
     "a watcher is told that an evicted pod was moved in one step": Case(
@@ -245,13 +249,16 @@ CASES = {
     "a prepared reservation is confirmed": Case(
         Promise.STATES,
         steps(("submit", "r"), ("prepare", ("r-0", "n0")), ("confirm", "r-0"), ("move", "r-0", "Bound")),
-        steps(("submit", "r"), ("prepare", ("r-0", "n0")), ("commit", "r-0"), ("confirm", "r-0"), ("move", "r-0", "Bound")),
+        steps(("submit", "r"), ("prepare", ("r-0", "n0")), ("commit", "r-0"), ("confirm", "r-0"),
+            ("move", "r-0", "Bound")),
         "is confirmed while its reservation on n0 is prepared",
     ),
     "a fenced worker places a pod": Case(
         Promise.FENCING,
-        steps(("submit", "r"), ("grant", "w1"), ("reserve", ("r-0", "n0"), {"epoch": 1}), ("confirm", "r-0"), ("move", "r-0", "Bound")),
-        steps(("submit", "r"), ("reserve", ("r-0", "n0"), {"epoch": 1}), ("grant", "w1"), ("confirm", "r-0"), ("move", "r-0", "Bound")),
+        steps(("submit", "r"), ("grant", "w1"), ("reserve", ("r-0", "n0"), {"epoch": 1}), ("confirm", "r-0"),
+            ("move", "r-0", "Bound")),
+        steps(("submit", "r"), ("reserve", ("r-0", "n0"), {"epoch": 1}), ("grant", "w1"), ("confirm", "r-0"),
+            ("move", "r-0", "Bound")),
         "worker w1 placed pods on shard 0 with epoch 1, and only 3 and later were allowed",
     ),
     "a deposed dispatcher confirms": Case(
@@ -293,7 +300,8 @@ CASES = {
     "a refused pod is told": Case(
         Promise.REFUSED,
         steps(("submit", "r", {"answer": "refused"}), told("r-0", "Queued"), told("r-0", "Deleted")),
-        steps(("submit", "s", {"answer": "refused"}), ("submit", "r", {"answer": "unknown"}), told("r-0", "Queued"), told("r-0", "Deleted")),
+        steps(("submit", "s", {"answer": "refused"}), ("submit", "r", {"answer": "unknown"}),
+            told("r-0", "Queued"), told("r-0", "Deleted")),
         "pod r-0 was refused, and exists",
     ),
     "a reservation belongs to nobody": Case(

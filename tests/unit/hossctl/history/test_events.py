@@ -34,12 +34,18 @@ def judge(*lines: bytes) -> None:
         (b"\x1f\x8b of gzip", "line 2: is not JSON; a history has one JSON object on every line"),
         (line(by="", event="quiet"), "line 2: by is empty; it names who did or saw what the line tells"),
         (b"\xff\n", "line 2: is not JSON; a history has one JSON object on every line"),
-        (b'{"at": 1, "by": "x", "eve', "line 2: is cut off, as by a recorder that was killed; delete this line"),
+        (
+            b'{"at": 1, "by": "x", "eve',
+            "line 2: is cut off, as by a recorder that was killed; delete this line",
+        ),
         (b"[1]\n", "line 2: is not a JSON object with at, by and event"),
         (b'{"by": "x", "event": "quiet"}\n', "line 2: at is None where a number is expected"),
         (b'{"at": true, "by": "x", "event": "quiet"}\n', "line 2: at is True where a number is expected"),
         (b'{"at": NaN, "by": "x", "event": "quiet"}\n', "line 2: at is nan, which is no time; write seconds"),
-        (line(event="explosion"), "line 2: event 'explosion' is unknown; docs/reliability.md lists the events"),
+        (
+            line(event="explosion"),
+            "line 2: event 'explosion' is unknown; docs/reliability.md lists the events",
+        ),
         (line(at=-1, event="quiet"), "line 2: time goes back from 0 s to -1 s; put the lines into the order"),
         (line(event="delete", request="r"), "line 2: delete lacks the field 'uids'"),
         (line(event="delete", request="r", uids=[1]), "line 2: delete.uids[0] is 1 where a text is expected"),
@@ -63,24 +69,37 @@ def judge(*lines: bytes) -> None:
         ),
         (line(event="ledger", shard=-1, seq=1), "line 2: ledger.shard is -1 where a whole number from 0 on"),
         (line(event="ledger", shard=0, seq=-1), "line 2: ledger.seq is -1 where a whole number from 0 on"),
-        (line(event="reservations", rows=[], seqs={"-1": 1}), "line 2: reservations.seqs has the key '-1' where"),
+        (
+            line(event="reservations", rows=[], seqs={"-1": 1}),
+            "line 2: reservations.seqs has the key '-1' where",
+        ),
         (
             line(event="node", name="n", allocatable={"cpu": -5}),
             "line 2: node.allocatable.cpu is -5 where a whole number from 0 on is expected",
         ),
         (
-            line(event="submit", request="r", pods=[{"requests": {}, "uids": ["p"]}, {"requests": {}, "uids": ["p"]}]),
+            line(
+                event="submit",
+                request="r",
+                pods=[{"requests": {}, "uids": ["p"]}, {"requests": {}, "uids": ["p"]}],
+            ),
             "line 2: submit.pods has the UID 'p' twice; a pod is there once",
         ),
         (
             line(event="ledger", shard=0, seq=1, reserved=[{"uid": "p", "node": n} for n in ("a", "b")]),
             "line 2: ledger.reserved has the UID 'p' twice; a pod is there once",
         ),
-        (line(event="ledger", shard=0, seq=1, released=["p", "p"]), "line 2: ledger.released has the UID 'p' twice"),
-        (line(**{**BEGIN, "at": 1}), "line 2: begins another history; put each history into a file of its own"),
+        (
+            line(event="ledger", shard=0, seq=1, released=["p", "p"]),
+            "line 2: ledger.released has the UID 'p' twice",
+        ),
+        (
+            line(**{**BEGIN, "at": 1}),
+            "line 2: begins another history; put each history into a file of its own",
+        ),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_a_line_that_is_no_event_is_refused_with_its_number(second: bytes, text: str) -> None:
     with pytest.raises(BadHistory) as refused:
         judge(second)

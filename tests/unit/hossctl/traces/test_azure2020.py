@@ -61,8 +61,11 @@ def test_amounts_are_shares_of_the_machine_that_takes_most_types(file):
     recording = read(file(), 3, LARGEST, TraceWindow())
     small, _, large = (dict(pod.workload.template.spec.requests) for pod in recording.pods)
     assert small == {
-        "cpu": 16_000, "memory": 32 * 2**30, "azure.com/ssd": PARTS // 20, "azure.com/nic": PARTS // 1000,
-    }  # fmt: skip
+        "cpu": 16_000,
+        "memory": 32 * 2**30,
+        "azure.com/ssd": PARTS // 20,
+        "azure.com/nic": PARTS // 1000,
+    }
     assert large["azure.com/ssd"] == dict(recording.nodes[0].allocatable)["azure.com/ssd"] == PARTS
     assert (len(recording.nodes), dict(recording.nodes[0].allocatable)["cpu"]) == (3, 64_000)
 
@@ -83,8 +86,10 @@ def test_vms_of_high_priority_come_before_others_and_preempt_nobody(file):
 def test_a_window_and_a_limit_cut_out_a_part(file):
     day = DAY_SECONDS
     assert told(read(file(), 3, LARGEST, TraceWindow(0.4 * day, 2 * day))) == [
-        ("vm-1", pytest.approx(0.4), 0.5), ("vm-3", pytest.approx(0.4), None), ("vm-2", 1, None),
-    ]  # fmt: skip
+        ("vm-1", pytest.approx(0.4), 0.5),
+        ("vm-3", pytest.approx(0.4), None),
+        ("vm-2", 1, None),
+    ]
     assert [name for name, _, _ in told(read(file(), 3, LARGEST, TraceWindow(0.6 * day, limit=1)))] == [
         "vm-3"
     ]
@@ -94,14 +99,26 @@ def test_a_window_and_a_limit_cut_out_a_part(file):
     ("change", "problem"),
     [
         ({"tables": (VM,)}, "has no table vmType; found vm"),
-        ({"tables": (VM, VM_TYPE.replace("core", "cores"))}, "table vmType: has no column core; found id, vmTypeId, machineId, cores"),
-        ({"tables": (VM.replace("endtime", "stop"), VM_TYPE)}, "table vm: has no column endtime; found vmId, tenantId"),
+        (
+            {"tables": (VM, VM_TYPE.replace("core", "cores"))},
+            "table vmType: has no column core; found id, vmTypeId, machineId, cores",
+        ),
+        (
+            {"tables": (VM.replace("endtime", "stop"), VM_TYPE)},
+            "table vm: has no column endtime; found vmId, tenantId",
+        ),
         ({"types": []}, "table vmType: has no rows"),
-        ({"types": [(0, 100, 1, 1.5, 0, 0, 0, 0)]}, "vmTypeId 100, column core: is 1.5; a share of the machine belongs here"),
+        (
+            {"types": [(0, 100, 1, 1.5, 0, 0, 0, 0)]},
+            "vmTypeId 100, column core: is 1.5; a share of the machine belongs here",
+        ),
         ({"vms": [(5, 9, 100, 0, 2.0, 1.0)]}, "vmId 5, column endtime: is 1, before its starttime 2"),
-        ({"vms": [(5, 9, 100, 0, -1, "soon")]}, "vmId 5, column endtime: is 'soon'; a number of days belongs here"),
+        (
+            {"vms": [(5, 9, 100, 0, -1, "soon")]},
+            "vmId 5, column endtime: is 'soon'; a number of days belongs here",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_told_with_its_place(file, change, problem):
     with pytest.raises(InvalidInput) as caught:
         read(file(**change), 3, LARGEST, TraceWindow())

@@ -16,9 +16,15 @@ SUBMIT, SCHEDULE, EVICT, FAIL, FINISH, KILL, LOST, UPDATE = 0, 3, 4, 5, 6, 7, 8,
 def event(seconds, kind, instance=0, *, collection=7, cpus=0.5, memory=0.25, **others):
     # Numbers are texts, as BigQuery writes INT64, and what is NULL is left out.
     return {
-        "time": str(int(seconds * 1e6)), "type": str(kind), "collection_id": str(collection), "instance_index": str(instance),
-        "collection_type": "0", "priority": "200", "resource_request": {"cpus": cpus, "memory": memory}, **others,
-    }  # fmt: skip
+        "time": str(int(seconds * 1e6)),
+        "type": str(kind),
+        "collection_id": str(collection),
+        "instance_index": str(instance),
+        "collection_type": "0",
+        "priority": "200",
+        "resource_request": {"cpus": cpus, "memory": memory},
+        **others,
+    }
 
 
 @pytest.fixture
@@ -98,9 +104,16 @@ def test_what_ended_after_the_trace_is_there_when_it_ends(lines):
 
 def test_of_a_window_those_there_already_come_at_its_begin_and_late_ends_are_cut_off(lines):
     path = lines(
-        event(1, SUBMIT, 0), event(2, SUBMIT, 1), event(3, FINISH, 1),  # gone by then
-        event(12, SUBMIT, 2), event(13, FINISH, 2), event(14, SUBMIT, 3), event(15, FINISH, 0), event(25, FINISH, 3), event(26, SUBMIT, 4),
-    )  # fmt: skip
+        event(1, SUBMIT, 0),
+        event(2, SUBMIT, 1),
+        event(3, FINISH, 1),  # gone by then
+        event(12, SUBMIT, 2),
+        event(13, FINISH, 2),
+        event(14, SUBMIT, 3),
+        event(15, FINISH, 0),
+        event(25, FINISH, 3),
+        event(26, SUBMIT, 4),
+    )
     assert told(read(path, TraceWindow(10, 20))) == [("7-0", 10, 15), ("7-2", 12, 13), ("7-3", 14, None)]
     assert told(read(path, TraceWindow(10))) == [
         ("7-0", 10, 15),
@@ -150,20 +163,47 @@ def test_gzip_is_unpacked_also_of_several_files_one_after_the_other(tmp_path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "line 1: has no column time, type, collection_id, instance_index, resource_request.cpus, resource_request.memory; found nothing"),
-        ("time,type,collection_id,cpus,memory\n", "line 1: has no column instance_index; found time, type, collection_id"),
-        ("time,type,collection_id,instance_index,CPU,memory\n", "line 1: has no column resource_request.cpus; found time"),
-        ('{"time": 1, "type": 0, "collection": 3}\n', "line 1: has no column collection_id, instance_index; found time, type, collection"),
+        (
+            "",
+            "line 1: has no column time, type, collection_id, instance_index, resource_request.cpus, resource_request.memory; found nothing",
+        ),
+        (
+            "time,type,collection_id,cpus,memory\n",
+            "line 1: has no column instance_index; found time, type, collection_id",
+        ),
+        (
+            "time,type,collection_id,instance_index,CPU,memory\n",
+            "line 1: has no column resource_request.cpus; found time",
+        ),
+        (
+            '{"time": 1, "type": 0, "collection": 3}\n',
+            "line 1: has no column collection_id, instance_index; found time, type, collection",
+        ),
         ('{"time": 1}\n'[:-2], "line 1: is no JSON"),
         ("{}\n[1]\n", "has no column time"),
-        ("time,type,collection_id,instance_index,cpus,memory\n5,0,1,0,,\n4,0,1,1,,\n", "line 3, column time: is 4 and 5 comes before it; sort the events"),
-        ("time,type,collection_id,instance_index,cpus,memory\nnoon,0,1,0,,\n", "line 2, column time: is 'noon'; a whole number belongs here"),
-        ("time,type,collection_id,instance_index,cpus,memory\n1,11,1,0,,\n", "line 2, column type: is '11'; 0 to 10 or one of SUBMIT, QUEUE"),
+        (
+            "time,type,collection_id,instance_index,cpus,memory\n5,0,1,0,,\n4,0,1,1,,\n",
+            "line 3, column time: is 4 and 5 comes before it; sort the events",
+        ),
+        (
+            "time,type,collection_id,instance_index,cpus,memory\nnoon,0,1,0,,\n",
+            "line 2, column time: is 'noon'; a whole number belongs here",
+        ),
+        (
+            "time,type,collection_id,instance_index,cpus,memory\n1,11,1,0,,\n",
+            "line 2, column type: is '11'; 0 to 10 or one of SUBMIT, QUEUE",
+        ),
         ("time,type,collection_id,instance_index,cpus,memory\n1,,1,0,,\n", "line 2, column type: is empty"),
-        ("time,type,collection_id,instance_index,cpus,memory\n1,0,1,0,1.5,0\n", "column resource_request.cpus: is '1.5'; a share of the largest"),
-        ("time,type,collection_id,instance_index,cpus,memory\n1,0,1\n", "line 2: has 3 columns where 6 belong; instance_index is missing"),
+        (
+            "time,type,collection_id,instance_index,cpus,memory\n1,0,1,0,1.5,0\n",
+            "column resource_request.cpus: is '1.5'; a share of the largest",
+        ),
+        (
+            "time,type,collection_id,instance_index,cpus,memory\n1,0,1\n",
+            "line 2: has 3 columns where 6 belong; instance_index is missing",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_told_with_its_place(tmp_path, text, problem):
     path = tmp_path / "events.csv"
     path.write_text(text)
@@ -182,12 +222,19 @@ def test_damaged_gzip_and_files_that_are_not_there_are_told(tmp_path):
 
 
 def test_machines_have_the_capacity_they_were_added_with(tmp_path):
-    rows = [["time", "machine_id", "type", "capacity.cpus", "capacity.memory"],
-            [0, 11, 1, 0.5, 0.25], [0, 12, "ADD", 1, 1], [0, 13, 1, "", ""], [5, 11, 3, 1, 1], [6, 11, 1, 1, 1]]  # fmt: skip
+    rows = [
+        ["time", "machine_id", "type", "capacity.cpus", "capacity.memory"],
+        [0, 11, 1, 0.5, 0.25],
+        [0, 12, "ADD", 1, 1],
+        [0, 13, 1, "", ""],
+        [5, 11, 3, 1, 1],
+        [6, 11, 1, 1, 1],
+    ]
     with (tmp_path / "machines.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     small, large = read_machines(tmp_path / "machines.csv", LARGEST)
     assert (small.name, small.allocatable) == (
-        "machine-11", (("cpu", 32_000), ("memory", 64 * 2**30), ("pods", PODS_PER_NODE)),
-    )  # fmt: skip
+        "machine-11",
+        (("cpu", 32_000), ("memory", 64 * 2**30), ("pods", PODS_PER_NODE)),
+    )
     assert dict(large.allocatable)["cpu"] == 64_000
