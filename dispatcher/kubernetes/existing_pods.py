@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from dispatcher.core import messages as m
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.leader.leadership import Leadership
+from dispatcher.ledger.contents import kind_of
 from dispatcher.ledger.nodes import ClusterNodes
-from dispatcher.ledger.rebuilding import kind_of
 from dispatcher.runtime import Runtime
 from hoss.client.resolver import ResolverClient
 from hoss.errors import LedgerUnavailable

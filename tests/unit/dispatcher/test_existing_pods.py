@@ -9,7 +9,7 @@ from dispatcher.core.machine import FORGET_SECONDS
 from dispatcher.core.pods.table import Phase
 from dispatcher.kubernetes import existing_pods
 from dispatcher.kubernetes.existing_pods import ExistingPods
-from dispatcher.ledger.rebuilding import kind_of
+from dispatcher.ledger.contents import kind_of
 from dispatcher.runtime import Runtime
 from hoss.model.pod import PodSpec
 from hoss.v1 import resolver_pb2 as pb
