@@ -26,7 +26,7 @@ from dispatcher.runtime import Runtime, TermFailed
 from hoss.errors import InvalidInput, InvariantViolation
 from hoss.model.cluster import ClusterObject
 from hoss.model.slices import Steps
-from hoss.tasks import in_turns
+from hoss.tasks import end_tasks, in_turns
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1 import objects_pb2
@@ -69,10 +69,15 @@ async def recover(
     runtime.handle(m.ObjectsApplied(tuple(_read_object(*entry) for entry in journal.objects.items())))
     submissions = await in_turns(_restore_submissions(runtime, journal))
     await _fence(runtime, sorted({*journal.workers, MOVER, *(() if mirror is None else (mirror.writer,))}))
-    listed = await mirror.begin() if mirror is not None else []
+    reading = asyncio.ensure_future(_read_reservations(runtime, digests=mirror is not None))
+    try:  # the ledger lists them while the pods are read
+        listed = await mirror.begin() if mirror is not None else []
+        reservations = await reading
+    finally:
+        await end_tasks((reading,))
     if take_over is not None:
         await take_over(journal)
-    restored = await _restore_reservations(runtime, every_pod_known=mirror is not None)
+    restored = await _restore_reservations(runtime, reservations, every_pod_known=mirror is not None)
     if journal.workers:
         # Each is fenced, and where its pods are is known: nothing is left for which the name is needed.
         forget = partial(runtime.journal.drop_workers, journal.workers)
@@ -236,13 +241,18 @@ class _Restored(NamedTuple):
     current: Rows  # of pods whose reservations hold what the pods ask for now
 
 
-async def _restore_reservations(runtime: Runtime, *, every_pod_known: bool) -> _Restored:
+async def _read_reservations(runtime: Runtime, *, digests: bool) -> list[ReservationColumns]:
+    async def read_all() -> list[ReservationColumns]:
+        return [part async for part in runtime.ledger.reservations(digests=digests)]
+
+    return await runtime.until_answered(read_all)
+
+
+async def _restore_reservations(
+    runtime: Runtime, reservations: list[ReservationColumns], *, every_pod_known: bool
+) -> _Restored:
     """`every_pod_known`: every existing pod is known, as it is now. So a reservation of an unknown pod belongs
     to one that ended meanwhile, and is released."""
-
-    async def read_all() -> list[ReservationColumns]:
-        return [part async for part in runtime.ledger.reservations(digests=every_pod_known)]
-
     unknown = 0
     confirms: list[m.Instruction] = []
     assumed_rows = [np.empty(0, np.uint32)]
@@ -250,7 +260,7 @@ async def _restore_reservations(runtime: Runtime, *, every_pod_known: bool) -> _
     terminating: list[m.Verified] = []
     found = [np.empty(0, np.uint32)]
     as_asked = _AsAsked(runtime.machine.registry)
-    for read in await runtime.until_answered(read_all):
+    for read in reservations:
         part = await _without_unready(runtime, read)
         rows = runtime.machine.registry.directory.rows_of_uids(part.uids)
         known = rows != NONE_U32

@@ -1,5 +1,6 @@
 """Kubernetes mode: what a dispatcher that takes over tells the ledger about pods that are on nodes."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
@@ -163,16 +164,17 @@ async def takeover():
     for reflector in informers.reflectors:
         reflector.availability = KindAvailability.NOT_SERVED
         reflector.complete.set()
-    informers.known.set()
     informers._on_nodes([node("n1"), node("n2")])
 
-    async def begin(*pods: ObjectSeen) -> list[str]:
+    async def begin(*pods: ObjectSeen, known: bool = True) -> list[str]:
         informers._on_pods(list(pods))
+        if known:
+            informers.known.set()
         await recover(runtime, mirror, term=2)
         await until(lambda: not runtime._jobs)
         return sorted(told)
 
-    yield SimpleNamespace(begin=begin, ledger=ledger, written=written, nodes=nodes)
+    yield SimpleNamespace(begin=begin, ledger=ledger, written=written, nodes=nodes, known=informers.known)
     await runtime.end()
 
 
@@ -224,3 +226,11 @@ async def test_a_ledger_that_is_lost_before_the_feed_has_shown_its_nodes_is_rebu
     takeover.nodes.read(pb.FeedMessage(shards=2, shard=1, snapshot=True))
     takeover.nodes.removed(["n2"])
     assert [index for index, _ in takeover.nodes.to_rebuild()] == [0]
+
+
+async def test_the_ledger_lists_its_reservations_while_the_api_server_says_which_pods_there_are(takeover):
+    beginning = asyncio.ensure_future(takeover.begin(known=False))
+    await until(lambda: takeover.ledger.listed_after)
+    assert not beginning.done()
+    takeover.known.set()
+    await beginning
