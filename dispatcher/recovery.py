@@ -68,7 +68,8 @@ async def recover(
         logger().warning("journal_incomplete", why=gap)
     runtime.handle(m.ObjectsApplied(tuple(_read_object(*entry) for entry in journal.objects.items())))
     submissions = await in_turns(_restore_submissions(runtime, journal))
-    await _fence(runtime, sorted({*journal.workers, MOVER, *(() if mirror is None else (mirror.writer,))}))
+    writers = {MOVER} if mirror is None else {MOVER, mirror.writer}
+    await _fence(runtime, sorted(journal.workers | writers))
     reading = asyncio.ensure_future(_read_reservations(runtime, digests=mirror is not None))
     try:  # the ledger lists them while the pods are read
         listed = await mirror.begin() if mirror is not None else []

@@ -126,8 +126,9 @@ class ResolverLedger:
         schema: Sequence[str] = ()
         known: dict[bytes, int] = {}
         async for chunk in self._client.reservations():
-            if chunk.schema and chunk.schema != schema:  # of the first chunk of each shard
-                schema, known = tuple(chunk.schema), {}
+            named = tuple(chunk.schema) or schema  # the first chunk of each shard has it
+            if named != schema:
+                schema, known = named, {}
             uids = decode_uids(chunk.uids)
             nodes = decode(chunk.nodes, U32, name="nodes", rows=len(uids))
             seqs = decode(chunk.seqs, U64, name="seqs", rows=len(uids))

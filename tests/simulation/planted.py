@@ -265,7 +265,7 @@ FAULTS = {
         (
             CodeEdit(
                 "dispatcher.recovery:recover",
-                "    await _fence(runtime, sorted({*journal.workers, MOVER}))\n",
+                "    await _fence(runtime, sorted(journal.workers | writers))\n",
                 "",
             ),
         ),
