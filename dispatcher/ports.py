@@ -169,6 +169,8 @@ class ReservationColumns(NamedTuple):
     epochs: NDArray[np.uint64]  # of the worker that made it
     terminating: NDArray[np.bool_]  # evicted, and on their nodes until they have ended
     pre_binding: NDArray[np.bool_]  # assumed, and plugins of the worker prepare the pod
+    # What each holds (dispatcher.ledger.contents); 0: nobody asked, or the resolver does not say.
+    digests: NDArray[np.uint64]
 
     def of(self, chosen: NDArray[np.bool_]) -> "ReservationColumns":
         """Those of a mask, (n,)."""
@@ -225,8 +227,8 @@ class LedgerPort(Protocol):
     def known(self) -> Knowledge:
         """How far this dispatcher knows the ledger."""
 
-    def reservations(self) -> AsyncGenerator[ReservationColumns, None]:
-        """All reservations, in parts."""
+    def reservations(self, *, digests: bool = False) -> AsyncGenerator[ReservationColumns, None]:
+        """All reservations, in parts. `digests`: with what each holds."""
 
     def granted_in_term(self, epochs: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Which of these worker epochs this dispatcher has granted. None, once the ledger was rebuilt."""

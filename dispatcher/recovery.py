@@ -7,7 +7,7 @@ queued. All of it is done in slices, however much there is: the lease is renewed
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 from dispatcher.api.intake import reading_order
 from dispatcher.core import messages as m
 from dispatcher.core.pods.faults import Fault
+from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.sets import PodSet, Submission
 from dispatcher.core.pods.table import Phase, Rows
+from dispatcher.ledger.contents import digest_of_kind, kind_of
 from dispatcher.ledger.move_steps import MOVER
 from dispatcher.ports import Record, Recovered, ReservationColumns, commits_of
 from dispatcher.runtime import Runtime, TermFailed
 from hoss.errors import InvalidInput, InvariantViolation
 from hoss.model.cluster import ClusterObject
 from hoss.model.slices import Steps
-from hoss.tasks import in_turns
+from hoss.tasks import end_tasks, in_turns
 from hoss.telemetry import logger
 from hoss.v1 import dispatcher_pb2 as pb
 from hoss.v1 import objects_pb2
@@ -66,11 +68,17 @@ async def recover(
         logger().warning("journal_incomplete", why=gap)
     runtime.handle(m.ObjectsApplied(tuple(_read_object(*entry) for entry in journal.objects.items())))
     submissions = await in_turns(_restore_submissions(runtime, journal))
-    await _fence(runtime, sorted({*journal.workers, MOVER}))
-    listed = await mirror.begin() if mirror is not None else []
+    writers = {MOVER} if mirror is None else {MOVER, mirror.writer}
+    await _fence(runtime, sorted(journal.workers | writers))
+    reading = asyncio.ensure_future(_read_reservations(runtime, digests=mirror is not None))
+    try:  # the ledger lists them while the pods are read
+        listed = await mirror.begin() if mirror is not None else []
+        reservations = await reading
+    finally:
+        await end_tasks((reading,))
     if take_over is not None:
         await take_over(journal)
-    bound, terminating = await _restore_reservations(runtime, release_orphans=mirror is not None)
+    restored = await _restore_reservations(runtime, reservations, every_pod_known=mirror is not None)
     if journal.workers:
         # Each is fenced, and where its pods are is known: nothing is left for which the name is needed.
         forget = partial(runtime.journal.drop_workers, journal.workers)
@@ -78,11 +86,13 @@ async def recover(
     await in_turns(_restore_faults(runtime, journal))
     await in_turns(_admit(runtime, submissions))
     if mirror is not None:
-        await mirror.settle(listed)
-    for event in terminating:
+        await mirror.settle(listed, restored.current)
+    for event in restored.terminating:
         runtime.handle(event)
     pods = runtime.machine.registry.pods.count_by_phase()
-    logger().info("recovered", submissions=len(submissions), bound=bound, queued=int(pods[Phase.QUEUED]))
+    logger().info(
+        "recovered", submissions=len(submissions), bound=restored.bound, queued=int(pods[Phase.QUEUED])
+    )
     return journal
 
 
@@ -224,25 +234,39 @@ async def _without_unready(runtime: Runtime, part: ReservationColumns) -> Reserv
     return part.of(~unready)
 
 
-async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> tuple[int, list[m.Verified]]:
-    """Returns how many pods are bound, and which of them an earlier term may not have deleted after their
-    eviction. `release_orphans`: every existing pod is known, so a reservation of an unknown pod belongs to
-    one that ended meanwhile."""
+class _Restored(NamedTuple):
+    """The reservations of pods that the runtime knows."""
 
+    bound: int
+    terminating: list[m.Verified]  # an earlier term may not have deleted these after their eviction
+    current: Rows  # of pods whose reservations hold what the pods ask for now
+
+
+async def _read_reservations(runtime: Runtime, *, digests: bool) -> list[ReservationColumns]:
     async def read_all() -> list[ReservationColumns]:
-        return [part async for part in runtime.ledger.reservations()]
+        return [part async for part in runtime.ledger.reservations(digests=digests)]
 
-    bound = unknown = 0
+    return await runtime.until_answered(read_all)
+
+
+async def _restore_reservations(
+    runtime: Runtime, reservations: list[ReservationColumns], *, every_pod_known: bool
+) -> _Restored:
+    """`every_pod_known`: every existing pod is known, as it is now. So a reservation of an unknown pod belongs
+    to one that ended meanwhile, and is released."""
+    unknown = 0
     confirms: list[m.Instruction] = []
     assumed_rows = [np.empty(0, np.uint32)]
     orphans: list[ReservationColumns] = []
     terminating: list[m.Verified] = []
-    for read in await runtime.until_answered(read_all):
+    found = [np.empty(0, np.uint32)]
+    as_asked = _AsAsked(runtime.machine.registry)
+    for read in reservations:
         part = await _without_unready(runtime, read)
         rows = runtime.machine.registry.directory.rows_of_uids(part.uids)
         known = rows != NONE_U32
         unknown += int((~known).sum())
-        bound += int(known.sum())
+        found.append(rows[known])
         # The reaper releases unconfirmed reservations of unknown pods.
         orphans.append(part.of(~known & ~part.assumed))
         runtime.perform(runtime.machine.restore_bound(rows[known], part.nodes[known]))
@@ -255,15 +279,44 @@ async def _restore_reservations(runtime: Runtime, *, release_orphans: bool) -> t
             commits = commits_of(part.shards[pending], part.seqs[pending])
             confirms.append(m.Confirm(commits, rows[pending], part.uids[pending]))
             assumed_rows.append(rows[pending])
+        as_asked.add(rows[known & ~pending & ~leaving], part.digests[known & ~pending & ~leaving])
         await asyncio.sleep(0)  # a part is some thousand pods
     runtime.perform(
         await in_turns(runtime.machine.restore_gangs(np.concatenate(assumed_rows), runtime.now()))
     )
     runtime.perform(confirms)
-    if release_orphans:
+    if every_pod_known:
         for part in orphans:
             as_of = runtime.ledger.known()
             await runtime.until_answered(partial(runtime.ledger.release, part.uids, part.nodes, as_of))
     if unknown:
         logger().warning("orphan_reservations", pods=unknown)
-    return bound, terminating
+    rows = np.concatenate(found)
+    once, times = np.unique(rows, return_counts=True)
+    return _Restored(len(rows), terminating, np.intersect1d(as_asked.rows(), once[times == 1]))
+
+
+class _AsAsked:
+    """Which pods have reservations that hold what the pods ask for now."""
+
+    def __init__(self, registry: PodRegistry) -> None:
+        self._registry = registry
+        self._digests: dict[int, int] = {}  # by template
+        self._rows = [np.empty(0, np.uint32)]
+
+    def add(self, rows: Rows, digests: NDArray[np.uint64]) -> None:
+        """The reservations of these pods hold this, (n,); 0: that is not known."""
+        told = digests != 0
+        rows, digests = rows[told], digests[told]
+        templates, which = np.unique(self._registry.pods.template[rows], return_inverse=True)
+        asked = np.array([self._digest(template) for template in templates.tolist()], np.uint64)
+        self._rows.append(rows[asked[which] == digests])
+
+    def _digest(self, template: int) -> int:
+        if template not in self._digests:
+            self._digests[template] = digest_of_kind(kind_of(self._registry, template))
+        return self._digests[template]
+
+    def rows(self) -> Rows:
+        """The rows of these pods."""
+        return np.concatenate(self._rows)

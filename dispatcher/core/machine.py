@@ -269,12 +269,13 @@ class Machine:
                 gangs.complete(gang)
         return out
 
-    def restore_mirrored(self, submission: Submission) -> None:
+    def restore_mirrored(self, submission: Submission, current: Rows) -> None:
         """At start in Kubernetes mode, once all reservations are known. These pods may have been resized or
-        relabelled meanwhile, so the reserved ones are reserved anew where the API server has them."""
+        relabelled meanwhile, so the reserved ones are reserved anew where the API server has them. `current`:
+        those on nodes whose reservations are known to be right."""
         pods = self.registry.pods
         for pod_set in submission.sets:
-            rows = self.registry.rows_of(pod_set)
+            rows = np.setdiff1d(self.registry.rows_of(pod_set), current)
             pods.outdated[rows] |= pods.phase[rows] == Phase.BOUND
 
     def restore_fault(self, fault: Fault, now: float) -> None:

@@ -38,6 +38,7 @@ _PLUGIN = "DynamicResources"
 # After a failure, which is most often one of the API server or of the dispatcher's rights, all wait for a
 # while.
 _FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 1.0, 60.0
+_GONE = 404
 _FINALIZER = "resource.kubernetes.io/delete-protection"
 _BINDS_TO_NODES = "nodeSelector"  # an allocation without it is good for every node
 
@@ -220,7 +221,8 @@ def _path(claim: Object, *rest: str) -> str:
 
 
 def _is_done(reply: Reply, claim: Object) -> bool:
-    """False: the claim is gone or has changed, which wakes the pod. Raises _RefusedError otherwise."""
-    if not reply.done and reply.status not in (404, 409):
+    """False: the claim is gone, which wakes the pod. Raises _RefusedError otherwise; a claim that has changed
+    is looked at again."""
+    if not reply.done and reply.status != _GONE:
         raise _RefusedError(f"{_name(claim)}: {reply.message}")
     return reply.done

@@ -20,6 +20,7 @@ from dispatcher.core.kubernetes.mirror import NodeMirror, PodMirror, PodPlan, cl
 from dispatcher.core.kubernetes.pod_objects import GonePod, SeenPod
 from dispatcher.core.pods.sets import NewPods, NewTemplate, Order, Submission
 from dispatcher.core.pods.table import Phase, Rows
+from dispatcher.kubernetes.existing_pods import WRITER
 from dispatcher.kubernetes.informers import Informers
 from dispatcher.kubernetes.kubelet_rejections import KubeletRejectionAudit
 from dispatcher.ledger.nodes import ClusterNodes
@@ -30,7 +31,7 @@ from hoss.kube.api import KubeApi
 from hoss.model.node import NodeSpec
 from hoss.model.pod import PodTemplate
 from hoss.telemetry import logger
-from hoss.v1.resolver_pb2 import UpsertNodesReply
+from hoss.v1.resolver_pb2 import NodeInfo, UpsertNodesReply
 from hoss.wire.columns import NONE_U32, decode_uids
 from hoss.wire.convert import node_from_proto, template_to_proto
 
@@ -54,6 +55,10 @@ class Accepted(NamedTuple):
 
 class ClusterMirror:
     """First `begin`, then `settle`, then `run`, while the informers run."""
+
+    writer = (
+        WRITER  # under which the ledger is told of pods on nodes: that of an earlier term is fenced first
+    )
 
     def __init__(
         self,
@@ -103,8 +108,9 @@ class ClusterMirror:
         reservations are known."""
         await self._informers.known.wait()
         self._take_objects()
-        known = await self._runtime.until_answered(self._resolver.list_nodes)
+        known = await self._runtime.until_answered(self._listed)
         self.pods.nodes.update((info.spec.name, info.index) for info in known)
+        self._ledger_nodes.listed(known)
         self._nodes.restore(node_from_proto(info.spec) for info in known)
         # Pods may be on nodes whose objects are gone: only `run` knows, once the reservations are known.
         nodes = self._informers.nodes.take()
@@ -130,12 +136,15 @@ class ClusterMirror:
         )
         return accepted
 
-    async def settle(self, accepted: Sequence[Accepted]) -> None:
-        """The reservations are known: assign pods that are on nodes, and queue the others."""
+    async def settle(self, accepted: Sequence[Accepted], current: Rows) -> None:
+        """The reservations are known: assign pods that are on nodes, and queue the others. `current`: pods whose
+        reservations hold what these ask for. The ledger is told of all other pods on nodes."""
+        is_current = np.zeros(self._registry.pods.size, np.bool_)
+        is_current[current] = True
         for part in accepted:
             unreserved = self._registry.pods.phase[part.rows] == Phase.ABSENT
             self.over_reserved.update(part.nodes[unreserved].tolist())
-            self._runtime.machine.restore_mirrored(part.submission)
+            self._runtime.machine.restore_mirrored(part.submission, part.rows[is_current[part.rows]])
             await self._place_successors(part.waiting)
             self._settle(part)
             await asyncio.sleep(0)
@@ -336,6 +345,10 @@ class ClusterMirror:
             await self.counted()
         await self._take_nodes({node.name: node for node in self._nodes.take_held()})
 
+    async def _listed(self) -> list[NodeInfo]:
+        """The nodes of our ledger. Those that are in step with their objects are not written again."""
+        return await self._unless_rebuilt(self._resolver.list_nodes)
+
     async def _upsert(self, nodes: Sequence[NodeSpec]) -> UpsertNodesReply:
         reply = await self._written(partial(self._resolver.upsert_nodes, nodes))
         self._ledger_nodes.upserted(nodes, reply.indexes)
@@ -346,10 +359,14 @@ class ClusterMirror:
         self._ledger_nodes.removed(names)
 
     async def _written(self, call: Callable[[str], Awaitable[ReplyT]]) -> ReplyT:
-        """The answer to a change of nodes in our ledger, whose epoch `call` gets. Raises LedgerUnavailable if
-        another ledger has taken its place meanwhile, made without what this one has just acknowledged."""
+        """The answer to a change of nodes in our ledger, whose epoch `call` gets."""
+        return await self._unless_rebuilt(partial(call, self._ledger_epoch()))
+
+    async def _unless_rebuilt(self, call: Callable[[], Awaitable[ReplyT]]) -> ReplyT:
+        """The answer of our ledger. Raises LedgerUnavailable if another ledger has taken its place meanwhile,
+        made without what this one has just told."""
         epoch = self._ledger_epoch()
-        reply = await call(epoch)
+        reply = await call()
         if self._ledger_epoch() != epoch:
             raise LedgerUnavailable("the ledger was rebuilt meanwhile")
         return reply

@@ -5,6 +5,7 @@ reservation, and the reservation would stay for ever.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from dispatcher.core import messages as m
 from dispatcher.core.pods.table import Phase, Rows
 from dispatcher.leader.leadership import Leadership
+from dispatcher.ledger.contents import kind_of
 from dispatcher.ledger.nodes import ClusterNodes
-from dispatcher.ledger.rebuilding import kind_of
 from dispatcher.runtime import Runtime
 from hoss.client.resolver import ResolverClient
 from hoss.errors import LedgerUnavailable
@@ -46,6 +47,7 @@ class ExistingPods:
         self._nodes = nodes
         self._on_unreviewed = on_unreviewed
         self._order = asyncio.Lock()  # asyncio's locks are first come, first served
+        self._waiting: deque[m.Reserve | m.Release] = deque()  # for the lock, in the same order
         self._epoch = 0
         self._kinds: dict[int, pb.PodKind] = {}  # by template, of those that pods have
         runtime.machine.registry.templates.on_forgotten.append(self._forget_kind)
@@ -63,14 +65,33 @@ class ExistingPods:
             pass
 
     async def _release(self, instruction: m.Release) -> None:
+        self._waiting.append(instruction)
         async with self._order:
+            self._waiting.popleft()
             await self._runtime.release(instruction)
 
     async def _reserve(self, instruction: m.Reserve) -> None:
+        self._waiting.append(instruction)
         async with self._order:
-            for start in range(0, len(instruction.rows), _PODS_PER_CALL):
+            rows, uids = self._take_reserves(instruction)
+            for start in range(0, len(rows), _PODS_PER_CALL):
                 part = slice(start, start + _PODS_PER_CALL)
-                await self._reserve_part(instruction.rows[part], instruction.uids[part])
+                await self._reserve_part(rows[part], uids[part])
+
+    def _take_reserves(self, instruction: m.Reserve) -> tuple[Rows, Uids]:
+        """The pods of this instruction, with those of the next ones while they go into one call: a full
+        cluster's pods come 250 at a time. No pods, if an earlier call had them."""
+        if not self._waiting or self._waiting[0] is not instruction:
+            return instruction.rows[:0], instruction.uids[:0]
+        self._waiting.popleft()
+        taken, pods = [instruction], len(instruction.rows)
+        while self._waiting and isinstance(head := self._waiting[0], m.Reserve):
+            pods += len(head.rows)
+            if pods > _PODS_PER_CALL:
+                break
+            self._waiting.popleft()
+            taken.append(head)
+        return np.concatenate([each.rows for each in taken]), np.concatenate([each.uids for each in taken])
 
     async def _reserve_part(self, rows: Rows, uids: Uids) -> None:
         pods = self._runtime.machine.registry.pods
@@ -79,13 +100,14 @@ class ExistingPods:
             & (pods.uid[rows] == uids).all(axis=1)
             & (pods.node[rows] != NONE_U32)
         )
-        rows = rows[present]
+        rows = np.unique(rows[present])  # a pod that changes twice is asked for twice
         if not len(rows):
             return
+        uids = pods.uid[rows]
         request = self._request(rows)
         verdicts, unreviewed = await self._runtime.until_answered(lambda: self._upsert(request))
         # Rows may have changed hands while the resolver was asked.
-        still = (pods.uid[rows] == uids[present]).all(axis=1) & (pods.phase[rows] == Phase.BOUND)
+        still = (pods.uid[rows] == uids).all(axis=1) & (pods.phase[rows] == Phase.BOUND)
         self._on_unreviewed(rows[still & unreviewed])
         refused = ~np.isin(verdicts, (pb.COMMITTED, pb.DUPLICATE))
         if refused.any():

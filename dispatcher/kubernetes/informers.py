@@ -139,7 +139,7 @@ class StorageInformers:
         reflector = partial(Reflector, api, clock=clock, rng=rng)
         # A cluster older than 1.34 has none of these.
         devices = {
-            path: reflector(path, self._handler(kind, _device_manifest), optional=True)
+            path: reflector(path, self._handler(kind, device_manifest), optional=True)
             for path, kind in _DEVICES.items()
         }
         self.classes_known = devices[_CLASSES_PATH].complete
@@ -197,12 +197,12 @@ class StorageInformers:
         self._on_device_resources(frozenset(filter(None, self._device_resources.values())))
 
 
-def _device_manifest(item: Object, kind: str) -> DeviceManifest:
-    """Raises InvalidInput for an object that workers could not read."""
-    read_device_object(item, kind)
+def device_manifest(item: Object, kind: str) -> DeviceManifest:
+    """The object, for workers. Raises InvalidInput for one that they could not read."""
+    content = hash(read_device_object(item, kind)) or 1
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     text = orjson.dumps({**item, "metadata": metadata})
-    return DeviceManifest(kind, metadata.get("namespace", ""), metadata["name"], text)
+    return DeviceManifest(kind, metadata.get("namespace", ""), metadata["name"], text, content)
 
 
 class ObjectInformers:

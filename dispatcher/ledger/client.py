@@ -1,13 +1,14 @@
 """The ledger port over the resolver's client, and its fence: a dispatcher with an uncertain lease changes
 nothing."""
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dispatcher.core.messages import Commits
 from dispatcher.leader.leadership import Leadership
+from dispatcher.ledger.contents import digests_of_chunk
 from dispatcher.ports import (
     Knowledge,
     LedgerMarks,
@@ -120,9 +121,14 @@ class ResolverLedger:
         request.ledger_epoch = self._known_epoch
         return await self._client.move(request)
 
-    async def reservations(self) -> AsyncGenerator[ReservationColumns, None]:
+    async def reservations(self, *, digests: bool = False) -> AsyncGenerator[ReservationColumns, None]:
         shards = await self.shard_count()
+        schema: Sequence[str] = ()
+        known: dict[bytes, int] = {}
         async for chunk in self._client.reservations():
+            named = tuple(chunk.schema) or schema  # the first chunk of each shard has it
+            if named != schema:
+                schema, known = named, {}
             uids = decode_uids(chunk.uids)
             nodes = decode(chunk.nodes, U32, name="nodes", rows=len(uids))
             seqs = decode(chunk.seqs, U64, name="seqs", rows=len(uids))
@@ -131,6 +137,8 @@ class ResolverLedger:
             # What is only prepared was told to nobody. It ends by itself, or is committed and found later.
             states = decode(chunk.states, U8, name="states", rows=len(uids))
             settled = states != pb.RESERVATION_PREPARED
+            none = np.zeros(len(uids), np.uint64)
+            held = digests_of_chunk(chunk, schema, known) if digests else none
             if len(uids):
                 self.note({chunk.shard: int(seqs.max())})
             yield ReservationColumns(
@@ -142,6 +150,7 @@ class ResolverLedger:
                 epochs=epochs[settled],
                 terminating=states[settled] == pb.RESERVATION_TERMINATING,
                 pre_binding=states[settled] == pb.RESERVATION_PRE_BINDING,
+                digests=held[settled],
             )
 
     async def dispatcher_marks(self) -> LedgerMarks:

@@ -61,6 +61,7 @@ class ClusterNodes:
         # By name: index and node as the ledger has acknowledged them and the feed has not shown them yet.
         # None: the node was removed.
         self._written: dict[str, tuple[int, _Node] | None] = {}
+        self._listed: dict[int, _Node] = {}  # of shards of which no snapshot has come
 
     @property
     def complete(self) -> bool:
@@ -88,6 +89,10 @@ class ClusterNodes:
             self._written[node.name] = index, _Node(node.name, spec)
         self._forget_shown([node.name for node in nodes])
 
+    def listed(self, nodes: Sequence[pb.NodeInfo]) -> None:
+        """The ledger has these nodes; the feed has not shown any yet."""
+        self._listed = {n.index: _Node(n.spec.name, n.spec.SerializeToString()) for n in nodes}
+
     def removed(self, names: Sequence[str]) -> None:
         """The ledger has acknowledged that it does not have these nodes any more."""
         self._written |= dict.fromkeys(names)
@@ -95,7 +100,8 @@ class ClusterNodes:
 
     def to_rebuild(self) -> Iterator[tuple[int, common_pb2.NodeSpec]]:
         """All nodes with their specs, by index, and with what was acknowledged and not shown yet."""
-        nodes = {index: node for index, node in self._nodes.items() if node.name not in self._written}
+        known = self._listed | self._nodes
+        nodes = {index: node for index, node in known.items() if node.name not in self._written}
         nodes |= dict(written for written in self._written.values() if written is not None)
         return ((index, nodes[index].message()) for index in sorted(nodes))
 
@@ -150,6 +156,7 @@ class ClusterNodes:
         shards, shard = max(1, message.shards), message.shard
         self._shards = shards
         self._shards_read.add(shard)
+        self._listed = {index: node for index, node in self._listed.items() if index % shards != shard}
         self._quarantined = {index for index in self._quarantined if index % shards != shard}
         unlisted = {index for index in self._nodes if index % shards == shard}
         unlisted -= {entry.index for entry in message.nodes}

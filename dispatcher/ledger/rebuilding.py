@@ -23,17 +23,15 @@ from dispatcher.core import messages as m
 from dispatcher.core.pods.registry import PodRegistry
 from dispatcher.core.pods.table import Phase
 from dispatcher.leader.leadership import Leadership
+from dispatcher.ledger.contents import kind_of
 from dispatcher.ledger.nodes import ClusterNodes
 from dispatcher.ports import LedgerStatus
 from dispatcher.runtime import Runtime
 from hoss.errors import HossError
-from hoss.model.pod import group_of
 from hoss.tasks import background
 from hoss.telemetry import logger
-from hoss.v1 import common_pb2
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, U16, U32
-from hoss.wire.convert_rules import definition_of
 from hoss.wire.uids import UID_BYTES
 
 _CHECK_SECONDS = 1.0
@@ -65,20 +63,6 @@ def _bound_pod_parts(registry: PodRegistry) -> Iterator[pb.LedgerPart]:
                 attempts=pods.attempts[part].astype(U16).tobytes(),
             )
         )
-
-
-def kind_of(registry: PodRegistry, template: int) -> pb.PodKind:
-    """The pods of a template, for the ledger."""
-    spec = registry.templates.pod_spec(int(registry.templates.class_id[template]))
-    kind = pb.PodKind(
-        requests=[common_pb2.Amount(resource=name, amount=amount) for name, amount in spec.requests],
-        priority=int(registry.templates.priority[template]),
-        group=definition_of(group_of(spec)),
-    )
-    kind.requests.add(resource="pods", amount=1)
-    if spec.devices is not None:
-        kind.cards, kind.card_milli = spec.devices.count, spec.devices.milli
-    return kind
 
 
 class RebuildableLedger(Protocol):

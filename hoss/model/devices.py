@@ -303,6 +303,14 @@ class DeviceManifest:
     namespace: str  # "" for what has none
     name: str
     text: bytes  # JSON
+    # A hash of all that HOSS reads of it, the same within a process; 0: unknown.
+    content: int = 0
+
+    def says_the_same(self, other: "DeviceManifest") -> bool:
+        """Whether HOSS reads the same from both, such as before and after a change of finalizers."""
+        if self.content and other.content:
+            return self.content == other.content
+        return self.text == other.text
 
 
 # What is in use: workers choose devices by it, and the binding webhook checks by it what other schedulers

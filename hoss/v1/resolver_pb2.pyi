@@ -601,7 +601,7 @@ class ListReservationsRequest(_message.Message):
     def __init__(self, shard: _Optional[int] = ..., all_shards: bool = ..., details: bool = ...) -> None: ...
 
 class ReservationChunk(_message.Message):
-    __slots__ = ("shard", "uids", "nodes", "seqs", "epochs", "priorities", "attempts", "card_masks", "card_millis", "resources", "requests", "assumed", "schema", "node_names", "assumed_since_ms", "lease_ends_ms", "states", "workers", "seq", "nonce")
+    __slots__ = ("shard", "uids", "nodes", "seqs", "epochs", "priorities", "attempts", "card_masks", "card_millis", "resources", "requests", "assumed", "schema", "node_names", "assumed_since_ms", "lease_ends_ms", "states", "workers", "seq", "nonce", "groups")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     UIDS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -622,6 +622,7 @@ class ReservationChunk(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     shard: int
     uids: bytes
     nodes: bytes
@@ -642,7 +643,8 @@ class ReservationChunk(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[WorkerEpoch]
     seq: int
     nonce: str
-    def __init__(self, shard: _Optional[int] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., epochs: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., card_masks: _Optional[bytes] = ..., card_millis: _Optional[bytes] = ..., resources: _Optional[int] = ..., requests: _Optional[bytes] = ..., assumed: _Optional[bytes] = ..., schema: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., assumed_since_ms: _Optional[bytes] = ..., lease_ends_ms: _Optional[bytes] = ..., states: _Optional[bytes] = ..., workers: _Optional[_Iterable[_Union[WorkerEpoch, _Mapping]]] = ..., seq: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
+    groups: bytes
+    def __init__(self, shard: _Optional[int] = ..., uids: _Optional[bytes] = ..., nodes: _Optional[bytes] = ..., seqs: _Optional[bytes] = ..., epochs: _Optional[bytes] = ..., priorities: _Optional[bytes] = ..., attempts: _Optional[bytes] = ..., card_masks: _Optional[bytes] = ..., card_millis: _Optional[bytes] = ..., resources: _Optional[int] = ..., requests: _Optional[bytes] = ..., assumed: _Optional[bytes] = ..., schema: _Optional[_Iterable[str]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., assumed_since_ms: _Optional[bytes] = ..., lease_ends_ms: _Optional[bytes] = ..., states: _Optional[bytes] = ..., workers: _Optional[_Iterable[_Union[WorkerEpoch, _Mapping]]] = ..., seq: _Optional[int] = ..., nonce: _Optional[str] = ..., groups: _Optional[bytes] = ...) -> None: ...
 
 class WorkerEpoch(_message.Message):
     __slots__ = ("epoch", "worker")

@@ -2,6 +2,7 @@
 
 Most pods have no such rules. Pod groups are few and frequent: each is converted once and cached."""
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -204,6 +205,11 @@ def definition_of(group: PodGroup) -> bytes:
     message.claims_devices = group.claims_devices
     message.held_claims.extend(map(held_claim_to_proto, group.held_claims))
     return message.SerializeToString(deterministic=True)
+
+
+def group_key(definition: bytes) -> int:
+    """The number under which the ledger has the group of this definition; never 0."""
+    return int.from_bytes(hashlib.blake2b(definition, digest_size=8).digest(), "little") or 1
 
 
 def definition_taking(definition: bytes, names: Sequence[str]) -> bytes:

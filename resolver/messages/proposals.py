@@ -3,7 +3,6 @@
 A proposal is checked as a whole before anything is written: lengths, ranges, and that it belongs on its
 shard."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
@@ -30,7 +29,7 @@ from hoss.wire.columns import (
     decode_uids,
 )
 from hoss.wire.convert_devices import held_claim_from_proto
-from hoss.wire.convert_rules import affinity_from_proto, constraint_from_proto, parsed
+from hoss.wire.convert_rules import affinity_from_proto, constraint_from_proto, group_key, parsed
 from hoss.wire.convert_selectors import labels_from_proto
 from resolver.core.rules import RESERVED_NAMES, PlacementRule
 from resolver.core.values import (
@@ -197,7 +196,6 @@ def group_of(definition: bytes) -> Group:
     except (ValueError, OverflowError) as exc:
         named = ", ".join(f"{p.port}/{p.protocol}" for p in ports)
         raise InvalidInput(f"{named}: ports go to 65535 and are of TCP, UDP or SCTP", where="groups") from exc
-    key = int.from_bytes(hashlib.blake2b(definition, digest_size=8).digest(), "little")
     labels = labels_from_proto(message.labels)
     if not all(message.reserved_names):
         raise InvalidInput("one is empty", where="groups.reserved_names")
@@ -209,7 +207,7 @@ def group_of(definition: bytes) -> Group:
     for held in message.held_claims:
         held_claim_from_proto(held)  # workers that hear of it must be able to read its amounts
     return Group(
-        key or 1,
+        group_key(definition),
         definition,
         claims,
         message.namespace,
@@ -380,4 +378,5 @@ def reservation_chunk(shard: int, part: Reservations) -> pb.ReservationChunk:
         requests=requests.tobytes(),
         assumed=part.assumed.astype(np.uint8).tobytes(),
         states=part.states.tobytes(),
+        groups=records["group"].tobytes(),
     )

@@ -266,7 +266,7 @@ FAULTS = {
         (
             CodeEdit(
                 "dispatcher.recovery:recover",
-                "    await _fence(runtime, sorted({*journal.workers, MOVER}))\n",
+                "    await _fence(runtime, sorted(journal.workers | writers))\n",
                 "",
             ),
         ),

@@ -14,6 +14,7 @@ The JSON document:
     startSeconds         from the first process until every pod is in the ledger
     takeoverSeconds      from the kill until a dispatcher answers that knows every pod, lease (1.5 s) included
     takeoverCpuSeconds   CPU time of the next dispatcher meanwhile
+    resolverCpuSeconds   of the resolver meanwhile
     terms                of dispatchers, from that which was killed to the end: 2 unless a lease was lost
     peakMib              peak resident memory of each dispatcher and the resolver, MiB
     cpuSeconds           CPU time of the same
@@ -46,7 +47,8 @@ _WAIT_SECONDS = 600.0
 _READY_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 _DISPATCHERS = ("dispatcher-1", "dispatcher-2")
-_MIRRORS = (*_DISPATCHERS, "resolver-1")
+_RESOLVER = "resolver-1"
+_MIRRORS = (*_DISPATCHERS, _RESOLVER)
 _IDLE_SHARE, _IDLE_SECONDS = 0.1, 2.0  # of a core, while nothing happens
 _BOOKMARK_SECONDS_BEFORE_END = 2.0
 _PODS, _NODES = "/api/v1/pods", "/api/v1/nodes"
@@ -66,6 +68,7 @@ class MirrorMeasurement:
     start_seconds: float
     takeover_seconds: float
     takeover_cpu_seconds: float
+    resolver_cpu_seconds: float
     peak_mib: dict[str, float]
     cpu_seconds: dict[str, float]
     terms: int
@@ -77,6 +80,7 @@ class MirrorMeasurement:
             "startSeconds": round(self.start_seconds, 2),
             "takeoverSeconds": round(self.takeover_seconds, 2),
             "takeoverCpuSeconds": round(self.takeover_cpu_seconds, 2),
+            "resolverCpuSeconds": round(self.resolver_cpu_seconds, 2),
             "terms": self.terms,
             "peakMib": {name: round(mib, 1) for name, mib in self.peak_mib.items()},
             "cpuSeconds": {name: round(seconds, 2) for name, seconds in self.cpu_seconds.items()},
@@ -92,6 +96,7 @@ class MirrorMeasurement:
                 f"{self.takeover_seconds:.1f} s after the kill, lease included",
             ),
             ("its CPU time meanwhile", f"{self.takeover_cpu_seconds:.1f} s"),
+            ("that of the resolver", f"{self.resolver_cpu_seconds:.1f} s"),
             ("terms", self.terms),
             *(
                 (name, f"{mib:.0f} MiB at the peak, {used[name]:.1f} s of CPU")
@@ -127,6 +132,7 @@ def measure(setting: MirrorSetting) -> MirrorMeasurement:
                     start_seconds=started,
                     takeover_seconds=taken_over,
                     takeover_cpu_seconds=after[1][successor] - used[successor],
+                    resolver_cpu_seconds=after[1][_RESOLVER] - used[_RESOLVER],
                     peak_mib=peak | after[0],
                     cpu_seconds=used | after[1],
                     terms=terms,

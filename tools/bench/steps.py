@@ -120,13 +120,14 @@ class _Ledger:
     async def dispatcher_marks(self) -> LedgerMarks:
         return LedgerMarks(0, (0, 0))
 
-    async def reservations(self) -> AsyncGenerator[ReservationColumns, None]:
+    async def reservations(self, *, digests: bool = False) -> AsyncGenerator[ReservationColumns, None]:
+        del digests
         for start in range(0, len(self.uids), _PART_PODS):
             part = slice(start, start + _PART_PODS)
             count = len(self.held[part])
             no, zero = np.zeros(count, np.bool_), np.zeros(count, np.uint64)
             shards = np.zeros(count, np.uint32)
-            yield ReservationColumns(self.uids[part], self.held[part], shards, zero, no, zero, no, no)
+            yield ReservationColumns(self.uids[part], self.held[part], shards, zero, no, zero, no, no, zero)
 
 
 class _Dispatcher:

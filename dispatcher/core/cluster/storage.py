@@ -75,11 +75,19 @@ class StorageObjects:
         return StorageUpdate(tuple(self._objects.values()), complete=True)
 
     def apply(self, update: StorageUpdate) -> StorageUpdate:
-        """Take in changes. Returns those that change anything but versions."""
+        """Take in changes. Returns those that change anything that HOSS reads."""
         gone = tuple(key for key in update.gone if self._objects.pop(key, None) is not None)
-        changed = tuple(item for item in update.objects if self._objects.get(storage_key_of(item)) != item)
+        changed = tuple(
+            item for item in update.objects if not _same(self._objects.get(storage_key_of(item)), item)
+        )
         self._objects.update((storage_key_of(item), item) for item in update.objects)
         return StorageUpdate(changed, gone)
+
+
+def _same(known: FollowedObject | None, item: FollowedObject) -> bool:
+    if isinstance(known, DeviceManifest) and isinstance(item, DeviceManifest):
+        return known.says_the_same(item)
+    return known == item
 
 
 @dataclass(slots=True, eq=False)

@@ -143,7 +143,7 @@ def test_what_is_reserved_when_a_dispatcher_starts_is_counted_anew_where_it_is(b
     pods = NewPods(("a", "b", "c"), np.zeros(3, np.uint32), None)
     submission = bench.accept(Order("request", (template,), (), pods))
     bench.machine.restore_bound(np.array([0, 1], np.uint32), np.array([5, 5], np.uint32))
-    bench.machine.restore_mirrored(submission)
+    bench.machine.restore_mirrored(submission, np.empty(0, np.uint32))
     bench.handle(m.Assigned(np.array([0], np.uint32), np.array([5], np.uint32)))
     bench.handle(m.Admitted(submission))
     assert [wanted.rows.tolist() for wanted in bench.instructions(m.Reserve)] == [[0]]

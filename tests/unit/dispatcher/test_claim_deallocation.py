@@ -126,11 +126,16 @@ async def test_of_several_idle_claims_one_is_freed_at_a_time(bench):
     assert len(blocked.writes.patches) == 1
 
 
-async def test_a_claim_that_has_changed_meanwhile_is_left_alone(bench):
+async def test_a_claim_that_has_changed_meanwhile_is_left_alone_and_looked_at_again_as_it_is_then(bench):
     blocked = Blocked(bench, claim("idle"), status=409)
     await blocked.consider()
     assert list(blocked.writes.patches) == ["idle/status"]
-    assert blocked.told == []
+    assert (blocked.told, len(blocked.deallocation)) == ([], 1)
+    blocked.writes.patches.clear()
+    now = json.dumps(claim("idle", users=[OTHER])).encode()
+    bench.machine.storage.apply(StorageUpdate((DeviceManifest("ResourceClaim", "default", "idle", now),)))
+    await blocked.run()
+    assert (blocked.writes.patches, len(blocked.deallocation)) == ({}, 0)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +219,7 @@ async def test_a_claim_that_nothing_keeps_is_deleted_at_once(bench):
 async def test_a_left_over_claim_that_changed_stays_and_one_that_may_not_be_deleted_is_tried_again(bench):
     blocked = Blocked(bench, extended("left"), status=409)
     await blocked.consider(LEFT)
-    assert (blocked.writes.deleted, blocked.told, len(blocked.deallocation)) == ({}, [], 0)
+    assert (blocked.writes.deleted, blocked.told, len(blocked.deallocation)) == ({}, [], 1)
     blocked.writes.status = 403
     await blocked.consider(LEFT)
     assert (blocked.writes.deleted, blocked.told, len(blocked.deallocation)) == ({}, [], 1)

@@ -131,6 +131,7 @@ async def test_pods_of_a_full_cluster_are_accepted_a_few_at_a_time_and_equal_one
             await asyncio.sleep(0)
 
     monkeypatch.setattr("dispatcher.kubernetes.cluster_mirror.read_template", reading)
+    mirror._runtime.ledger = SimpleNamespace(known=lambda: SimpleNamespace(ledger_epoch="e"))
     mirror._resolver = SimpleNamespace(list_nodes=no_nodes)
     mirror.informers._on_pods([pod(number) for number in range(1000)])
     async with background(count()):
@@ -168,7 +169,7 @@ async def test_a_new_leader_keeps_the_nodes_without_an_object_whose_pods_it_does
         ("n2", True, {"z": "a"}),
     ]
     assert [mirror.node_deleted(name) for name in ("n1", "n2")] == [True, True]
-    await mirror.settle(accepted)
+    await mirror.settle(accepted, np.empty(0, np.uint32))
     async with background(mirror.run()):
         await until(lambda: len(written) == 3)
     assert written[2:] == [("n2",)]  # a pod is on n1

@@ -7,6 +7,7 @@ import pytest
 from dispatcher.core import messages as m
 from dispatcher.core.cluster.objects import Applied, ClusterObjects
 from dispatcher.core.pods.table import Phase
+from dispatcher.kubernetes.informers import device_manifest
 from hoss.model.cluster import (
     Namespace,
     NominatedPod,
@@ -226,3 +227,27 @@ def test_a_pod_sent_after_the_change_is_refused_by_who_was_told_of_it_first(benc
     refuse(bench, plugin)
     bench.pass_time(20.0)
     assert bench.all_are(rows, Phase.UNSCHEDULABLE)
+
+
+def test_a_claim_in_which_nothing_changes_that_schedulers_read_wakes_nobody_and_is_sent_to_nobody(bench):
+    """Finalizers and managed fields are written to each claim while its pod is bound."""
+    bench.join("w")
+    rows = bench.job("j", 1, spec=CLAIMING)
+    claim = {"metadata": {"namespace": "shop", "name": "mine", "resourceVersion": "1"}, "spec": {}}
+    protected = {**claim["metadata"], "resourceVersion": "2", "finalizers": ["a.io/keep"]}
+    bench.handle(stored(device_manifest(claim, "ResourceClaim")))
+    refuse(bench, "DynamicResources")
+    bench.pass_time(1.1)
+    refuse(bench, "DynamicResources")
+    sent = len(bench.instructions(m.SendStorage))
+    later = device_manifest({**claim, "metadata": protected}, "ResourceClaim")
+    bench.handle(stored(later))
+    bench.pass_time(10)
+    assert bench.all_are(rows, Phase.UNSCHEDULABLE)
+    assert len(bench.instructions(m.SendStorage)) == sent
+    assert bench.machine.storage.get(storage_key_of(later)) is later, "who writes it needs its version"
+    users = {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}
+    bench.handle(stored(device_manifest({**claim, "status": users}, "ResourceClaim")))
+    bench.pass_time(10)
+    assert bench.all_are(rows, Phase.SCHEDULING)
+    assert len(bench.instructions(m.SendStorage)) == sent + 1

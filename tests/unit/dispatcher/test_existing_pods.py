@@ -9,7 +9,7 @@ from dispatcher.core.machine import FORGET_SECONDS
 from dispatcher.core.pods.table import Phase
 from dispatcher.kubernetes import existing_pods
 from dispatcher.kubernetes.existing_pods import ExistingPods
-from dispatcher.ledger.rebuilding import kind_of
+from dispatcher.ledger.contents import kind_of
 from dispatcher.runtime import Runtime
 from hoss.model.pod import PodSpec
 from hoss.v1 import resolver_pb2 as pb
@@ -46,17 +46,22 @@ async def test_all_that_was_asked_for_before_is_done_when_it_says_so(bench):
 
 
 class Resolver:
-    """Commits everything, and keeps the kinds that the last call named."""
+    """Commits everything, and keeps the kinds that the last call named, and how many pods each call had."""
 
     def __init__(self) -> None:
         self.kinds: list[pb.PodKind] = []
+        self.calls: list[int] = []
 
     async def grant_epoch(self, _writer: str) -> int:
         return 1
 
     async def upsert_pods(self, request: pb.UpsertPodsRequest) -> pb.UpsertPodsReply:
+        await asyncio.sleep(0)  # others ask meanwhile
         self.kinds = list(request.kinds)
-        return pb.UpsertPodsReply(verdicts=bytes([pb.COMMITTED]))
+        uids = decode_uids(request.pods.uids)
+        assert len(np.unique(uids, axis=0)) == len(uids), "the ledger would count a pod twice"
+        self.calls.append(len(uids))
+        return pb.UpsertPodsReply(verdicts=bytes([pb.COMMITTED] * len(uids)))
 
 
 class Nodes:
@@ -104,3 +109,31 @@ async def test_a_class_that_no_pod_has_any_more_is_forgotten(bench):
         bench.pass_time(FORGET_SECONDS)
         sizes.add(existing.table_sizes()["existing_pod_kinds"])
     assert sizes == {1}
+
+
+async def test_pods_that_come_in_small_parts_share_a_call_and_no_release_is_overtaken(bench):
+    resolver, ledger = Resolver(), SlowLedger(bench.machine)
+    ExistingPods(ledger, resolver, ValidLease(), Nodes(), lambda _rows: None)
+    ledger.go.set()
+    pods = bench.machine.registry.pods
+    rows = bench.job("a", 2600)
+    pods.phase[rows], pods.node[rows] = Phase.BOUND, 0
+
+    def reserve(first: int, stop: int) -> m.Reserve:
+        part = rows[first:stop]
+        return m.Reserve(part, pods.uid[part])
+
+    calls_at_release: list[int] = []
+    release = ledger.release
+
+    async def noted(wanted: m.Release) -> None:
+        calls_at_release.append(sum(resolver.calls))
+        await release(wanted)
+
+    ledger.release = noted
+    wanted = [reserve(start, start + 250) for start in range(0, 1250, 250)]
+    wanted.append(m.Release(rows[:1], pods.uid[rows[:1]], rows[:1]))
+    wanted += [reserve(1250, 1300), reserve(1250, 1301), reserve(1301, 2600)]
+    await asyncio.gather(*(ledger.carry_out(instruction) for instruction in wanted))
+    assert resolver.calls == [250, 1000, 51, 1000, 299]
+    assert calls_at_release == [1250]

@@ -156,7 +156,10 @@ def test_a_node_that_the_ledger_never_had_is_closed_until_the_pods_on_it_are_cou
 def test_a_node_whose_pods_an_earlier_term_counted_stays_open_and_one_that_it_left_closed_is_held(bench):
     nodes, other = NodeMirror(bench.machine.registry), replace(NODE, name="other")
     nodes.restore([NODE, closed(other)])
-    assert nodes.plan([NODE, other], (), {}, {NODE.name, "other"}).upserts == (NODE, closed(other))
+    assert not nodes.plan([NODE, other], (), {}, {NODE.name, "other"})  # the ledger has them so
+    assert nodes.take_held() == [other]
+    changed = replace(NODE, unschedulable=True)
+    assert nodes.plan([changed, other], (), {}, {NODE.name, "other"}).upserts == (changed, other)
 
 
 def test_a_held_node_whose_object_goes_is_not_opened(bench):
