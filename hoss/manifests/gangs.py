@@ -113,15 +113,16 @@ def _group_in(metadata: Object) -> str:
 
 
 def read_pod_group(manifest: Object) -> GangSpec:
-    """A PodGroup of any of POD_GROUPS; one of Kubernetes with the policy `basic` has a minimum of 1. Raises
-    InvalidInput with the field's path."""
+    """A PodGroup of any of POD_GROUPS. One of Kubernetes with the policy `basic` has a minimum of 1, and so has
+    one whose minMember is 0: whoever writes it by the Go types leaves a 0 out. Raises InvalidInput with the
+    field's path."""
     metadata, spec = mapping(manifest, "metadata", "PodGroup"), mapping(manifest, "spec", "PodGroup")
     policy = mapping(spec, "schedulingPolicy", "spec")
-    field, where, parent = "minMember", "spec", spec
+    field, where, parent, least = "minMember", "spec", spec, 0
     if policy:
-        field, where = "minCount", "spec.schedulingPolicy.gang"
+        field, where, least = "minCount", "spec.schedulingPolicy.gang", 1
         parent = mapping(policy, "gang", "spec.schedulingPolicy")
-    minimum = integer(parent, field, where, least=1, most=_MOST_PODS, default=1)
+    minimum = max(1, integer(parent, field, where, least=least, most=_MOST_PODS, default=1))
     return GangSpec(read_namespace(metadata, "metadata"), read_name(metadata, "PodGroup"), minimum)
 
 

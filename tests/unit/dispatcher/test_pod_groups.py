@@ -61,6 +61,18 @@ def groups():
         (WORKLOAD, written(WORKLOAD), GangRule(3)),
         (WORKLOAD, written(WORKLOAD, None, schedulingPolicy={"basic": {}}), GangRule(1)),
         (VOLCANO, written(VOLCANO, None), GangRule(1)),
+        (VOLCANO, written(VOLCANO, 0), GangRule(1)),
+        (COSCHEDULING, written(COSCHEDULING, 0), GangRule(1)),
+        (
+            COSCHEDULING,
+            written(COSCHEDULING, -1),
+            "spec.minMember: is -1; it must lie between 0 and 4294967295",
+        ),
+        (
+            WORKLOAD,
+            written(WORKLOAD, 0),
+            "spec.schedulingPolicy.gang.minCount: is 0; it must lie between 1 and 4294967295",
+        ),
         (VOLCANO, written(VOLCANO, networkTopology={"mode": "soft"}), GangRule(3)),
         (
             COSCHEDULING,
