@@ -1,14 +1,18 @@
 """The guard on a ledger in memory, of one shard and of several."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from webhook_in_memory import WebhookCluster, review_of
 
 from hoss.errors import LedgerUnavailable, TransportError
 from resolver.core.values import ReservationState
 from resolver.messages.nodes import shard_of
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(
@@ -178,6 +182,16 @@ async def test_a_host_port_that_is_taken_is_named(cluster: WebhookCluster, make_
 async def test_a_cordon_is_the_scheduler_s_to_know(cluster: WebhookCluster, make_node: Any) -> None:
     await cluster.add_nodes(make_node("n1", unschedulable=True))
     assert (await cluster.guard.review(review_of(cluster.pod("p"), "n1"))).verdict == "reserved"
+
+
+async def test_the_documentation_quotes_what_its_example_is_told(make_node: Any) -> None:
+    cluster = WebhookCluster(1)
+    await cluster.add_nodes(make_node("NODE", cpu=3850))
+    example, _ = yaml.safe_load_all((ROOT / "examples" / "too-large.yaml").read_text())
+    resources = example["spec"]["containers"][0]["resources"]
+    pod = cluster.pod(example["metadata"]["name"], resources=resources)
+    answer = await cluster.guard.review(review_of(pod, "NODE"))
+    assert answer.message in " ".join((ROOT / "docs" / "kubernetes.md").read_text().split())
 
 
 async def test_a_resource_that_no_node_offers_does_not_fit_anywhere(
