@@ -167,16 +167,26 @@ def test_a_disk_is_shared_by_readers_alone(make_pod):
 WAITING = StorageClass("local", "kubernetes.io/no-provisioner", waits_for_consumer=True)
 
 
-def test_two_claims_of_a_pod_take_two_volumes_and_the_smaller_claim_chooses_first(make_pod):
-    def local(name, size, host):
-        return PersistentVolume(
-            name,
-            storage_class="local",
-            capacity_bytes=size * GI,
-            phase="Available",
-            node_affinity=on(host),
-        )
+def local(name, size, host):
+    return PersistentVolume(
+        name,
+        storage_class="local",
+        capacity_bytes=size * GI,
+        phase="Available",
+        node_affinity=on(host),
+    )
 
+
+def test_a_claim_that_a_pod_names_twice_gets_the_smaller_of_the_two_volumes_that_it_needs(make_pod):
+    """kube-scheduler sets the claimRef of both, and the controller chooses."""
+    volumes = local("a1", 1, "a"), local("a2", 2, "a"), local("b1", 1, "b")
+    cluster = Cluster(nodes=NODES, storage=[WAITING, claim("twice", storage_class="local"), *volumes])
+    answer = explain(make_pod(volumes=mounting("twice", "twice")), cluster, preemption=False)
+    assert answer["feasible"] == ["a"]
+    assert answer["binding"]["a"]["volumes"] == {"twice": {"persistentVolume": "a1"}}
+
+
+def test_two_claims_of_a_pod_take_two_volumes_and_the_smaller_claim_chooses_first(make_pod):
     cluster = Cluster(
         nodes=NODES,
         storage=[

@@ -109,7 +109,9 @@ class ReachableVolumes(FilterState):
         volumes: dict[str, str | None] = {}
         for choice in self._choices:
             number = int(choice.numbers[node])
-            volumes[choice.claim.name] = None if number == _PROVISIONED else choice.volumes[number].name
+            volume = None if number == _PROVISIONED else choice.volumes[number].name
+            # A claim that the pod names twice needs two volumes, as in kube-scheduler. It gets the smaller one.
+            volumes.setdefault(choice.claim.name, volume)
         claims = (claim_binding(self._namespace, claim) for claim in volumes)
         named = (chosen_volume(volume) for volume in volumes.values() if volume is not None)
         return Reserved((*claims, *named), volumes=volumes)
