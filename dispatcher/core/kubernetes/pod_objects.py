@@ -6,6 +6,7 @@ Controllers holds the selectors of pods' controllers, which default spreading co
 (kube-scheduler's DefaultSelector). ReplicaSets of Deployments are left out: there are many, and a label of
 their pods gives the same selection."""
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -46,6 +47,10 @@ _ANNOTATIONS = (ANNOTATION, MOVABLE_ANNOTATION, MIN_AVAILABLE_ANNOTATION)
 _IGNORABLE_VOLUMES = {"persistentVolumeClaim": "persistent volume claims", "ephemeral": "ephemeral volumes"}
 
 _RESOURCE_CLAIMS = "resource claims"
+
+_NOT_RESERVED = (
+    'running PreBind plugin "DynamicResources": add reservation to claim'  # kube-scheduler's words
+)
 
 _REPLICAS_LABEL = "pod-template-hash"
 
@@ -150,6 +155,8 @@ class PodReader:
         terms = template.spec.pod_terms
         if ours and self._max_pod_terms is not None and terms > self._max_pod_terms:
             problem = problem or f"the pod {too_many_terms(terms, self._max_pod_terms)}"
+        if ours:
+            problem = problem or _claimed_twice(template)
         return SeenPod(
             uid=uid_from_text(metadata["uid"]),
             namespace=metadata["namespace"],
@@ -290,6 +297,15 @@ def gang_of(metadata: Object, group: GroupRef | None) -> NewGang | None:
             where=MIN_AVAILABLE,
         )
     return NewGang(namespace, owner["name"], minimum, owner["uid"])
+
+
+def _claimed_twice(template: PodTemplate) -> str:
+    """Why a pod that names one resource claim twice is never bound: a claim lists each of its pods once, and
+    kube-scheduler adds the pod for each name; "" for other pods."""
+    spec = template.spec
+    claims = Counter(use.claim for use in (spec.claims.uses if spec.claims else ()) if use.claim)
+    twice = next((claim for claim, names in claims.items() if names > 1), None)
+    return f"{_NOT_RESERVED} {spec.namespace}/{twice}: the pod names it twice" if twice else ""
 
 
 def problem_of(pod: Object, error: InvalidInput) -> str:

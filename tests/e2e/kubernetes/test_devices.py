@@ -226,6 +226,9 @@ def test_what_cannot_be_used_is_named(api: Api, devices: Devices, cluster: Clust
     devices.delete_claim("whole")  # its finalizer keeps it
     api.create_pod("late", scheduler="hoss", resourceClaims=claiming("whole"))
     await_reason(api, "late", 'resourceclaim "whole" is being deleted')
+    devices.create_claim("twice")
+    api.create_pod("doubled", scheduler="hoss", resourceClaims=claiming("twice", "twice"))
+    await_reason(api, "doubled", "add reservation to claim default/twice: the pod names it twice")
     devices.create_claim("odd", device_class="broken")
     api.create_pod("failing", scheduler="hoss", resourceClaims=claiming("odd"))
     await_reason(api, "failing", "no such key: x")

@@ -100,6 +100,20 @@ def test_pods_of_ours_keep_their_resource_claims_and_learn_their_names_from_the_
     assert reader.read(pod(schedulerName="others", **CLAIM)).template.spec.claims is None
 
 
+def test_a_pod_of_ours_that_names_one_claim_twice_is_not_placed(reader):
+    """kube-scheduler never binds it either: the API server refuses to list the pod in the claim twice."""
+    entries = [{"name": "x", "resourceClaimName": "shared"}, {"name": "y", "resourceClaimName": "shared"}]
+    problem = reader.read(pod(resourceClaims=entries)).problem
+    assert problem == (
+        'running PreBind plugin "DynamicResources": add reservation to claim default/shared: '
+        "the pod names it twice"
+    )
+    assert not reader.read(pod(2, resourceClaims=entries[:1])).problem
+    assert not reader.read(pod(3, resourceClaims=entries, schedulerName="others")).problem
+    unmade = [{"name": name, "resourceClaimTemplateName": "t"} for name in "xy"]
+    assert not reader.read(pod(4, resourceClaims=unmade)).problem
+
+
 GPU = "example.com/gpu"
 
 
