@@ -439,7 +439,7 @@ class Cycle:
 
     def _place(self, run: Run) -> tuple[int, Diagnosis | None]:
         """Put into the draft what fits of a run: how many pods, and why not the others."""
-        count, first, started = 0, run.pod_class.demand not in self._rankings, self._clock()
+        count, first, started = 0, not self._rankings.has_ranked(run.pod_class.demand), self._clock()
         try:
             ranking = self._rankings.of(run.pod_class.demand)
             count = placed = self._place_slot(run, ranking)

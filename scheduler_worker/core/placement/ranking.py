@@ -200,9 +200,7 @@ class Rankings:
         self._passing: list[Demand] = []  # those of no class when their rankings were made
 
     def __contains__(self, demand: Demand) -> bool:
-        """Whether the demand's nodes have been ranked."""
-        ranking = self._kept.get(demand)
-        return ranking is not None and ranking.refreshed
+        return demand in self._kept
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -218,6 +216,11 @@ class Rankings:
     def static_of(self, demand: Demand) -> StaticFit:
         """The demand's static fit, up to date; no ranking is made."""
         return self._statics.of(demand)
+
+    def has_ranked(self, demand: Demand) -> bool:
+        """Whether the demand's ranking has been refreshed, ever."""
+        ranking = self._kept.get(demand)
+        return ranking is not None and ranking.refreshed
 
     def prepare(self, demand: Demand) -> bool:
         """For the demand's ranking, see FilterState."""
