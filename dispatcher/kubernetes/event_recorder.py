@@ -115,6 +115,17 @@ class EventRecorder:
         text = f"Preempted by pod {preemptor} on node {node}"
         self._record(self._event(namespace, name, uid, "Preempted", text, action="Preempting"))
 
+    def preempting(self, row: int, node: str, victims: int) -> Object:
+        """So many pods of the node are evicted for this pod, which waits until they have left. Returns its
+        condition, to be written with its nomination: before the victims leave and it is bound."""
+        namespace, name, uid = self._identity(row)
+        text = f"waiting for {victims} less urgent pod{'s' * (victims > 1)} to leave node {node}"
+        self._record(self._event(namespace, name, uid, "FailedScheduling", text, action="Scheduling"))
+        pod = WaitingPod(self._registry.pods.uid[row].tobytes(), namespace, name, text)
+        self._conditions.remove([pod.uid])  # what was written before is not there any more
+        condition: Object = _condition(pod, self._now())["status"]["conditions"][0]
+        return condition
+
     def group_overdue(self, overdue: Overdue, api_version: str) -> None:
         """The gang of this PodGroup has waited longer than the group allows."""
         group = overdue.group

@@ -2,6 +2,7 @@
 kube-scheduler."""
 
 import asyncio
+from collections import Counter
 
 from dispatcher.core import messages as m
 from dispatcher.core.pods.table import Rows
@@ -34,7 +35,7 @@ class Evictor:
         self._recorder = recorder
 
     async def evict(self, instruction: m.Remove) -> None:
-        """Delete the victims, and nominate the preemptors for their nodes."""
+        """Nominate the preemptors for the nodes of their victims, and delete the victims."""
         victims = [
             (self._path(row), uid_text(uid.tobytes()))
             for row, uid in zip(instruction.rows.tolist(), instruction.uids, strict=True)
@@ -47,16 +48,19 @@ class Evictor:
                 self._recorder.preempted(row, uid_text(preemptor), node)
         nominations = dict(zip(instruction.preemptors, nodes, strict=True))
         nominations.pop(b"", None)
-        await asyncio.gather(
-            *(self._nominate(uid, node) for uid, node in nominations.items()),
-            *(self._delete(*victim) for victim in victims),
-        )
+        evicted = Counter(instruction.preemptors)
+        # First: a pod that is bound must not be told afterwards that it waits.
+        await asyncio.gather(*(self._nominate(uid, node, evicted[uid]) for uid, node in nominations.items()))
+        await asyncio.gather(*(self._delete(*victim) for victim in victims))
 
-    async def _nominate(self, uid: bytes, node: str) -> None:
+    async def _nominate(self, uid: bytes, node: str, victims: int) -> None:
         rows: Rows = self._registry.directory.rows_of_uids(decode_uids(uid))
         if rows[0] != NONE_U32:
-            body: Object = {"metadata": {"uid": uid_text(uid)}, "status": {"nominatedNodeName": node}}
-            await self._patch(self._path(int(rows[0])), body)
+            condition = self._recorder.preempting(int(rows[0]), node, victims)
+            status = {"nominatedNodeName": node, "conditions": [condition]}
+            await self._patch(
+                self._path(int(rows[0])), {"metadata": {"uid": uid_text(uid)}, "status": status}
+            )
 
     async def _delete(self, path: str, uid: str) -> None:
         await self._patch(path, {"metadata": {"uid": uid}, "status": {"conditions": [_TARGET]}})

@@ -143,7 +143,13 @@ class DeviceBinder:
             check_extended(claim, request.user)
         elif held is not None:
             claim = await self._objects.protect(path, FINALIZER)
-        claim = await self._objects.write(path, lambda found: finalizer_patch(found, chosen), known=claim)
+        title = f"claim {request.namespace}/{name}"
+        claim = await self._objects.write(
+            path,
+            lambda found: finalizer_patch(found, chosen),
+            known=claim,
+            doing=f"add finalizer to {title}",
+        )
         classes = {of: await self._class(of) for of in classes_of(claim, chosen)}
 
         pod: Object | None = None
@@ -159,7 +165,10 @@ class DeviceBinder:
             if not request.is_current():
                 raise TransportError("the ledger was lost since the devices were chosen; ask again")
 
-        claim = await self._objects.write(path, reserving, part="/status", known=claim, check=still_chosen)
+        added = "reservation" if held is None else "allocation and reservation"
+        claim = await self._objects.write(
+            path, reserving, part="/status", known=claim, check=still_chosen, doing=f"add {added} to {title}"
+        )
         if held is not None and held.mappings:
             await self._objects.write(
                 pod_path(request.namespace, request.user.name),

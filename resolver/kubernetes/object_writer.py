@@ -72,11 +72,13 @@ class ObjectWriter:
         gone: str = "",
         known: Object | None = None,
         check: Callable[[], Awaitable[None]] | None = None,
+        doing: str = "",
     ) -> Object:
         """Patch the object, or this part of it (`/status`), unless `patch_of` what it is now is None. Returns
         the object. `gone`: as in `read`. `known`: the object as it was read or written right before, which
         saves to read it. If it has changed since, the API server refuses the patch, and it is read. `check`:
-        what has to be so of other objects after this one was read and before it is patched; it raises."""
+        what has to be so of other objects after this one was read and before it is patched; it raises.
+        `doing`: what the API server did not let us do, before its reason."""
         for _ in range(_ATTEMPTS):
             found = await self.read(path, gone) if known is None else known
             known = None
@@ -91,7 +93,7 @@ class ObjectWriter:
                 return written
             if reply.status not in (_CONFLICT, _NOT_FOUND):
                 break
-        raise self._refused(reply.message)
+        raise self._refused(f"{doing}: {reply.message}" if doing else reply.message)
 
     async def _ask(
         self, method: str, path: str, body: Object | None = None, content_type: str = MERGE_PATCH

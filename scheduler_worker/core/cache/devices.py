@@ -34,9 +34,11 @@ from scheduler_worker.core.devices.pools import PoolId, PoolTable, SelectorTable
 from scheduler_worker.core.nodes import ChangeLog, Mask, NodeCatalogue
 
 _MOST_SHAPES = 32  # whose answers are kept; those used last
-# For all nodes at once, see allocator.MOST_TRIES: claims that are hard to satisfy must not stop a worker.
-# What is usual takes one try for each device.
+# For all nodes at once, see allocator.MOST_TRIES: claims that are hard to satisfy must not keep a worker from
+# other pods. What is usual takes one try for each device.
 _MOST_TRIES = 500_000
+_LEAST_TRIES = 50  # for one node, whatever the nodes before it took
+_SLICE_TRIES = 2_000  # after which a worker has other things to do; ten milliseconds
 
 
 class DeviceCatalogue:
@@ -47,6 +49,7 @@ class DeviceCatalogue:
         self.claim_version = 0  # grows when a claim gets devices or loses them
         self.now = float("inf")  # seconds since the epoch, as of the last change
         self.most_tries = MOST_TRIES  # for one node
+        self.most_tries_together = _MOST_TRIES  # for all nodes
         self.claims: dict[ClaimKey, ResourceClaim] = {}
         self.classes: dict[str, DeviceClass] = {}
         self.extended_resources: dict[str, str] = {}  # name of the resource -> name of the class
@@ -204,9 +207,21 @@ class DeviceFits:
         self._found: list[Found | None] = []  # by node; None without one
         self._as_of = (-1, -1)  # version of the devices, size
         self._specs = self._pools = 0  # positions in the logs of changes
+        self._pending: dict[int, None] = {}  # nodes to be judged, in order
+        self._tries = 0  # left for them
 
     def refresh(self, size: int) -> None:
         """Bring it up to date with the objects, the nodes and what is in use."""
+        self._note_changes(size)
+        self._judge_some(size)
+
+    def prepare(self, size: int) -> bool:
+        """Do some milliseconds of what `refresh` has to do; whether nothing is left of it."""
+        self._note_changes(size)
+        self._judge_some(size, _SLICE_TRIES)
+        return not self._pending
+
+    def _note_changes(self, size: int) -> None:
         devices = self._devices
         as_of = (devices.version, size)
         positions = devices.spec_changes.position, devices.pool_changes.position
@@ -216,13 +231,23 @@ class DeviceFits:
         if nodes is None:
             self._found = [None] * size
             self.passed = np.zeros(size, np.bool_)
-            self.refused, self.failing = {}, {}
+            self.refused, self.failing, self._pending = {}, {}, {}
             nodes = range(size)
-        tries = max(_MOST_TRIES, 3 * devices.most_tries) + 10 * size
-        for node in nodes:
-            tries -= self._judge(node, size, max(0, min(tries, devices.most_tries)))
+        if not self._pending:
+            self._tries = devices.most_tries_together
+        self._pending |= dict.fromkeys(nodes)
         self._as_of, (self._specs, self._pools) = as_of, positions
         self.version += 1
+
+    def _judge_some(self, size: int, tries: float = float("inf")) -> None:
+        """Judge pending nodes until so many tries are made."""
+        while self._pending and tries > 0:
+            node = next(iter(self._pending))
+            del self._pending[node]
+            most = min(self._devices.most_tries, max(self._tries, _LEAST_TRIES))
+            made = self._judge(node, size, most)
+            self._tries -= made
+            tries -= max(made, 1)
 
     def at(self, node: int) -> tuple[Allocation, ...]:
         """What the claims would get there, in their order; empty if the node refuses."""

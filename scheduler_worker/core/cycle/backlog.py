@@ -142,9 +142,12 @@ class Backlog:
         """Take out the next run."""
         return self._ready.popleft()
 
-    def of_work(self, work: Work) -> Iterable[Run]:
-        """The next runs, as far as they belong to this work."""
-        return takewhile(lambda run: run.work is work, self._ready)
+    def together(self) -> Iterable[Run]:
+        """The next run, and if it is of a gang that has not its minimum yet, the others of the gang."""
+        following = self.next
+        if following is None or not following.work.missing:
+            return () if following is None else (following,)
+        return takewhile(lambda run: run.work is following.work, self._ready)
 
     def take_work(self, work: Work) -> list[Run]:
         """Take out the next runs, as far as they belong to this work."""

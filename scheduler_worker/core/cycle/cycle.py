@@ -5,6 +5,7 @@ proposals and preemption, which do not know each other."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,7 @@ from scheduler_worker.core.preemption.evaluator import PreemptionEvaluator
 from scheduler_worker.core.work import OutcomeCollector, Run, Work
 
 _IN_CONTENTION = 4  # times as many alternates
+_PREPARED_RUNS = 8  # of a gang; so few that what is prepared for one is still kept after the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,8 @@ class Cycle:
 
     def step(self) -> int:
         """See Scheduler.step."""
+        if not self._prepared():
+            return 1
         noted = self.failures.noted
         settled = self._step()
         # What permit plugins say of it comes later.
@@ -154,6 +158,12 @@ class Cycle:
         elif succeeded:
             self.streak.succeeded()
 
+    def _prepared(self) -> bool:
+        """Look up a part of what the next pods depend on; whether nothing that takes long is left of it."""
+        runs = (run for run in self._backlog.together() if run.pod_class.spec.claims is not None)
+        demands = [self._current(run).pod_class.demand for run in islice(runs, _PREPARED_RUNS)]
+        return all(self._rankings.prepare(demand) for demand in demands)
+
     def _step(self) -> int:
         self._backlog.resume_ended()
         if self._whole is not None and self._whole.asked:
@@ -165,7 +175,7 @@ class Cycle:
         work = following.work
         if work.transactional and self._draft.pods:
             return 0
-        together = self._backlog.of_work(work) if work.missing else (following,)
+        together = self._backlog.together()
         if self._proposals.undecided and any(depends_on_pods(run.pod_class.spec) for run in together):
             return 0  # it would depend on pods of which some may be refused
         if work.missing:
@@ -429,7 +439,7 @@ class Cycle:
 
     def _place(self, run: Run) -> tuple[int, Diagnosis | None]:
         """Put into the draft what fits of a run: how many pods, and why not the others."""
-        count, first, started = 0, run.pod_class.demand not in self._rankings, self._clock()
+        count, first, started = 0, not self._rankings.has_ranked(run.pod_class.demand), self._clock()
         try:
             ranking = self._rankings.of(run.pod_class.demand)
             count = placed = self._place_slot(run, ranking)

@@ -222,6 +222,11 @@ class FilterState(ABC):
     def refusals(self) -> Refusals:
         """The same with reasons. If several reasons apply to a node, the first one counts."""
 
+    def prepare(self) -> bool:
+        """Do some milliseconds of what the next `refresh` has to do, if that may take long; whether nothing
+        of it is left. A worker asks before it places a pod, and answers others in between."""
+        return True
+
     @property
     def steady(self) -> bool:
         """Whether all nodes pass and no pod of the class changes that. Runs of pods can be placed at once if

@@ -52,6 +52,10 @@ class PluginState:
         changed += [state.refresh() for _, _, state in self.scores]
         return any(changed)
 
+    def prepare(self) -> bool:
+        """See FilterState."""
+        return all(state.prepare() for _, state in self.filters)
+
     def default_spreading(self, feasible: NodeIndexes) -> DefaultSpreading | None:
         """How default spreading scores these nodes, which are all feasible ones. None if pods of the class
         change any other result. After `add_scores`."""

@@ -30,6 +30,7 @@ class ClusterSnapshot:
         self.cache.pod_index.set_namespaces(cluster.namespaces)
         self.cache.storage.replace(cluster.storage)
         self.cache.devices.most_tries = _MOST_TRIES
+        self.cache.devices.most_tries_together = 3 * _MOST_TRIES
         self.cache.devices.replace(cluster.devices, cluster.read_at)
         self.demands = DemandTable(self.cache.schema, self.cache.catalogue.images, self.cache.pod_index)
         self.demands.set_device_resources(frozenset(self.cache.devices.extended_resources))

@@ -74,6 +74,11 @@ class Ranking:
         # Last: if a plugin raised, the ranking stays stale.
         self._position, self._versions = cache.changes.position, versions
 
+    @property
+    def refreshed(self) -> bool:
+        """Whether it was, ever."""
+        return self._position >= 0
+
     def diagnosis(self, explain: Callable[[], Diagnosis]) -> Diagnosis:
         """Why nothing fits, as of the last `refresh`: the result of `explain`, which is called again only
         after a change of anything that the keys depend on. The dispatcher wakes the pods by the plugins
@@ -211,6 +216,15 @@ class Rankings:
     def static_of(self, demand: Demand) -> StaticFit:
         """The demand's static fit, up to date; no ranking is made."""
         return self._statics.of(demand)
+
+    def has_ranked(self, demand: Demand) -> bool:
+        """Whether the demand's ranking has been refreshed, ever."""
+        ranking = self._kept.get(demand)
+        return ranking is not None and ranking.refreshed
+
+    def prepare(self, demand: Demand) -> bool:
+        """For the demand's ranking, see FilterState."""
+        return self.of(demand).plugin_state.prepare()
 
     def of(self, demand: Demand) -> Ranking:
         """The demand's ranking, made if there is none; not refreshed."""

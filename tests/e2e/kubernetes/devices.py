@@ -129,6 +129,10 @@ class Devices:
         body = {"status": {"allocation": allocation}}
         self._api("PATCH", f"{_CLAIMS}/{claim}/status", body, **MERGE)
 
+    def list_users(self, claim: str, users: list[Any]) -> None:
+        """The claim is reserved for exactly these, as other schedulers have it."""
+        self._api("PATCH", f"{_CLAIMS}/{claim}/status", {"status": {"reservedFor": users}}, **MERGE)
+
     def collect(self, claim: str) -> None:
         """The pod that owns the claim is gone: so is the claim, as the garbage collector has it."""
         path = f"{_CLAIMS}/{claim}"

@@ -234,6 +234,25 @@ def test_what_cannot_be_used_is_named(api: Api, devices: Devices, cluster: Clust
     await_reason(api, "failing", "no such key: x")
 
 
+def test_a_claim_that_lists_as_many_pods_as_it_may_keeps_others_waiting_in_kube_schedulers_words(
+    api: Api, devices: Devices, cluster: Cluster
+) -> None:
+    api.create_node("n1")
+    devices.create_class()
+    devices.publish("n1", "gpu-0")
+    devices.create_claim("full")
+    devices.give("full", "n1", "gpu-0", on="n1")
+    users = [{"resource": "pods", "name": f"p{number}", "uid": f"uid-{number}"} for number in range(256)]
+    devices.list_users("full", users)
+    api.create_pod("late", scheduler="hoss", resourceClaims=claiming("full"))
+    refused = 'running PreBind plugin "DynamicResources": add reservation to claim default/full: '
+    await_reason(api, "late", refused)
+    await_reason(api, "late", "status.reservedFor: Too many: 257: must have at most 256 items")
+    assert not node_of(api, "late")
+    devices.list_users("full", users[1:])
+    assert placed(api, "late") == "n1"
+
+
 def test_slices_that_contradict_each_other_offer_nothing_until_they_agree(
     api: Api, devices: Devices, cluster: Cluster
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from e2e.cluster import Cluster
 from e2e.kubernetes.agreement import assigned, overcommitted, requested, reserved, run_hoss
-from e2e.kubernetes.api import Api, await_reason, events_of, node_of, resize
+from e2e.kubernetes.api import Api, await_reason, events_of, node_of, resize, told
 from waiting import wait_until
 
 from hossctl.local.control_plane import ControlPlane
@@ -63,14 +63,18 @@ def test_the_preemptor_is_nominated_and_bound_only_when_its_victim_has_left(
     wait_until(
         lambda: api.pod("high")["status"].get("nominatedNodeName") == "n1", "the preemptor is nominated"
     )
+    waits = "waiting for 1 less urgent pod to leave node n1"
+    assert told(api, "high") == waits
+    await_reason(api, "high", waits)
     conditions = {c["type"]: c.get("reason") for c in api.pod("low")["status"]["conditions"]}
     assert conditions["DisruptionTarget"] == "PreemptionByScheduler"
-    told = ("Preempted", f"Preempted by pod {api.pod('high')['metadata']['uid']} on node n1")
-    wait_until(lambda: told in events_of(api, "low"), "there is an event for the victim")
+    preempted = ("Preempted", f"Preempted by pod {api.pod('high')['metadata']['uid']} on node n1")
+    wait_until(lambda: preempted in events_of(api, "low"), "there is an event for the victim")
     assert not node_of(api, "high")
     assert "clean" in run_hoss(cluster, "audit")
     api.delete_pod("low")
     wait_until(lambda: node_of(api, "high"), "the preemptor is bound")
+    assert told(api, "high") == ""
     wait_until(lambda: reserved(cluster) == assigned(api), "the ledger says what the API server says")
 
 

@@ -318,7 +318,7 @@ class Unprotected(ConditionalDevice):
     ("deleting", "reason"),
     [
         ("2026-11-28T12:00:00Z", "claim default/c got deleted in the meantime"),
-        (None, "no new finalizers"),
+        (None, "add finalizer to claim default/c: no new finalizers"),
     ],
 )
 @pytest.mark.parametrize("status", [403, 422])

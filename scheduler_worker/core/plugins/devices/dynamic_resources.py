@@ -4,8 +4,9 @@ A claim that has devices decides which nodes reach them. For the others together
 node (`devices.allocator`). Extended resources that a device class stands for become one more claim on nodes
 that do not offer the resource themselves. Such a claim belongs to one pod."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,7 @@ from scheduler_worker.core.framework.extension_points import (
 )
 from scheduler_worker.core.nodes import Mask
 
+_PREPARED_PARTS = 4  # of nodes that offer different extended resources; see Cycle._prepared
 EXTENDED_CLAIM = "<extended-resources>"  # the claim of a pod's extended resources, before it has a name
 
 
@@ -105,18 +107,30 @@ class ClaimedDevices(FilterState):
         """See FilterState."""
         cache, devices = self._cache, self._cache.devices
         devices.refresh()
-        as_of = (devices.version, devices.claim_version, cache.spec_changes.position, cache.size)
+        as_of = self._present()
         if as_of == self._as_of:
             return False
         self._as_of = as_of
         self._parts, self._refused, self.failure, self.allocated = [], {}, None, []
         self.left_over, self._unreachable = False, []
         self.passed = np.zeros(cache.size, np.bool_)
-        uses = [use for use in self._pod.uses if use.needed]
-        self.rejection = self._look_up(uses)
+        self.rejection = self._look_up()
         if self.rejection is None:
-            self._judge([devices.claims[self._namespace, use.claim or ""] for use in uses])
+            self._judge()
         return True
+
+    def prepare(self) -> bool:
+        """See FilterState."""
+        cache, devices = self._cache, self._cache.devices
+        devices.refresh()
+        if self._present() == self._as_of or self._look_up() is not None:
+            return True
+        wanted = islice((claims for _, claims, _ in self._to_allocate()), _PREPARED_PARTS)
+        return all(devices.fits(tuple(map(ClaimShape.of, claims))).prepare(cache.size) for claims in wanted)
+
+    def _present(self) -> tuple[int, ...]:
+        devices = self._cache.devices
+        return devices.version, devices.claim_version, self._cache.spec_changes.position, self._cache.size
 
     def refusals(self) -> Refusals:
         """See FilterState."""
@@ -198,11 +212,11 @@ class ClaimedDevices(FilterState):
             for counter_set, _ in one.use
         ]
 
-    def _look_up(self, uses: list[ClaimUse]) -> Rejection | None:
+    def _look_up(self) -> Rejection | None:
         """Why no node can take the pod, by the claims and classes alone."""
         devices, namespace = self._cache.devices, self._namespace
         found = []
-        for use in uses:
+        for use in self._needed():
             if use.claim is None:
                 return _rejected(f'pod "{namespace}/{self._pod.pod}": ResourceClaim not created yet')
             claim = devices.claims.get((namespace, use.claim))
@@ -227,25 +241,43 @@ class ClaimedDevices(FilterState):
                     return _rejected(f"request {request.result_name(alternative)}: {missing}")
         return None
 
-    def _judge(self, claims: list[ResourceClaim]) -> None:
-        cache, devices = self._cache, self._cache.devices
-        waiting = []
-        for claim in claims:  # one that a pod has under two names needs devices twice, as in kube-scheduler
-            allocation = devices.allocation((self._namespace, claim.name))
+    def _needed(self) -> list[ClaimUse]:
+        return [use for use in self._pod.uses if use.needed]
+
+    def _by_allocation(self) -> tuple[list[ResourceClaim], list[tuple[ResourceClaim, Allocation]]]:
+        """The pod's claims, which are there: those without devices, and the others with theirs."""
+        waiting, allocated = [], []
+        # One that a pod has under two names needs devices twice, as in kube-scheduler.
+        for use in self._needed():
+            key = self._namespace, use.claim or ""
+            claim, allocation = self._cache.devices.claims[key], self._cache.devices.allocation(key)
             if allocation is None:
                 waiting.append(claim)
             else:
-                self.allocated.append((claim, allocation))
+                allocated.append((claim, allocation))
+        return waiting, allocated
+
+    def _to_allocate(self) -> Iterator[tuple[Mask, tuple[ResourceClaim, ...], tuple[RequestMapping, ...]]]:
+        """Sets of nodes, with the claims that are to be allocated there."""
+        if self._has_left_over():
+            return
+        waiting, _ = self._by_allocation()
+        for nodes, resources in self._by_resources():
+            extra, mappings = _extended_claim(self._namespace, self._pod.containers, resources)
+            claims = tuple(waiting) if extra is None else (*waiting, extra)
+            if claims:
+                yield nodes, claims, mappings
+
+    def _judge(self) -> None:
+        cache, devices = self._cache, self._cache.devices
+        _, self.allocated = self._by_allocation()
         self.passed[:] = True
         self.left_over = self._has_left_over()
         if self.left_over:
             self._refuse(LEFT_OVER, np.ones(cache.size, np.bool_))
             return
-        for nodes, resources in self._by_resources():
-            extra, mappings = _extended_claim(self._namespace, self._pod.containers, resources)
-            to_allocate = tuple(waiting) if extra is None else (*waiting, extra)
-            if to_allocate:
-                self._allocate(nodes, to_allocate, mappings)
+        for nodes, claims, mappings in self._to_allocate():
+            self._allocate(nodes, claims, mappings)
         for claim, allocation in self.allocated:
             reached = np.ones(cache.size, np.bool_)
             if not allocation.usable(devices.now, self._bind_seconds):
