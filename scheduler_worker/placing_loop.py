@@ -11,9 +11,13 @@ from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.experiments import GlobalLock, WorkerExperiment
 from scheduler_worker.outbox import Outbox
 
-# After this time the loop proposes what it has placed. Long enough that a proposal of costly pods is worth
-# its message, short enough that the ledger and heartbeats never wait noticeably.
+# After so much CPU time the loop proposes what it has placed: a proposal of costly pods is worth its message
+# then. By the clock alone, a proposal would have the fewer pods the more other processes use the cores, and
+# each costs them all.
 _SLICE_SECONDS = 0.02
+
+# And after this time by the clock in any case, so that the ledger and heartbeats never wait noticeably.
+_LONGEST_SLICE_SECONDS = 0.1
 
 # After a slice that took all of its time the event loop has this long to itself. One turn of the event loop
 # is not enough: a message takes several. Outcomes and heartbeats of a slow worker piled up until the
@@ -32,13 +36,15 @@ class PlacingLoop:
         outbox: Outbox,
         *,
         clock: Callable[[], float],
+        thread_clock: Callable[[], float],
         experiment: WorkerExperiment,
         global_lock: GlobalLock | None,
     ) -> None:
-        """`global_lock`: place only while it is held."""
+        """`thread_clock`: the CPU time of this thread. `global_lock`: place only while it is held."""
         # Shard -> seq of the latest verdict; for the lock's next holder.
         self.verdict_seqs: dict[int, int] = {}
         self._clock = clock
+        self._thread_clock = thread_clock
         self._worker = worker
         self._scheduler = scheduler
         self._gauges = gauges
@@ -87,14 +93,13 @@ class PlacingLoop:
 
     async def _slice(self) -> bool:
         """Place for a while and propose it. False when nothing is left to place."""
-        scheduler, started, pods = self._scheduler, self._clock(), 0
+        scheduler, pods, self._slice_used_up = self._scheduler, 0, False
+        until, cpu_until = self._clock() + _LONGEST_SLICE_SECONDS, self._thread_clock() + _SLICE_SECONDS
         with self._gauges.working(), self._gauges.busy():
-            while settled := scheduler.step():
+            while not self._slice_used_up and (settled := scheduler.step()):
                 pods += settled
-                if self._clock() - started > _SLICE_SECONDS:
-                    break
+                self._slice_used_up = self._clock() > until or self._thread_clock() > cpu_until
             placed = self._clock()
-            self._slice_used_up = placed - started > _SLICE_SECONDS
             decision_seconds = self._experiment.seconds(pods)
             proposals = scheduler.take_proposals(placed + decision_seconds)
         if decision_seconds and not await self._decide(decision_seconds):

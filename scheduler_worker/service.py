@@ -101,6 +101,7 @@ class WorkerService:
             self._gauges,
             self._outbox,
             clock=clock,
+            thread_clock=thread_clock,
             experiment=experiment,
             global_lock=global_lock,
         )

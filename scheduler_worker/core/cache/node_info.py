@@ -24,6 +24,9 @@ from scheduler_worker.core.nodes import ChangeLog, NodeIndexes
 _SLICE_ROWS = 100
 _ROW_MICROS = 40.0
 
+# With fewer pods a slot than this, a look at each pod costs less than NumPy's calls for each slot.
+_FEW_PODS_A_SLOT = 16
+
 
 class NodeInfoCache(NodeColumns):
     """The columns, the pods assumed on them, and where each shard's feed stands."""
@@ -167,10 +170,11 @@ class NodeInfoCache(NodeColumns):
     def forget(self, assumption: Assumption, rows: NDArray[np.intp]) -> None:
         """Give back these rows; rows given back before are skipped."""
         rows = rows[assumption.live[rows]]
-        self._give_up(assumption, rows)
+        if len(rows):
+            self._give_up(assumption, rows)
+            self._recombine(assumption.nodes[rows])
         if not assumption.live.any():
             self._assumptions.close(assumption)
-        self._recombine(assumption.nodes[rows])
 
     def expire(self, now: float) -> int:
         """Give back assumptions past their deadline; how many pods that were. Later verdicts on them change
@@ -351,7 +355,18 @@ class NodeInfoCache(NodeColumns):
 
 
 def _by_group(assumption: Assumption, rows: NDArray[np.intp]) -> Iterator[tuple[PodGroup, NodeIndexes]]:
-    """The nodes of these rows, by their pods' group."""
-    slots = assumption.slots[rows]
-    for slot, group in enumerate(assumption.groups):
-        yield group, assumption.nodes[rows[slots == slot]]
+    """The nodes of these rows, by their pods' group; a group may come more than once."""
+    groups = assumption.groups
+    if not groups or not len(rows):
+        return
+    slots, nodes = assumption.slots[rows], assumption.nodes[rows]
+    if len(groups) * _FEW_PODS_A_SLOT <= len(rows):
+        for slot, group in enumerate(groups):
+            yield group, nodes[slots == slot]
+        return
+    # Where pods of a batch are mixed, each is a slot, and many are of one group.
+    of_group: dict[PodGroup, list[int]] = {}
+    for slot, node in zip(slots.tolist(), nodes.tolist(), strict=True):
+        of_group.setdefault(groups[slot], []).append(node)
+    for group, there in of_group.items():
+        yield group, np.array(there, np.intp)

@@ -1,7 +1,10 @@
 """Rankings: the order in which a class prefers the nodes, kept between its pods and repaired where nodes
 changed.
 
-A ranking is exact as of its last `refresh`. A worker keeps as many rankings as their memory limit allows."""
+A ranking is exact as of its last `refresh`. A worker keeps as many rankings as their memory limit allows.
+
+A profile that packs takes the nodes of the worker's own share first, in a soft partition (docs/adr/0120).
+While a class has room there, only these nodes are kept exact, by `refresh_share`."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -55,6 +58,9 @@ class Ranking:
         self._position = -1
         self._diagnosis: Diagnosis | None = None  # of what the keys were made from
         self._versions = _NEVER
+        self._share_first = profile.mixes and not demand.about_pods
+        self._share_position = -1  # the same two for the nodes of the share
+        self._share_versions = _NEVER
 
     def refresh(self) -> None:
         """Bring the keys up to date with the cache."""
@@ -73,6 +79,33 @@ class Ranking:
             self._rank_all()
         # Last: if a plugin raised, the ranking stays stale.
         self._position, self._versions = cache.changes.position, versions
+        self._share_position, self._share_versions = self._position, versions
+
+    def refresh_share(self) -> NodeIndexes | None:
+        """Bring the keys of the worker's own share up to date. Returns its nodes, which come before all
+        others. None: there is no share, or something that users can configure prefers nodes; all keys are up
+        to date then."""
+        cache = self._cache
+        self.static.refresh(self.demand)
+        self._ties.cover(cache.size)
+        own = self._ties.own
+        if not self._share_first or own is None or self.static.varying:
+            self.refresh()
+            return None
+        share: NodeIndexes = own[: cache.size].nonzero()[0]
+        versions = (self.static.version, self._ties.version, self._profile.version)
+        nodes = share
+        if len(self.keys) != cache.size:
+            self.keys, self._versions = np.full(cache.size, INFEASIBLE, np.int64), _NEVER
+        elif versions == self._share_versions:
+            changed = cache.changes.since(self._share_position, cache.size)
+            if changed is not None:
+                nodes = changed[own.take(changed)]
+        if len(nodes):
+            self._static_total = self.static.constant
+            self._rank(nodes)
+        self._share_position, self._share_versions = cache.changes.position, versions
+        return share
 
     @property
     def refreshed(self) -> bool:

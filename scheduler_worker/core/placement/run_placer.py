@@ -50,11 +50,7 @@ class RunPlacer:
         left = count
         while left:
             try:
-                ranking.refresh()
-                singly = left <= _POD_BY_POD or not ranking.foreseeable
-                nodes, spare = self._whole_run(ranking, left) or (
-                    self._best(ranking) if singly else self._select(ranking, left)
-                )
+                nodes, spare = self._next(ranking, left)
             except PluginFailed:
                 if not parts:
                     raise
@@ -74,9 +70,22 @@ class RunPlacer:
             np.concatenate([p.card_masks for p in parts]) if parts else np.empty(0, np.uint16),
         )
 
-    def _best(self, ranking: Ranking) -> tuple[NodeIndexes, NodeIndexes]:
-        """The best node and, on its shard, the next best ones, best first."""
-        keys = ranking.keys
+    def _next(self, ranking: Ranking, left: int) -> tuple[NodeIndexes, NodeIndexes]:
+        """The nodes of the next pods, one at least if any fits, and further nodes for alternates."""
+        share = ranking.refresh_share()
+        if share is not None:
+            found = self._best(ranking, share)
+            if len(found[0]):
+                return found
+            ranking.refresh()
+        singly = left <= _POD_BY_POD or not ranking.foreseeable
+        return self._whole_run(ranking, left) or (
+            self._best(ranking) if singly else self._select(ranking, left)
+        )
+
+    def _best(self, ranking: Ranking, among: NodeIndexes | None = None) -> tuple[NodeIndexes, NodeIndexes]:
+        """The best node and, on its shard, the next best ones, best first. `among`: of these nodes."""
+        keys = ranking.keys if among is None else ranking.keys.take(among)
         if not len(keys):
             return np.empty(0, np.intp), np.empty(0, np.intp)
         pick = self._ties.draw if ranking.by_chance else np.argmax
@@ -84,12 +93,14 @@ class RunPlacer:
         if keys[best] == INFEASIBLE:
             return np.empty(0, np.intp), np.empty(0, np.intp)
         shards = max(self._cache.shards, 1)
+        if among is not None and shards > 1:
+            keys[among % shards != among[best] % shards] = INFEASIBLE
+            shards = 1
         shard = best % shards
         of_shard = keys[shard::shards]
         # A packed pod takes no second best node: once refused, it is placed again with the ledger's numbers.
         least = keys[best] >> SCORE_SHIFT << SCORE_SHIFT if ranking.only_best else 0
-        taken, spare = [best], []
-        hidden = [keys[best]]
+        taken, hidden = [best], [keys[best]]
         for _ in range(self.alternates):
             keys[taken[-1]] = INFEASIBLE
             following = int(pick(of_shard)) * shards + shard
@@ -97,9 +108,9 @@ class RunPlacer:
                 break
             taken.append(following)
             hidden.append(keys[following])
-            spare.append(following)
         keys[taken] = hidden
-        return np.array((best,)), np.array(spare, np.intp)
+        nodes = np.array(taken, np.intp) if among is None else among[taken]
+        return nodes[:1], nodes[1:]
 
     def _whole_run(self, ranking: Ranking, pods: int) -> tuple[NodeIndexes, NodeIndexes] | None:
         """As `_select`, for pods that affect each other. None for other pods, and if too few choices are

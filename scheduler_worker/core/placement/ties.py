@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hoss.errors import InvariantViolation
 from hoss.model.conflicts import DEFAULT_PREFERENCE, Overlap, Preference
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.nodes import NodeIndexes
+from scheduler_worker.core.nodes import Mask, NodeIndexes
 
 INFEASIBLE = -1
 SCORE_SHIFT = 32
@@ -50,6 +50,8 @@ class TieOrder:
         self._alone: Keys = np.zeros(0, np.int64)
         self.bits: Keys = self._alone
         self._nodes: NodeIndexes = np.zeros(0, np.intp)  # tie -> node
+        # (nodes,): which are of the worker's own share in a soft partition. None: there is none.
+        self.own: Mask | None = None
 
     def cover(self, size: int) -> None:
         """Make sure that nodes below `size` have ties. May change all of them; `version` tells."""
@@ -72,10 +74,10 @@ class TieOrder:
         self._nodes = np.argsort(scattered) if shared else self._rng.permutation(size)
         self._alone = np.empty(size, np.int64)
         self._alone[self._nodes] = np.arange(size, dtype=np.int64) << SLACK_BITS
-        self.bits = self._alone
+        self.bits, self.own = self._alone, None
         if preference.overlap is Overlap.SOFT_PARTITION and preference.shares > 1:
-            own = scattered * preference.shares >> 32 == preference.number
-            self.bits = self._alone + (own * self._near_points << SCORE_SHIFT)
+            self.own = scattered * preference.shares >> 32 == preference.number
+            self.bits = self._alone + (self.own * self._near_points << SCORE_SHIFT)
         self.version += 1
 
     def bits_for(self, demand: Demand) -> Keys:
