@@ -12,7 +12,7 @@ from hoss.redis.accounts import RESOLVER
 from hoss.wire.columns import account_dtype, numbered_uids
 from resolver.core.quarantine import QuarantineRequest
 from resolver.core.values import Writer
-from resolver.ledger import reading
+from resolver.ledger import shards
 from resolver.ledger.quarantine import RedisQuarantine
 from resolver.ledger.rebuild import RedisRebuild
 from resolver.ledger.store import RedisLedger
@@ -40,7 +40,7 @@ async def ledger(redis_server, make_node, make_proposal):
 def asked(ledger, monkeypatch):
     """The commands that read reservations and definitions of groups, in their order. More than two are
     many."""
-    monkeypatch.setattr(reading, "_AT_ONCE", 2)
+    monkeypatch.setattr(shards, "_AT_ONCE", 2)
     commands, read = [], ledger._read
 
     async def noted(shard, *wanted, **more):

@@ -425,16 +425,6 @@ UNDONE = {
         "a new ledger in an emptied Redis counts worker epochs from 1",
         (ScriptEdit("next_epoch", "or BY_TIME)", "or 0)"),),
     ),
-    "moves-in-a-ledger-that-went-back": PlantedFault(
-        "a dispatcher goes on with a ledger whose feed shows that it went back",
-        (
-            CodeEdit(
-                "dispatcher.ledger.rebuilding:LedgerRebuilder._ours",
-                "self._ledger.known_epoch = self._new_epoch()",
-                "pass",
-            ),
-        ),
-    ),
     "eviction-that-is-told-again": PlantedFault(
         "a new term believes evictions that are older than the reservations which it began with",
         (

@@ -59,7 +59,6 @@ def test_some_planted_faults_are_found_by_short_plans_within_three_hundred_seeds
         "job-submitted-again-amid-a-move",
         "move-whose-look-up-is-not-answered",
         "eviction-that-is-told-again",
-        "moves-in-a-ledger-that-went-back",
         "two-bindings-of-one-pod-on-two-shards",
         "binding-of-a-lost-leader-that-comes-late",
         "devices-of-a-pod-deleted-while-it-is-bound",
