@@ -252,8 +252,8 @@ async def _read_reservations(runtime: Runtime, *, digests: bool) -> list[Reserva
 async def _restore_reservations(
     runtime: Runtime, reservations: list[ReservationColumns], *, every_pod_known: bool
 ) -> _Restored:
-    """`every_pod_known`: every existing pod is known, as it is now. So a reservation of an unknown pod belongs
-    to one that ended meanwhile, and is released."""
+    """`every_pod_known`: every existing pod is known, as it is now. So a reservation of an unknown pod
+    belongs to one that ended meanwhile, and is released."""
     unknown = 0
     confirms: list[m.Instruction] = []
     assumed_rows = [np.empty(0, np.uint32)]

@@ -56,9 +56,8 @@ class Accepted(NamedTuple):
 class ClusterMirror:
     """First `begin`, then `settle`, then `run`, while the informers run."""
 
-    writer = (
-        WRITER  # under which the ledger is told of pods on nodes: that of an earlier term is fenced first
-    )
+    # Under which the ledger is told of pods on nodes. That of an earlier term is fenced first.
+    writer = WRITER
 
     def __init__(
         self,
@@ -137,8 +136,8 @@ class ClusterMirror:
         return accepted
 
     async def settle(self, accepted: Sequence[Accepted], current: Rows) -> None:
-        """The reservations are known: assign pods that are on nodes, and queue the others. `current`: pods whose
-        reservations hold what these ask for. The ledger is told of all other pods on nodes."""
+        """The reservations are known: assign pods that are on nodes, and queue the others. `current`: pods
+        whose reservations hold what these ask for. The ledger is told of all other pods on nodes."""
         is_current = np.zeros(self._registry.pods.size, np.bool_)
         is_current[current] = True
         for part in accepted:

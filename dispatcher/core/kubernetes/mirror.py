@@ -223,8 +223,8 @@ class NodeMirror:
         return frozenset(self._terminating)
 
     def restore(self, nodes: Iterable[NodeSpec]) -> None:
-        """The ledger has these nodes from an earlier term, as they are here. On one that is closed there, pods
-        may be that this term did not count yet."""
+        """The ledger has these nodes from an earlier term, as they are here. On one that is closed there may
+        be pods that this term did not count yet."""
         self._applied.update((node.name, node) for node in nodes)
         self._counted.update(name for name, node in self._applied.items() if node != closed(node))
 

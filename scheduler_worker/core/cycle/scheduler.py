@@ -223,8 +223,8 @@ class Scheduler:
     # Placing
 
     def step(self) -> int:
-        """Place the next run, as far as the draft has room. Returns how many pods that settled, or 1 if all of
-        the step went into looking for devices, which the next step goes on with.
+        """Place the next run, as far as the draft has room. Returns how many pods that settled, or 1 if all
+        of the step went into looking for devices, which the next step goes on with.
 
         0 means that nothing can be done now. If the backlog is not empty, the proposals must be taken first,
         or a verdict or the feed has to come."""
