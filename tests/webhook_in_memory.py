@@ -27,6 +27,7 @@ class WebhookCluster:
         self.storage = StorageInMemory()
         self.problem = ""
         self.decided = 0  # proposals
+        self.decision_seconds = 0.0  # what each takes
         self.guard = self.another_guard("guard")
 
     def another_guard(self, name: str) -> BindingWebhook:
@@ -44,6 +45,7 @@ class WebhookCluster:
     async def decide(self, shard: int, proposal: Any) -> Any:
         """The decision, as a resolver makes it."""
         self.decided += 1
+        self.now += self.decision_seconds
 
         async def commit(proposed: Any) -> Any:
             await asyncio.sleep(0)

@@ -2,11 +2,15 @@
 
 Reservations and releases keep their order. Otherwise the release of a pod could reach the ledger before its
 reservation, and the reservation would stay for ever.
+
+Of a pod whose binding nobody has reviewed people are told once at least: its reservation is marked until they
+are, so an answer that is lost, or a dispatcher that ends, does not hide it
+(docs/adr/0117-told-before-the-mark-goes.md).
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +33,16 @@ _PODS_PER_CALL = 1000
 _MOST_KINDS = 20_000  # some 1.2 kB each
 
 
+class UnreviewedPods(Protocol):
+    """What tells of pods whose bindings nobody has reviewed."""
+
+    def to_be_told(self, rows: Rows) -> Rows:
+        """Those of these pods of which it would tell."""
+
+    def report(self, rows: Rows) -> None:
+        """Tell of those of these pods that are to be told of: nobody had reserved room for them."""
+
+
 class ExistingPods:
     """Executes Reserve and Release instructions, one after the other."""
 
@@ -38,14 +52,14 @@ class ExistingPods:
         client: ResolverClient,
         leadership: Leadership,
         nodes: ClusterNodes,
-        on_unreviewed: Callable[[Rows], None],
+        unreviewed: "UnreviewedPods",
     ) -> None:
-        """`on_unreviewed` gets pods whose bindings no resolver has reviewed, where resolvers do that."""
+        """`unreviewed` gets pods whose bindings no resolver has reviewed, where resolvers do that."""
         self._runtime = runtime
         self._client = client
         self._leadership = leadership
         self._nodes = nodes
-        self._on_unreviewed = on_unreviewed
+        self._unreviewed = unreviewed
         self._order = asyncio.Lock()  # asyncio's locks are first come, first served
         self._waiting: deque[m.Reserve | m.Release] = deque()  # for the lock, in the same order
         self._epoch = 0
@@ -105,10 +119,15 @@ class ExistingPods:
             return
         uids = pods.uid[rows]
         request = self._request(rows)
+        # Else there is nothing to keep: a cluster that is told of at first costs no second call.
+        request.keep_unreviewed = bool(len(self._unreviewed.to_be_told(rows)))
         verdicts, unreviewed = await self._runtime.until_answered(lambda: self._upsert(request))
         # Rows may have changed hands while the resolver was asked.
         still = (pods.uid[rows] == uids).all(axis=1) & (pods.phase[rows] == Phase.BOUND)
-        self._on_unreviewed(rows[still & unreviewed])
+        self._unreviewed.report(rows[still & unreviewed])
+        if request.keep_unreviewed and (told := rows[still & unreviewed]).size:
+            request = self._request(told)
+            await self._runtime.until_answered(lambda: self._upsert(request))
         refused = ~np.isin(verdicts, (pb.COMMITTED, pb.DUPLICATE))
         if refused.any():
             names = sorted({pb.Verdict.Name(verdict) for verdict in verdicts[refused].tolist()})

@@ -70,7 +70,7 @@ class KubernetesMode:
             exempt_namespaces=config.unguarded_namespaces,
             new_nodes=self.mirror.new_nodes,
         )
-        self._existing_pods = ExistingPods(runtime, resolver, leadership, nodes, self._unreviewed.report)
+        self._existing_pods = ExistingPods(runtime, resolver, leadership, nodes, self._unreviewed)
         self.mirror.counted = self._existing_pods.done
         self._group_statuses = PodGroupStatusWriter(
             runtime, api, informers.pod_groups.groups, self._recorder, utc_now=utc_now

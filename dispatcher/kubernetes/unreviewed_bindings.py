@@ -47,9 +47,13 @@ class UnreviewedBindings:
         self._new_nodes = new_nodes
         self._latest_at = float("-inf")
 
+    def to_be_told(self, rows: Rows) -> Rows:
+        """Those of these pods of which people are told where nobody has reviewed their bindings."""
+        return np.array([row for row in rows.tolist() if self._is_to_be_told(row)], np.uint32)
+
     def report(self, rows: Rows) -> None:
         """These pods are on their nodes, and nobody had reserved room for them."""
-        rows = np.array([row for row in rows.tolist() if self._to_be_told(row)], np.uint32)
+        rows = self.to_be_told(rows)
         if not len(rows):
             return
         registry, counters = self._runtime.machine.registry, self._runtime.machine.counters
@@ -75,7 +79,7 @@ class UnreviewedBindings:
             if self._runtime.now() - self._latest_at > _PROBLEM_SECONDS:
                 self._runtime.problems.pop(_PROBLEM, None)
 
-    def _to_be_told(self, row: int) -> bool:
+    def _is_to_be_told(self, row: int) -> bool:
         registry = self._runtime.machine.registry
         if int(registry.pods.node[row]) in self._new_nodes:
             return False

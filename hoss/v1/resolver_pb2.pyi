@@ -863,18 +863,20 @@ class NodeEvent(_message.Message):
     def __init__(self, unix_ms: _Optional[int] = ..., node: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class UpsertPodsRequest(_message.Message):
-    __slots__ = ("writer", "epoch", "kinds", "pods", "node_names")
+    __slots__ = ("writer", "epoch", "kinds", "pods", "node_names", "keep_unreviewed")
     WRITER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
     PODS_FIELD_NUMBER: _ClassVar[int]
     NODE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    KEEP_UNREVIEWED_FIELD_NUMBER: _ClassVar[int]
     writer: str
     epoch: int
     kinds: _containers.RepeatedCompositeFieldContainer[PodKind]
     pods: PodColumns
     node_names: _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeName]
-    def __init__(self, writer: _Optional[str] = ..., epoch: _Optional[int] = ..., kinds: _Optional[_Iterable[_Union[PodKind, _Mapping]]] = ..., pods: _Optional[_Union[PodColumns, _Mapping]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ...) -> None: ...
+    keep_unreviewed: bool
+    def __init__(self, writer: _Optional[str] = ..., epoch: _Optional[int] = ..., kinds: _Optional[_Iterable[_Union[PodKind, _Mapping]]] = ..., pods: _Optional[_Union[PodColumns, _Mapping]] = ..., node_names: _Optional[_Iterable[_Union[_common_pb2.NodeName, _Mapping]]] = ..., keep_unreviewed: bool = ...) -> None: ...
 
 class UpsertPodsReply(_message.Message):
     __slots__ = ("verdicts", "unreviewed")

@@ -16,7 +16,7 @@ from hoss.model.resources import MAX_AMOUNT
 from hoss.model.volumes import PodVolumes
 from hoss.v1 import resolver_pb2 as pb
 from hoss.wire.columns import NONE_U32, U8, U32, Uids, decode, decode_uids
-from hoss.wire.convert_rules import definition_of, group_defined, is_unreviewed
+from hoss.wire.convert_rules import definition_of, group_defined, is_unreviewed, unreviewed_definition
 from hoss.wire.uids import uid_text
 from resolver.core.kubernetes.binding_review import BindResult, Bound
 from resolver.core.values import MAX_BATCH_PODS, Proposal, Verdict, Writer
@@ -63,7 +63,8 @@ class ExistingPodReservations:
                 not is_held or is_unreviewed(definition)
                 for is_held, definition in zip(held.tolist(), definitions, strict=True)
             )
-            kinds = _keep_devices(request, kinds, definitions)
+            marked = unreviewed if request.keep_unreviewed else bytes(len(uids))
+            kinds = _kinds_as_reserved(request, kinds, definitions, marked)
         await self._release_on_other_shards(uids, nodes, writer)
         for shard in range(self._ledger.shards):
             rows = np.flatnonzero((nodes % self._ledger.shards == shard) & ~renamed)
@@ -257,25 +258,27 @@ class ExistingPodReservations:
                     await self._ledger.release(shard, others[held], writer)
 
 
-def _keep_devices(
-    request: pb.UpsertPodsRequest, kinds: NDArray[np.uint32], definitions: Sequence[bytes]
+def _kinds_as_reserved(
+    request: pb.UpsertPodsRequest, kinds: NDArray[np.uint32], definitions: Sequence[bytes], marked: bytes
 ) -> NDArray[np.uint32]:
-    """The pods' kinds, with the devices that their reservations hold. The webhook reserved these; who tells
-    of the pod does not know them, and the API server's record of them may reach workers later than the
-    pod."""
-    kept: dict[tuple[int, tuple[HeldClaim, ...]], int] = {}
+    """The pods' kinds, with the devices that their reservations hold, and as unreviewed where `marked`. The
+    webhook reserved the devices; who tells of the pod does not know them, and the API server's record of them
+    may reach workers later than the pod."""
+    kept: dict[tuple[int, tuple[HeldClaim, ...], int], int] = {}
     numbers: NDArray[np.uint32] = kinds.copy()
-    for row, definition in enumerate(definitions):
+    for row, (definition, mark) in enumerate(zip(definitions, marked, strict=True)):
         held = group_defined(definition).held_claims if definition else ()
-        if not held:
+        if not held and not mark:
             continue
-        key = int(kinds[row]), held
+        key = int(kinds[row]), held, mark
         if key not in kept:
-            kind = request.kinds[key[0]]
-            group = replace(group_defined(kind.group), held_claims=held)
             kept[key] = len(request.kinds)
-            request.kinds.add().CopyFrom(kind)
-            request.kinds[kept[key]].group = definition_of(group)
+            kind = request.kinds.add()
+            kind.CopyFrom(request.kinds[key[0]])
+            if held:
+                kind.group = definition_of(replace(group_defined(kind.group), held_claims=held))
+            if mark:
+                kind.group = unreviewed_definition(kind.group)
         numbers[row] = kept[key]
     return numbers
 

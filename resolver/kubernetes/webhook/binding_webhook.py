@@ -55,6 +55,9 @@ _ATTEMPTS_BY_NAME = 8
 _PAUSE_SECONDS = 0.005
 _NODES_CACHED = 20_000
 _COUNTED_AT_ONCE = 50  # existing pods in one call of the ledger
+# After so long a denial may be too late: the API server waits for a second (timeoutSeconds), part of which is
+# spent on the way.
+_LATE_SECONDS = 0.5
 
 
 class _KnownNode(NamedTuple):
@@ -124,7 +127,8 @@ class BindingWebhook:
 
     async def review(self, review: Review) -> ReviewAnswer:
         """The answer to one review. Raises LedgerUnavailable and TransportError if there is none."""
-        answer = self._denials.repeated(review, self._clock())
+        asked_at = self._clock()
+        answer = self._denials.repeated(review, asked_at)
         if answer is not None:
             self._answers["guard_repeated"] += 1
         else:
@@ -138,6 +142,8 @@ class BindingWebhook:
             self._denials.judged(review, answer, self._clock())
         self._answers[f"guard_{answer.verdict}"] += 1
         if not answer.allowed:
+            if self._clock() - asked_at > _LATE_SECONDS:
+                self._complete_nodes.pop(review.node, None)  # as if there were no answer
             self._log_denial(review, answer)
         return answer
 

@@ -74,12 +74,20 @@ class ValidLease:
         """It is valid."""
 
 
+class NobodyIsTold:
+    def to_be_told(self, rows):
+        return rows[:0]
+
+    def report(self, _rows):
+        """Of nobody."""
+
+
 async def test_a_class_is_read_once_however_many_calls_tell_of_its_pods(bench, monkeypatch):
     """A full cluster is told of in many calls, each with a few pods of most classes."""
     read = []
     monkeypatch.setattr(existing_pods, "kind_of", lambda *of: read.append(of) or kind_of(*of))
     resolver, runtime = Resolver(), Runtime(bench.machine, None, None)
-    ExistingPods(runtime, resolver, ValidLease(), Nodes(), lambda _rows: None)
+    ExistingPods(runtime, resolver, ValidLease(), Nodes(), NobodyIsTold())
     pods = bench.machine.registry.pods
     for name, cpu in (("a", 100), ("b", 100), ("c", 200), ("d", 100)):
         rows = bench.pods(name, spec=PodSpec(requests=(("cpu", cpu),)))
@@ -93,7 +101,7 @@ async def test_a_class_is_read_once_however_many_calls_tell_of_its_pods(bench, m
 async def test_a_class_that_no_pod_has_any_more_is_forgotten(bench):
     """Months of pods of other schedulers, each with a class of its own."""
     runtime = Runtime(bench.machine, None, None)
-    existing = ExistingPods(runtime, Resolver(), ValidLease(), Nodes(), lambda _rows: None)
+    existing = ExistingPods(runtime, Resolver(), ValidLease(), Nodes(), NobodyIsTold())
     pods = bench.machine.registry.pods
     kept = bench.pods("kept", spec=PodSpec(requests=(("cpu", 1),)))
     sizes = set()
@@ -113,7 +121,7 @@ async def test_a_class_that_no_pod_has_any_more_is_forgotten(bench):
 
 async def test_pods_that_come_in_small_parts_share_a_call_and_no_release_is_overtaken(bench):
     resolver, ledger = Resolver(), SlowLedger(bench.machine)
-    ExistingPods(ledger, resolver, ValidLease(), Nodes(), lambda _rows: None)
+    ExistingPods(ledger, resolver, ValidLease(), Nodes(), NobodyIsTold())
     ledger.go.set()
     pods = bench.machine.registry.pods
     rows = bench.job("a", 2600)

@@ -327,6 +327,20 @@ async def test_a_binding_without_an_answer_may_have_passed_so_its_node_is_compar
     assert await cluster.reserved(unseen) == 1
 
 
+async def test_a_denial_that_the_api_server_did_not_wait_for_may_have_passed_so_its_node_is_compared_again(
+    cluster: WebhookCluster, make_node: Any
+) -> None:
+    """failurePolicy Ignore, on a machine that does much else."""
+    await cluster.add_nodes(make_node("n1", cpu=1000))
+    assert (await cluster.guard.review(review_of(cluster.pod("early"), "n1"))).allowed
+    unseen, cluster.decision_seconds = cluster.pod("unseen", cpu="950m"), 1.2
+    assert not (await cluster.guard.review(review_of(unseen, "n1"))).allowed
+    cluster.decision_seconds = 0.0
+    unseen["spec"]["nodeName"] = "n1"
+    assert not (await cluster.guard.review(review_of(cluster.pod("p", cpu="600m"), "n1"))).allowed
+    assert await cluster.reserved(unseen) == 1
+
+
 async def test_a_node_whose_index_is_another_nodes_by_now_is_looked_for_again(
     cluster: WebhookCluster, make_node: Any
 ) -> None:
