@@ -52,7 +52,7 @@ class ExistingPods:
         client: ResolverClient,
         leadership: Leadership,
         nodes: ClusterNodes,
-        unreviewed: "UnreviewedPods",
+        unreviewed: UnreviewedPods,
     ) -> None:
         """`unreviewed` gets pods whose bindings no resolver has reviewed, where resolvers do that."""
         self._runtime = runtime
@@ -124,10 +124,11 @@ class ExistingPods:
         verdicts, unreviewed = await self._runtime.until_answered(lambda: self._upsert(request))
         # Rows may have changed hands while the resolver was asked.
         still = (pods.uid[rows] == uids).all(axis=1) & (pods.phase[rows] == Phase.BOUND)
-        self._unreviewed.report(rows[still & unreviewed])
-        if request.keep_unreviewed and (told := rows[still & unreviewed]).size:
-            request = self._request(told)
-            await self._runtime.until_answered(lambda: self._upsert(request))
+        passed = rows[still & unreviewed]
+        self._unreviewed.report(passed)
+        if request.keep_unreviewed and len(passed):
+            unmarked = self._request(passed)
+            await self._runtime.until_answered(lambda: self._upsert(unmarked))
         refused = ~np.isin(verdicts, (pb.COMMITTED, pb.DUPLICATE))
         if refused.any():
             names = sorted({pb.Verdict.Name(verdict) for verdict in verdicts[refused].tolist()})
