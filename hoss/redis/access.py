@@ -6,6 +6,7 @@ server is enough. Clients never retry by themselves: only the caller knows wheth
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hiredis import pack_command
@@ -32,13 +33,12 @@ with without("opentelemetry"):
     except ImportError:
         _NO_MAINTENANCE = {}
 
-    # Without it redis-py 8 looks for its own version on the disk, for every client: some milliseconds each.
-    try:
-        from redis.driver_info import DriverInfo
-
-        _NAMED_ONCE: dict[str, Any] = {"driver_info": DriverInfo()}
-    except ImportError:
-        _NAMED_ONCE = {}
+    # redis-py says its name and version on every new connection (CLIENT SETINFO). Redis before 7.2 does not
+    # know the command, 7.0 does not even start with an account that names it, and redis-py 8 looks for its
+    # version on the disk, for every client: some milliseconds each.
+    _UNNAMED: dict[str, Any] = (
+        {"driver_info": None} if find_spec("redis.driver_info") else {"lib_name": None, "lib_version": None}
+    )
 
 __all__ = ["NoScriptError", "OpenRedis", "Redis", "RedisAccess", "RedisError", "ResponseError", "reach"]
 
@@ -103,7 +103,7 @@ def reach(url: str, *, timeout_seconds: float, connections: int | None = None) -
         "socket_connect_timeout": min(timeout_seconds, _CONNECT_SECONDS),
         "retry": Retry(NoBackoff(), 0),
         **_NO_MAINTENANCE,
-        **_NAMED_ONCE,
+        **_UNNAMED,
     }
     options = {**parsed.options, **common}
     if parsed.form == "cluster":

