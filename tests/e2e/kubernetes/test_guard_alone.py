@@ -123,5 +123,6 @@ def test_of_two_resolvers_the_living_one_answers_and_what_the_dead_one_was_asked
     wait_until(lambda: reserved(alone) == assigned(api), "the ledger says what the API server says")
     assert "clean (1 node, 100 reservations" in run_hoss(alone, "audit")
     counters = json.loads(run_hoss(alone, "status", "-o", "json"))["dispatcher"]["counters"]
+    assert "no worker" not in run_hoss(alone, "status"), "nothing waits for one"
     # The dead one may have reserved for some of them.
     assert counters.get("bindings_unreviewed", 0) <= unanswered

@@ -5,12 +5,15 @@ import base64
 import copy
 import random
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from cryptography import x509
 
 from hoss.certificates import KeyPair, issue, new_authority, validity
+from hoss.errors import InvalidInput
 from hoss.kube.api import Object, Reply
 from hoss.tasks import background
 from resolver.config import WebhookConfig
@@ -22,6 +25,7 @@ from resolver.kubernetes.webhook.certificates import (
     renewed,
 )
 from resolver.kubernetes.webhook.server import (
+    CertificateFiles,
     LiveCertificate,
     refresh_periodically,
     wait_for_certificate,
@@ -170,3 +174,39 @@ async def test_a_configuration_that_comes_after_the_resolver_or_is_made_anew_is_
             trusted.add(api.trusted)
     assert len(trusted) == 1
     assert b"" not in trusted
+
+
+class Failing:
+    """A source that says what is wrong, in turn, and "" where nothing is."""
+
+    def __init__(self, *problems: str) -> None:
+        self._problems = iter(problems)
+
+    async def refresh(self) -> None:
+        if problem := next(self._problems, ""):
+            raise InvalidInput(problem)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_what_is_wrong_is_logged_when_it_changes_and_not_at_every_look() -> None:
+    source = Failing("cannot be read", "cannot be read", "has ended", "", "has ended")
+    with structlog.testing.capture_logs() as lines:
+        async with background(refresh_periodically(source, period_seconds=3, rng=random.Random(7))):
+            await asyncio.sleep(60)
+    assert [line["error"] for line in lines] == ["cannot be read", "has ended", "has ended"]
+
+
+async def test_a_mounted_certificate_that_has_ended_is_told_of_once(tmp_path: Path) -> None:
+    pair = issue(new_authority("own", now=_NOW, lifetime=_LIFETIME), _HOSTS, now=_NOW, lifetime=_LIFETIME)
+    (tmp_path / "tls.crt").write_bytes(pair.certificate)
+    (tmp_path / "tls.key").write_bytes(pair.key)
+    source = CertificateFiles(
+        tmp_path,
+        LiveCertificate(),
+        WebhookCallers(clock=lambda: 0.0),
+        clock=lambda: _NOW + 2 * _LIFETIME,
+    )
+    with structlog.testing.capture_logs() as lines:
+        await source.refresh()
+        await source.refresh()
+    assert [line["event"] for line in lines].count("webhook_certificate_ended") == 1
