@@ -65,8 +65,10 @@ class WebhookConfig(Document):
     # The ValidatingWebhookConfiguration that gets the authority's certificate.
     configuration: str = Field(default="hoss-binding-guard", min_length=1)
 
-    # Seconds between two checks of the certificate.
-    look_seconds: float = Field(default=60.0, gt=0, le=3600)
+    # Seconds between two checks of the certificate and of the configuration that names its authority. Until
+    # then a configuration that was made, or made anew, since the last one is of no use: the API server
+    # cannot ask.
+    look_seconds: float = Field(default=3.0, gt=0, le=3600)
 
     # The authority, PEM, of the client certificate that the API server shows to webhooks (the kubeConfigFile
     # of its AdmissionConfiguration says which). Whoever shows none of it may not ask. Left out: the path is

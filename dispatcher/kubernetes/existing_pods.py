@@ -1,7 +1,8 @@
 """Kubernetes mode: reserves room in the ledger for pods that are on nodes already.
 
-Reservations and releases keep their order. Otherwise the release of a pod could reach the ledger before its
-reservation, and the reservation would stay for ever.
+Reservations and releases of one pod keep their order. Otherwise the release of a pod could reach the ledger
+before its reservation, and the reservation would stay for ever. Other pods do not wait for a release: it may be
+refused for as long as a claim to devices cannot be written.
 
 Of a pod whose binding nobody has reviewed people are told once at least: its reservation is marked until they
 are, so an answer that is lost, or a dispatcher that ends, does not hide it
@@ -44,7 +45,8 @@ class UnreviewedPods(Protocol):
 
 
 class ExistingPods:
-    """Executes Reserve and Release instructions, one after the other."""
+    """Executes Reserve instructions, one after the other, and between them begins what Release instructions
+    want."""
 
     def __init__(
         self,
@@ -61,6 +63,8 @@ class ExistingPods:
         self._nodes = nodes
         self._unreviewed = unreviewed
         self._order = asyncio.Lock()  # asyncio's locks are first come, first served
+        self._releases: dict[bytes, asyncio.Event] = {}  # under way, by UID: the latest of each pod
+        self._behind: set[asyncio.Event] = set()  # reservations that wait for one of these
         self._waiting: deque[m.Reserve | m.Release] = deque()  # for the lock, in the same order
         self._epoch = 0
         self._kinds: dict[int, pb.PodKind] = {}  # by template, of those that pods have
@@ -73,24 +77,49 @@ class ExistingPods:
         return {"existing_pod_kinds": len(self._kinds)}
 
     async def done(self) -> None:
-        """Return once all earlier instructions are executed."""
+        """Return once the ledger has all reservations that were asked for."""
         await asyncio.sleep(0)  # jobs that were just spawned wait for the lock first
         async with self._order:
             pass
+        for reservation in tuple(self._behind):
+            await reservation.wait()
 
     async def _release(self, instruction: m.Release) -> None:
         self._waiting.append(instruction)
+        uids, over = [uid.tobytes() for uid in instruction.uids], asyncio.Event()
         async with self._order:
             self._waiting.popleft()
+            self._releases.update(dict.fromkeys(uids, over))
+        try:
             await self._runtime.release(instruction)
+        finally:
+            over.set()
+            for uid in uids:
+                if self._releases.get(uid) is over:
+                    del self._releases[uid]
 
     async def _reserve(self, instruction: m.Reserve) -> None:
         self._waiting.append(instruction)
         async with self._order:
             rows, uids = self._take_reserves(instruction)
-            for start in range(0, len(rows), _PODS_PER_CALL):
+            releases = [self._releases.get(uid.tobytes()) for uid in uids] if self._releases else []
+            behind = np.zeros(len(uids), np.bool_)
+            behind[[at for at, release in enumerate(releases) if release is not None]] = True
+            here, here_uids = rows[~behind], uids[~behind]
+            for start in range(0, len(here), _PODS_PER_CALL):
                 part = slice(start, start + _PODS_PER_CALL)
-                await self._reserve_part(rows[part], uids[part])
+                await self._reserve_part(here[part], here_uids[part])
+            if not behind.any():
+                return
+            reserved = asyncio.Event()
+            self._behind.add(reserved)
+        try:
+            for release in set(filter(None, releases)):
+                await release.wait()
+            await self._reserve(m.Reserve(rows[behind], uids[behind]))
+        finally:
+            reserved.set()
+            self._behind.discard(reserved)
 
     def _take_reserves(self, instruction: m.Reserve) -> tuple[Rows, Uids]:
         """The pods of this instruction, with those of the next ones while they go into one call: a full

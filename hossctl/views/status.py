@@ -65,8 +65,6 @@ class Status:
         problems += [
             f"dispatcher {address} does not answer" for address, well in self.standbys.items() if not well
         ]
-        if not self.workers:
-            problems.append("no worker is registered: pods wait")
         problems += [f"worker {worker.name} is lost" for worker in self.workers if worker.state == "Lost"]
         problems += [
             f"worker {worker.name} fails at everything: {worker.failing}"
@@ -112,6 +110,8 @@ class Status:
             ("ledger", ledger),
             ("redis", _written_redis(resolver.redis)),
         ]
+        if not self.workers:  # the dispatcher names it a problem where pods wait; the guard alone has none
+            lines.append(("workers", "none"))
         for worker in self.workers:
             document = worker_document(worker)
             labels, state = written_labels(document["labels"]), written_worker_state(document)

@@ -214,7 +214,8 @@ def _plugins(section: Object, place: str, registry: Registry) -> tuple[Weighted,
     known = {*registry.names, *_BUILT_IN} - {PolicyNodes.name}  # no file weakens the policy
     for point, listed in points.items():
         for name, (_, at) in listed.enabled.items():
-            kind = f"{point[0].upper()}{point[1:]}Plugin"
+            asked = "preFilter" if point == _MULTI_POINT else point  # the first that kube-scheduler fills
+            kind = f"{asked[0].upper()}{asked[1:]}Plugin"
             if name not in known:
                 instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
                 raise ConfigError(f"{kind} {quoted(name)} does not exist{instead}", where=at)
@@ -288,6 +289,12 @@ def _plugin_arguments(section: Object, place: str, plugins: Mapping[str, int]) -
 
 
 def _check_arguments_type(args: dict[str, Any], plugin: str, place: str) -> None:
-    for name, expected in (("apiVersion", API_VERSION), ("kind", f"{plugin}Args")):
-        if args.pop(name, expected) != expected:
-            raise ConfigError(f"is not {expected}", where=f"{place}.{name}")
+    expected = f"{plugin}Args"
+    version, kind = args.pop("apiVersion", API_VERSION), args.pop("kind", expected)
+    if version != API_VERSION:
+        problem = f"no kind {quoted(kind)} is registered for version {quoted(version)}"
+        raise ConfigError(f"{problem}; this release reads {API_VERSION}", where=f"{place}.apiVersion")
+    if kind != expected:
+        group = API_VERSION.partition("/")[0]
+        problem = f"args for plugin {plugin} were not of type {expected}.{group}, got {kind}.{group}"
+        raise ConfigError(problem, where=f"{place}.kind")

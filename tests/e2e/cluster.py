@@ -57,6 +57,7 @@ class Cluster:
         fsync: str = "everysec",
         kubeconfig: Path | None = None,
         resolver_port: int = 0,
+        webhook_ports: Sequence[int] = (),
         resolver_flags: Sequence[str] = (),
         dispatcher_flags: Sequence[str] = (),
         workers: Sequence[str] = (),
@@ -64,7 +65,7 @@ class Cluster:
     ) -> None:
         """`redis_url`: of one that is there, instead of a server of its own. `fsync`: Redis' appendfsync.
         `kubeconfig`: of the cluster that it is to schedule. `resolver_port`: where the resolver listens; 0
-        takes a free one."""
+        takes a free one. `webhook_ports`: of each resolver, where it serves the binding webhook."""
         self._resolver_flags = resolver_flags
         self._worker_flags = worker_flags
         lease = ("--lease-seconds", str(LEASE_SECONDS)) if dispatchers > 1 else ()
@@ -78,6 +79,7 @@ class Cluster:
         self.redis: RedisServer | None = None
         self._dispatchers = ["dispatcher", "dispatcher-2"][:dispatchers]
         self._resolvers = ["resolver", "resolver-2"][:resolvers]
+        self._webhook_ports = dict(zip(self._resolvers, webhook_ports, strict=False))
         listening = ("redis", *self._resolvers, *self._dispatchers)
         self._ports = dict(zip(listening, free_ports(len(listening)), strict=True))
         self._ports["resolver"] = resolver_port or self._ports["resolver"]
@@ -97,7 +99,7 @@ class Cluster:
 
     @property
     def endpoints(self) -> Endpoints:
-        return Endpoints(self._dispatcher_addresses, self.address("resolver"))
+        return Endpoints(self._dispatcher_addresses, self._resolver_addresses)
 
     def start_redis(self) -> None:
         self.redis = RedisServer.start(
@@ -122,6 +124,9 @@ class Cluster:
     def start_resolver(self, name: str = "resolver") -> None:
         arguments = ["--listen", self.address(name), "--redis-url", self._redis_url_of(RESOLVER)]
         flags = ["--shards", str(self._shards), *self._of_cluster, *self._resolver_flags]
+        if name in self._webhook_ports:
+            flags += ["--webhook-listen", f"127.0.0.1:{self._webhook_ports[name]}"]
+            flags += ["--webhook-host", "127.0.0.1"]
         self._launch(name, "resolver", *arguments, *flags)
         self._await_ready(name)
 

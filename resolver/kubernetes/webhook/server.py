@@ -61,14 +61,20 @@ async def _unreachable(source: CertificateSource) -> str:
 async def refresh_periodically(
     source: CertificateSource, *, period_seconds: float, rng: random.Random
 ) -> None:
-    """Refresh until cancelled. While that fails, the last certificate stays in use."""
+    """Refresh until cancelled. While that fails, the last certificate stays in use. Looks are seconds apart,
+    so what is wrong is logged when it changes."""
+    told = ""
     while True:
         # Random periods, so that one of several resolvers renews and the others find the result.
         await asyncio.sleep(period_seconds * rng.uniform(0.8, 1.2))
+        problem = ""
         try:
             await source.refresh()
         except HossError as exc:
-            logger().error("certificate_not_renewed", error=str(exc))
+            problem = str(exc)
+            if problem != told:
+                logger().error("certificate_not_renewed", error=problem)
+        told = problem
 
 
 class LiveCertificate:
@@ -140,13 +146,15 @@ class CertificateFiles:
         self._live = live
         self._seen: list[tuple[int, int]] = []
         self._until = datetime.max.replace(tzinfo=timezone.utc)
+        self._ended: datetime | None = None  # the end that was told
 
     async def refresh(self) -> None:
         """Use new files. Raises InvalidInput for invalid or missing files. An expired certificate is reported
-        every time and stays in use: the API server rejects it, but everything else goes on."""
+        once and stays in use: the API server rejects it, but everything else goes on."""
         self._use_new_files()
         self._callers.use_secret(self._path_secret.read().decode("utf-8", "replace").strip())
-        if self._until <= self._clock():
+        if self._until <= self._clock() and self._until != self._ended:
+            self._ended = self._until
             logger().error(
                 "webhook_certificate_ended", until=self._until.isoformat(), file=str(self._paths[0])
             )

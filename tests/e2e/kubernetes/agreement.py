@@ -29,11 +29,11 @@ def assigned(api: Api) -> dict[str, str]:
 
 def reserved(cluster: Cluster) -> dict[str, str]:
     """Nodes by UID, of what the ledger holds."""
-    return asyncio.run(_reserved(cluster.address("resolver")))
+    return asyncio.run(_reserved(cluster.endpoints.resolver_addresses()))
 
 
-async def _reserved(address: str) -> dict[str, str]:
-    client = ResolverClient([address])
+async def _reserved(addresses: list[str]) -> dict[str, str]:
+    client = ResolverClient(addresses)
     found: dict[str, str] = {}
     names: dict[int, str] = {}
     try:

@@ -29,10 +29,8 @@ def guarded_cluster(
     def make(*flags: str, failure_policy: str = "Fail") -> tuple[Api, Cluster]:
         api, (port,) = Api(own_control_plane), free_ports(1)
         install(api, f"https://127.0.0.1:{port}/bindings", failure_policy=failure_policy)
-        webhook = ["--webhook-listen", f"127.0.0.1:{port}", "--webhook-host", "127.0.0.1"]
-        made.append(
-            Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig, resolver_flags=[*webhook, *flags])
-        )
+        where = own_control_plane.kubeconfig
+        made.append(Cluster(tmp_path, kubeconfig=where, webhook_ports=(port,), resolver_flags=flags))
         await_guard(api)
         return api, made[0]
 

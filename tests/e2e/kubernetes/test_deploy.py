@@ -621,6 +621,9 @@ def test_every_container_is_probed_bounded_and_writes_nowhere(overlay: str) -> N
         assert {"cpu", "memory"} == container["resources"]["requests"].keys(), name
         assert "memory" in container["resources"]["limits"], name
         assert "automountServiceAccountToken" in template["spec"], name
+        is_asked = any("--webhook-listen" in argument for argument in container.get("args", ()))
+        ending = {"preStop": {"sleep": {"seconds": 5}}} if is_asked else None
+        assert container.get("lifecycle") == ending, name
 
 
 def test_every_port_that_is_named_is_one_of_the_pods_it_is_about(overlay: str) -> None:

@@ -118,11 +118,7 @@ class Beside:
 def beside(tmp_path: Path, own_control_plane: ControlPlane) -> Iterator[Beside]:
     api, (port,) = Api(own_control_plane), free_ports(1)
     install(api, f"https://127.0.0.1:{port}/bindings", failure_policy="Fail")
-    cluster = Cluster(
-        tmp_path,
-        kubeconfig=own_control_plane.kubeconfig,
-        resolver_flags=["--webhook-listen", f"127.0.0.1:{port}", "--webhook-host", "127.0.0.1"],
-    )
+    cluster = Cluster(tmp_path, kubeconfig=own_control_plane.kubeconfig, webhook_ports=(port,))
     await_guard(api)
     for name in ("n1", "n2"):
         api.create_node(name)

@@ -57,10 +57,10 @@ def start(
 
     def make(*, guard: bool = False) -> Cluster:
         (port,) = free_ports(1)
-        flags = ["--webhook-listen", f"127.0.0.1:{port}", "--webhook-host", "127.0.0.1"] if guard else []
+        ports = (port,) if guard else ()
         if guard:
             install(api, f"https://127.0.0.1:{port}/bindings", failure_policy="Fail")
-        made.append(Cluster(tmp_path, kubeconfig=network.kubeconfig, resolver_flags=flags, workers=["w1"]))
+        made.append(Cluster(tmp_path, kubeconfig=network.kubeconfig, webhook_ports=ports, workers=["w1"]))
         if guard:
             await_guard(api)
         wait_until(lambda: node.name in run_hoss(made[0], "get", "nodes"), "HOSS knows the node")

@@ -39,7 +39,7 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., tuple[Api, Cluster]]]
     made: list[Cluster] = []
 
     def make(
-        plane: ControlPlane, *, move_timeout_seconds: float = 600, resolver_flags: tuple[str, ...] = ()
+        plane: ControlPlane, *, move_timeout_seconds: float = 600, **settings: Any
     ) -> tuple[Api, Cluster]:
         document = tmp_path / "dispatcher.yaml"
         document.write_text(
@@ -47,12 +47,8 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., tuple[Api, Cluster]]]
             f"kubernetes: {{kubeconfig: {plane.kubeconfig}, move_timeout_seconds: {move_timeout_seconds}}}\n"
         )
         api = Api(plane)
-        flags = ("--config", str(document))
-        made.append(
-            Cluster(
-                tmp_path, kubeconfig=plane.kubeconfig, dispatcher_flags=flags, resolver_flags=resolver_flags
-            )
-        )
+        settings["dispatcher_flags"] = ("--config", str(document))
+        made.append(Cluster(tmp_path, kubeconfig=plane.kubeconfig, **settings))
         made[0].start_worker("w1")
         return api, made[0]
 
@@ -155,8 +151,7 @@ def test_kube_scheduler_gets_the_reserved_place_of_no_successor(
 ) -> None:
     (port,) = free_ports(1)
     install(Api(own_control_plane), f"https://127.0.0.1:{port}/bindings", failure_policy="Fail")
-    webhook = ("--webhook-listen", f"127.0.0.1:{port}", "--webhook-host", "127.0.0.1")
-    api, cluster = make_cluster(own_control_plane, resolver_flags=webhook)
+    api, cluster = make_cluster(own_control_plane, webhook_ports=(port,))
     await_guard(api)
     web_on_n1(api, cluster)
     begin(cluster, ("web-a", "n1", "n2"))

@@ -70,14 +70,13 @@ def cluster(tmp_path: Path, control_plane: ControlPlane, api: Api, audit: AuditL
     kubeconfigs = {name: tmp_path / f"{name}.kubeconfig" for name in ("dispatcher", "resolver")}
     for name, path in kubeconfigs.items():
         path.write_text(kubeconfig_of(api, control_plane, f"hoss-{name}"))
-    flags = ["--kubeconfig", str(kubeconfigs["resolver"])]
-    flags += ["--webhook-listen", f"127.0.0.1:{port}", "--webhook-host", "127.0.0.1"]
     configuration = tmp_path / "dispatcher.yaml"
     configuration.write_text(documents["ConfigMap", "hoss-dispatcher"]["data"]["dispatcher.yaml"])
     made = Cluster(
         tmp_path,
         kubeconfig=kubeconfigs["dispatcher"],
-        resolver_flags=flags,
+        webhook_ports=(port,),
+        resolver_flags=["--kubeconfig", str(kubeconfigs["resolver"])],
         dispatcher_flags=["--config", str(configuration)],
     )
     made.start_worker("w1")

@@ -301,6 +301,18 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "parallelism: Invalid value: 0: should be an integer value greater than zero",
     ),
     "an unknown plugin": (enabled("score", "Nope"), "ScorePlugin Nope does not exist"),
+    "an unknown plugin at all points": (enabled("multiPoint", "Nope"), "PreFilterPlugin Nope does not exist"),
+    "an unknown argument": (arguments("NodeResourcesFit", colour="red"), "strict decoding error: "),
+    "arguments of another version": (
+        arguments(
+            "NodeResourcesFit", apiVersion="kubescheduler.config.k8s.io/v1beta3", kind="NodeResourcesFitArgs"
+        ),
+        "no kind NodeResourcesFitArgs is registered for version kubescheduler.config.k8s.io/v1beta3",
+    ),
+    "arguments of another plugin": (
+        arguments("NodeResourcesFit", apiVersion=HEAD["apiVersion"], kind="InterPodAffinityArgs"),
+        "args for plugin NodeResourcesFit were not of type NodeResourcesFitArgs.kubescheduler.config.k8s.io",
+    ),
     "a plugin at a point of others": (
         enabled("score", "NodeName"),
         "plugin NodeName does not extend ScorePlugin plugin",

@@ -29,22 +29,6 @@ class SlowLedger(Runtime):
         self.released += wanted.rows.tolist()
 
 
-async def test_all_that_was_asked_for_before_is_done_when_it_says_so(bench):
-    ledger = SlowLedger(bench.machine)
-    existing = ExistingPods(ledger, None, None, None, None)  # type: ignore[arg-type]
-    rows = [np.array([row], np.uint32) for row in range(3)]
-    wanted = [m.Release(row, decode_uids(bytes(16)), row) for row in rows]
-    jobs = [asyncio.create_task(ledger.carry_out(release)) for release in wanted]
-    done = asyncio.create_task(existing.done())
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert not done.done()
-    ledger.go.set()
-    await done
-    assert ledger.released == [0, 1, 2]
-    await asyncio.gather(*jobs)
-
-
 class Resolver:
     """Commits everything, and keeps the kinds that the last call named, and how many pods each call had."""
 
@@ -74,12 +58,54 @@ class ValidLease:
         """It is valid."""
 
 
+def existing_rows(bench, *names):
+    """Of pods on their node, by name."""
+    rows = [bench.pods(name) for name in names]
+    pods = bench.machine.registry.pods
+    for row in rows:
+        pods.phase[row], pods.node[row] = Phase.BOUND, 0
+    return rows
+
+
+def reserve_of(bench, rows):
+    return m.Reserve(rows, bench.machine.registry.pods.uid[rows])
+
+
 class NobodyIsTold:
     def to_be_told(self, rows):
         return rows[:0]
 
     def report(self, _rows):
         """Of nobody."""
+
+
+async def test_all_that_was_asked_for_before_is_reserved_when_it_says_so(bench):
+    resolver, runtime = Resolver(), Runtime(bench.machine, None, None)
+    existing = ExistingPods(runtime, resolver, ValidLease(), Nodes(), NobodyIsTold())
+    rows = existing_rows(bench, "a", "b", "c")
+    for row in rows:
+        runtime.perform([reserve_of(bench, row)])
+    await existing.done()
+    assert sum(resolver.calls) == 3
+
+
+async def test_a_release_that_is_refused_holds_up_its_own_pod_alone(bench):
+    """A claim to devices that nobody may write is refused for as long as that lasts."""
+    resolver, ledger = Resolver(), SlowLedger(bench.machine)
+    existing = ExistingPods(ledger, resolver, ValidLease(), Nodes(), NobodyIsTold())
+    ended, other = existing_rows(bench, "ended", "other")
+    pods = bench.machine.registry.pods
+    release = asyncio.create_task(ledger.carry_out(m.Release(ended, pods.uid[ended], ended)))
+    await asyncio.sleep(0)
+    again = asyncio.create_task(ledger.carry_out(reserve_of(bench, np.concatenate([ended, other]))))
+    done = asyncio.create_task(existing.done())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert resolver.calls == [1], "the other pod is counted"
+    assert not done.done(), "the pod that is on its node again is not"
+    ledger.go.set()
+    await asyncio.gather(release, again, done)
+    assert (resolver.calls, ledger.released) == ([1, 1], ended.tolist())
 
 
 async def test_a_class_is_read_once_however_many_calls_tell_of_its_pods(bench, monkeypatch):

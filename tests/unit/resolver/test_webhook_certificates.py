@@ -1,11 +1,35 @@
-"""When certificates and authorities are renewed, and in which order."""
+"""When certificates and authorities are renewed and published, and in which order."""
 
+import asyncio
+import base64
+import copy
+import random
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
 
+import pytest
+import structlog
 from cryptography import x509
 
 from hoss.certificates import KeyPair, issue, new_authority, validity
-from resolver.kubernetes.webhook.certificates import Certificates, authorities, renewed
+from hoss.errors import InvalidInput
+from hoss.kube.api import Object, Reply
+from hoss.tasks import background
+from resolver.config import WebhookConfig
+from resolver.kubernetes.webhook.callers import WebhookCallers
+from resolver.kubernetes.webhook.certificates import (
+    Certificates,
+    CertificateSecret,
+    authorities,
+    renewed,
+)
+from resolver.kubernetes.webhook.server import (
+    CertificateFiles,
+    LiveCertificate,
+    refresh_periodically,
+    wait_for_certificate,
+)
 
 _NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _LIFETIME = timedelta(days=90)
@@ -91,3 +115,98 @@ def test_a_clock_that_is_ahead_renews_early_and_one_that_is_behind_does_not_undo
     second = _renewed(first, after_days=61, published=first.trusted)
     assert second.serving != first.serving
     assert _renewed(second, after_days=20, published=second.trusted) is second
+
+
+_CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/guard"
+_SECRET = "/api/v1/namespaces/hoss/secrets/guard"
+_MADE: Object = {"webhooks": [{"name": "hook", "clientConfig": {"service": {"name": "hoss-resolver"}}}]}
+
+
+class OneConfigurationAndOneSecret:
+    """Of an API server."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Object] = {}
+
+    @property
+    def trusted(self) -> bytes:
+        """By the API server; empty: it cannot ask."""
+        return base64.b64decode(
+            self.objects[_CONFIGURATION]["webhooks"][0]["clientConfig"].get("caBundle", "")
+        )
+
+    async def find(self, path: str, **_: Any) -> Object | None:
+        return copy.deepcopy(self.objects.get(path))
+
+    async def ask(self, method: str, path: str, body: Object, **_: Any) -> Reply:
+        if method == "PATCH":
+            (hook,), (given,) = self.objects[path]["webhooks"], body["webhooks"]
+            hook["clientConfig"] |= given["clientConfig"]
+        else:
+            body["metadata"]["resourceVersion"] = "1"
+            self.objects[_SECRET] = body
+        return Reply(200, b"{}")
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_a_configuration_that_comes_after_the_resolver_or_is_made_anew_is_of_use_within_seconds() -> (
+    None
+):
+    api, rng = OneConfigurationAndOneSecret(), random.Random(7)
+    source = CertificateSecret(
+        api,  # type: ignore[arg-type]
+        LiveCertificate(),
+        secret="hoss/guard",
+        configuration="guard",
+        hosts=_HOSTS,
+        lifetime=_LIFETIME,
+        clock=lambda: _NOW,
+        callers=WebhookCallers(certificate_names=None, per_second=0.0, clock=lambda: 0.0),
+        rng=rng,
+    )
+    await wait_for_certificate(source)
+    async with background(refresh_periodically(source, period_seconds=WebhookConfig().look_seconds, rng=rng)):
+        await asyncio.sleep(100)
+        trusted = set()
+        for _ in ("made", "made anew"):
+            api.objects[_CONFIGURATION] = copy.deepcopy(_MADE)
+            await asyncio.sleep(5)
+            trusted.add(api.trusted)
+    assert len(trusted) == 1
+    assert b"" not in trusted
+
+
+class Failing:
+    """A source that says what is wrong, in turn, and "" where nothing is."""
+
+    def __init__(self, *problems: str) -> None:
+        self._problems = iter(problems)
+
+    async def refresh(self) -> None:
+        if problem := next(self._problems, ""):
+            raise InvalidInput(problem)
+
+
+@pytest.mark.usefixtures("virtual_time")
+async def test_what_is_wrong_is_logged_when_it_changes_and_not_at_every_look() -> None:
+    source = Failing("cannot be read", "cannot be read", "has ended", "", "has ended")
+    with structlog.testing.capture_logs() as lines:
+        async with background(refresh_periodically(source, period_seconds=3, rng=random.Random(7))):
+            await asyncio.sleep(60)
+    assert [line["error"] for line in lines] == ["cannot be read", "has ended", "has ended"]
+
+
+async def test_a_mounted_certificate_that_has_ended_is_told_of_once(tmp_path: Path) -> None:
+    pair = issue(new_authority("own", now=_NOW, lifetime=_LIFETIME), _HOSTS, now=_NOW, lifetime=_LIFETIME)
+    (tmp_path / "tls.crt").write_bytes(pair.certificate)
+    (tmp_path / "tls.key").write_bytes(pair.key)
+    source = CertificateFiles(
+        tmp_path,
+        LiveCertificate(),
+        WebhookCallers(clock=lambda: 0.0),
+        clock=lambda: _NOW + 2 * _LIFETIME,
+    )
+    with structlog.testing.capture_logs() as lines:
+        await source.refresh()
+        await source.refresh()
+    assert [line["event"] for line in lines].count("webhook_certificate_ended") == 1

@@ -149,7 +149,7 @@ def test_the_scoring_strategy_is_that_of_the_file(choose):
         ("enableProfiling: 1", "enableProfiling: is 1, where true or false belongs"),
         (
             profiles("plugins: {multiPoint: {enabled: [{name: Coscheduling}]}}"),
-            "MultiPointPlugin .Coscheduling. does not exist; HOSS reads PodGroups without a plugin",
+            "PreFilterPlugin .Coscheduling. does not exist; HOSS reads PodGroups without a plugin",
         ),
         (
             profiles("plugins: {filter: {disabled: [{name: '*'}], enabled: [{name: NodeName}]}}"),
