@@ -15,6 +15,7 @@ from scheduler_worker.core.classes import compile_demand
 from scheduler_worker.core.framework.registry import Weighted
 from scheduler_worker.core.offline.cluster_snapshot import ClusterSnapshot
 from scheduler_worker.core.plugins import REGISTRY, default_profile
+from scheduler_worker.core.plugins.profiles import PRESETS
 from scheduler_worker.core.plugins.resources.resources_fit import ResourcesFit
 
 amounts = st.sampled_from([0, 1, 100, 333, 4000, 2**40 + 7, 2**50 + 3])
@@ -55,6 +56,27 @@ def test_one_node_looked_at_alone_passes_and_scores_as_among_all(strategy, kinds
             assert score is None or score == scores[node]
         # Whether it fits or not: nodes may be overcommitted.
         ground.cache.assume(np.array((turn % len(nodes),)), without_cards(demand), group_of(spec))
+
+
+@pytest.mark.parametrize("preset", ["best-fit", "fgd"])
+@examples(200)
+@given(
+    kinds=st.lists(node_specs(), min_size=1, max_size=5), pods=st.lists(pod_specs(), min_size=1, max_size=8)
+)
+def test_profiles_that_pack_look_at_one_node_as_at_all(preset, kinds, pods):
+    nodes = [NodeSpec(f"n{i}", allocatable=tuple(sorted(a)), cards=c) for i, (a, c) in enumerate(kinds)]
+    ground, profile = ClusterSnapshot(Cluster(nodes, [], {})), PRESETS[preset].profile(REGISTRY)
+    assert profile.one_at_a_time is not None
+    for turn, spec in enumerate(pods):
+        demand = compile_demand(spec, ground.cache.schema)
+        for observer in profile.observers:
+            observer.observe(demand, 1 + turn)
+        one = [profile.evaluate_one(demand, ground.cache.one(node, cards=True)) for node in range(len(nodes))]
+        passed, scores = profile.evaluate(demand, ground.cache.view(None, cards=True))
+        for node, score in enumerate(one):
+            assert (score is not None) == (passed is None or passed[node])
+            assert score is None or score == scores[node]
+        ground.cache.assume(np.array((turn % len(nodes),)), demand, group_of(spec))
 
 
 def without_cards(demand):

@@ -28,7 +28,8 @@ from scheduler_worker.core.placement.ties import INFEASIBLE, SCORE_SHIFT, Keys, 
 _FULL_PASS_FRACTION = 2
 # Up to so many nodes are looked at one at a time, which takes some microseconds each; NumPy's calls take as
 # long for one as for many.
-FEW_NODES = 4
+FEW_NODES = 8
+_MAYBE_FEW = 48  # entries of the log: a node that was filled by several pods has as many of them
 _NEVER = (-1, -1, -1)  # versions that nothing has
 
 
@@ -147,9 +148,11 @@ class Ranking:
         """Rank these nodes again; whether the highest raw scores may have changed, because a node became
         feasible or infeasible."""
         varying = bool(self.static.varying)
-        if len(nodes) <= FEW_NODES and self._one_at_a_time:
-            turned = [self._rank_one(node) for node in nodes.tolist()]
-            return varying and any(turned)
+        if len(nodes) <= _MAYBE_FEW and self._one_at_a_time:
+            different = set(nodes.tolist())
+            if len(different) <= FEW_NODES:
+                turned = [self._rank_one(node) for node in different]
+                return varying and any(turned)
         keys = self._keys(nodes, self._cache.view(nodes, cards=self._cards))
         # INFEASIBLE is the one key below 0.
         changed = varying and bool(((self.keys.take(nodes) ^ keys) < 0).any())

@@ -194,4 +194,9 @@ def test_growth_looked_up_is_that_of_the_measure_to_the_bit(devices, most):
         )
         found = states.growth(TaskClass(3000, GIB, *(devices or (0, 0))), used, cpu, memory)
         np.testing.assert_array_equal(found, expected)
+        singly = [
+            states.growth_of_one(TaskClass(3000, GIB, *(devices or (0, 0))), *node)
+            for node in zip(used.tolist(), cpu.tolist(), memory.tolist(), strict=True)
+        ]
+        np.testing.assert_array_equal(singly, expected)
     assert (len(states) <= 3 + 2 * 30) == (most == 3)  # those of one call, before and after the pod, besides

@@ -13,6 +13,7 @@ of each), U_nk is what is free on cards large enough for k (0 if those are too f
 popularity of the classes of shape k whose cpu and memory the node has free. Amounts of GPU are thousandths of
 a card."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -106,6 +107,8 @@ class _WeightsTable:
 
     cpu: NDArray[np.int64]  # (i,), ascending
     memory: NDArray[np.int64]  # (j,), ascending
+    cpus: list[int]  # the same two, quicker for one node
+    memories: list[int]
     weights: NDArray[np.float64]  # (s, (i + 1) x (j + 1)), by how many amounts of cpu, then of memory
 
     @classmethod
@@ -125,7 +128,8 @@ class _WeightsTable:
         roomy = (cpu_ranks.reshape(-1, 1, 1) < np.arange(rows)[:, None]) & (
             memory_ranks.reshape(-1, 1, 1) < np.arange(columns)
         )
-        return cls(cpus, memories, _weights(roomy.reshape(len(weights), -1), weights, first))
+        of_cells = _weights(roomy.reshape(len(weights), -1), weights, first)
+        return cls(cpus, memories, cpus.tolist(), memories.tolist(), of_cells)
 
     def look_up(self, cpu: NDArray[np.int64], memory: NDArray[np.int64]) -> NDArray[np.float64]:
         """As Popularity.weights_for."""
@@ -134,6 +138,10 @@ class _WeightsTable:
         cells += self.memory.searchsorted(memory, side="right")
         found: NDArray[np.float64] = self.weights.take(cells, axis=1)
         return found
+
+    def cell(self, cpu: int, memory: int) -> int:
+        """The column of `weights` for a node with these free amounts."""
+        return bisect_right(self.cpus, cpu) * (len(self.memories) + 1) + bisect_right(self.memories, memory)
 
 
 def _weights(

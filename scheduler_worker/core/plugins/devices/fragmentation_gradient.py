@@ -5,8 +5,9 @@ a *state* is what one node has free on its cards, whichever of them has it. Few 
 and each pod takes a node from one state to another. The results are those of
 scheduler_worker.core.plugins.devices.fragmentation, to the bit."""
 
+from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,10 @@ class FragmentationGradient:
         """See CardStates."""
         return self._states.growth(task, cards_used, cpu, memory)
 
+    def growth_of_one(self, task: TaskClass, cards_used: Iterable[int], cpu: int, memory: int) -> float:
+        """See CardStates."""
+        return self._states.growth_of_one(task, cards_used, cpu, memory)
+
 
 class CardStates:
     """The states that nodes were seen in, numbered, and what the popular classes can use of each."""
@@ -75,6 +80,8 @@ class CardStates:
         self._free: NDArray[np.int16] = np.zeros((_FIRST_CAPACITY, CARD_SLOTS), np.int16)  # by state
         self._total: NDArray[np.float64] = np.zeros(_FIRST_CAPACITY)  # what is free on all cards
         self._usable = self._usable_of(self._free)  # (s, states)
+        # F by state and cell of the table of weights: of a node it is the same for every class of pods.
+        self._known: dict[tuple[int, int], float] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -83,6 +90,7 @@ class CardStates:
         """What classes of pods usually come, from now on."""
         self._popularity = popularity
         self._usable = self._usable_of(self._free)
+        self._known.clear()
 
     def growth(
         self,
@@ -95,9 +103,7 @@ class CardStates:
         of n nodes: (n,), thousandths of a card.
 
         `cards_used` is (n, 16), 0xFFFF for an absent card; `cpu` and `memory`, (n,), are free."""
-        if len(self._numbers) > self._most:
-            self._numbers.clear()
-            self._after.clear()
+        self._forget_if_many()
         before = self._states_of(cards_used)
         after = self._states_after(before, task.cards, task.milli) if task.cards else before
         # Both in one: for a few nodes numpy's calls take as long as for twice as many.
@@ -107,6 +113,44 @@ class CardStates:
             np.concatenate((memory, memory - task.memory)),
         )
         return lost[len(before) :] - lost[: len(before)]
+
+    def growth_of_one(self, task: TaskClass, cards_used: Iterable[int], cpu: int, memory: int) -> float:
+        """`growth` for one node, to the bit. `cards_used` has 16."""
+        self._forget_if_many()
+        used = sorted([min(used, WHOLE_CARD_MILLI) for used in cards_used])
+        row = array("H", used).tobytes()
+        if row not in self._numbers:
+            self._add({row: None})
+        before = after = self._numbers[row]
+        if task.cards:
+            known = self._after.get((task.cards, task.milli))
+            after = -1 if known is None or before >= len(known) else int(known[before])
+            if after < 0:
+                after = int(self._states_after(np.array((before,)), task.cards, task.milli)[0])
+        lost = self._lost_of_one(before, cpu, memory)
+        return self._lost_of_one(after, cpu - task.cpu, memory - task.memory) - lost
+
+    def _lost_of_one(self, state: int, cpu: int, memory: int) -> float:
+        table = self._popularity.weights_table
+        if table is None:
+            # Two: NumPy adds up the rows of a single column in another order.
+            twice = self._lost(np.array((state, state)), np.array((cpu, cpu)), np.array((memory, memory)))
+            return float(twice[0])
+        place = state, table.cell(cpu, memory)
+        lost = self._known.get(place)
+        if lost is None:
+            usable = table.weights[:, place[1]] * self._usable[:, state]
+            lost = float(self._total[state] - np.add.accumulate(usable)[-1])
+            self._known[place] = lost
+        return lost
+
+    def _forget_if_many(self) -> None:
+        if len(self._numbers) > self._most:
+            self._numbers.clear()
+            self._after.clear()
+            self._known.clear()
+        elif len(self._known) > self._most:
+            self._known.clear()
 
     def _lost(
         self, states: NDArray[np.intp], cpu: NDArray[np.int64], memory: NDArray[np.int64]

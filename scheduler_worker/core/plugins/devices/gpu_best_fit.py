@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from hoss.errors import ConfigError
 from hoss.model.resources import CPU, MEMORY, WHOLE_CARD_MILLI
 from hoss.wire.columns import CARD_SLOTS
-from scheduler_worker.core.cache.columns import NodeView
+from scheduler_worker.core.cache.columns import NodeView, OneNode
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework.extension_points import MAX_SCORE, ScorePlugin
+from scheduler_worker.core.framework.extension_points import MAX_SCORE, ScoreFastPaths, ScorePlugin
 
 # Amounts are fractions of the largest machine of the openb trace, so that a card counts alike on every node.
 _CORES_MILLI, _MEMORY_BYTES, _GPU_MILLI = 128_000, 2**40, 8 * WHOLE_CARD_MILLI
@@ -41,6 +41,7 @@ class GpuBestFit(ScorePlugin):
         self._cpu = cpu / (total * _CORES_MILLI)
         self._memory = memory / (total * _MEMORY_BYTES)
         self._gpu = gpu / (total * _GPU_MILLI)
+        self.fast_score = ScoreFastPaths(one_node=self._score_one)
 
     def score(self, pod: Demand, nodes: NodeView) -> NDArray[np.float64] | None:
         """See ScorePlugin."""
@@ -59,3 +60,15 @@ class GpuBestFit(ScorePlugin):
         np.minimum(score, 1.0, out=score)
         score *= MAX_SCORE
         return np.floor(score, out=score)
+
+    def _score_one(self, pod: Demand, node: OneNode) -> int:
+        """`score` of one node, by the same operations in the same order."""
+        if node.cards_used is None:
+            return 0
+        used = sum([min(used, WHOLE_CARD_MILLI) for used in node.cards_used])
+        requested = 0 if pod.devices is None else pod.devices.count * pod.devices.milli
+        left = (CARD_SLOTS * WHOLE_CARD_MILLI - requested - used) * self._gpu
+        for row, weight in ((CPU, self._cpu), (MEMORY, self._memory)):
+            if weight:
+                left += (node.allocatable[row] - node.requested[row] - int(pod.request[row])) * weight
+        return int(min(max(1.0 - left, 0.0), 1.0) * MAX_SCORE)

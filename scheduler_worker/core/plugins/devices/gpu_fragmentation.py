@@ -5,9 +5,9 @@ from numpy.typing import NDArray
 
 from hoss.errors import ConfigError
 from hoss.model.resources import CPU, MEMORY
-from scheduler_worker.core.cache.columns import NodeView
+from scheduler_worker.core.cache.columns import NodeView, OneNode
 from scheduler_worker.core.classes import Demand
-from scheduler_worker.core.framework.extension_points import MAX_SCORE, ScorePlugin
+from scheduler_worker.core.framework.extension_points import MAX_SCORE, ScoreFastPaths, ScorePlugin
 from scheduler_worker.core.plugins.devices.fragmentation import TaskClass
 from scheduler_worker.core.plugins.devices.fragmentation_gradient import FragmentationGradient
 
@@ -32,6 +32,7 @@ class GpuFragmentation(ScorePlugin):
             raise ConfigError(f"is {steepness!r}; it must be a number from 1 to 1,000,000", where="steepness")
         self._steepness = steepness
         self._gradient = FragmentationGradient()
+        self.fast_score = ScoreFastPaths(one_node=self._score_one)
 
     def observe(self, pod: Demand, pods: int) -> None:
         """See ScorePlugin."""
@@ -57,3 +58,16 @@ class GpuFragmentation(ScorePlugin):
         score += 1.0
         np.divide(MAX_SCORE, score, out=score)
         return np.floor(score, out=score)
+
+    def _score_one(self, pod: Demand, node: OneNode) -> int:
+        """`score` of one node, to the bit."""
+        if node.cards_used is None:
+            return 0
+        growth = self._gradient.growth_of_one(
+            TaskClass.of(pod.request, pod.devices),
+            node.cards_used,
+            node.allocatable[CPU] - node.requested[CPU],
+            node.allocatable[MEMORY] - node.requested[MEMORY],
+        )
+        # NumPy's e^x, as above: that of `math` differs in the last bit.
+        return int(MAX_SCORE / (float(np.exp(min(max(growth / self._steepness, -50.0), 50.0))) + 1.0))
