@@ -5,7 +5,9 @@ real parser read those, too. A command that is new in a document is run by this 
 
 import os
 import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -182,13 +184,17 @@ def test_the_commands_do_what_the_documents_say(sitting: list[str], tmp_path: Pa
 
 
 def _place(scratch: Path) -> Path:
-    """A directory like the repository's for who follows a document, with `hoss` on the PATH."""
+    """A directory like the repository's for who follows a document, with `hoss` and `python` on the
+    PATH."""
     place = scratch / "place"
     (place / "bin").mkdir(parents=True)
     for name in ("examples", "deploy", "tests"):
         (place / name).symlink_to(ROOT / name)
     for name, source in FILES.items():
         (place / name).symlink_to(ROOT / source)
-    (place / "bin" / "hoss").write_text(shell_command("hossctl"))
-    (place / "bin" / "hoss").chmod(0o755)
+    # As in an active environment: a Debian has no `python` of its own.
+    python = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n'
+    for name, script in (("hoss", shell_command("hossctl")), ("python", python)):
+        (place / "bin" / name).write_text(script)
+        (place / "bin" / name).chmod(0o755)
     return place
