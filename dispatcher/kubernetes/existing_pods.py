@@ -1,8 +1,8 @@
 """Kubernetes mode: reserves room in the ledger for pods that are on nodes already.
 
 Reservations and releases of one pod keep their order. Otherwise the release of a pod could reach the ledger
-before its reservation, and the reservation would stay for ever. Other pods do not wait for a release: it may be
-refused for as long as a claim to devices cannot be written.
+before its reservation, and the reservation would stay for ever. Other pods do not wait for a release: it may
+be refused for as long as a claim to devices cannot be written.
 
 Of a pod whose binding nobody has reviewed people are told once at least: its reservation is marked until they
 are, so an answer that is lost, or a dispatcher that ends, does not hide it

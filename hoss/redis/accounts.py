@@ -17,8 +17,8 @@ from pathlib import Path
 USERS_FILE = "users.acl"
 _PASSWORD_BYTES = 32
 
-# What redis-py sends by itself, on one server, under Sentinel and on a Cluster. Every name is one of Redis 6.2:
-# Redis refuses its whole configuration for a single command or subcommand that it does not know.
+# What redis-py sends by itself, on one server, under Sentinel and on a Cluster. Every name is one of Redis
+# 6.2: Redis refuses its whole configuration for a single command or subcommand that it does not know.
 _CONNECTION = ("hello", "ping", "select", "command", "info", "cluster|slots")
 _SCRIPTS = ("script|load", "evalsha")
 _JOURNAL = (
