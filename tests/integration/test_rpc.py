@@ -78,9 +78,11 @@ async def test_a_server_that_takes_longer_than_a_second_for_a_new_connection_is_
     port = await server.start("127.0.0.1:0", [])
 
     async def serve(reader, writer):
+        passing.append(asyncio.current_task())
         await asyncio.sleep(1.5)
-        there, back = await asyncio.open_connection("127.0.0.1", port)
-        passing.extend(asyncio.ensure_future(_copied(*ends)) for ends in ((reader, back), (there, writer)))
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(_copied(reader, back), _copied(there, writer))
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with rpc.channel([f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"]) as channel:
