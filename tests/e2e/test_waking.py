@@ -51,19 +51,20 @@ async def test_only_the_pods_that_a_change_may_help_are_tried_again(cluster: Clu
         assert tried <= 2
 
         # A label is no help to anyone; the removed taint is, to all it kept off. The giant does not fit there
-        # either.
+        # either, and is tried once more where the worker answers before it has seen the change.
         await register(clients.resolver, [_node("tainted", 8, taints=(DEDICATED,), labels=(("a", "b"),))])
         await register(clients.resolver, [_node("tainted", 8)])
         await until(lambda: _phases(clients, large=pb.BOUND))
         await until(lambda: _phases(clients, giant=pb.UNSCHEDULABLE))
-        assert await _attempts(clients, "giant") == tried + 1
+        before, tried = tried, await _attempts(clients, "giant")
+        assert before < tried <= before + 2
 
         # A new node, too small for the giant, and one that is not.
         await register(clients.resolver, [_node("new", 8)])
         await register(clients.resolver, [_node("vast", 32)])
         await until(lambda: _phases(clients, giant=pb.BOUND))
         assert (await clients.dispatcher.get_pod("default", "giant")).node == "vast"
-        assert await _attempts(clients, "giant") == tried + 1
+        assert await _attempts(clients, "giant") <= tried + 1
 
 
 def _node(name: str, cpus: int, **fields) -> NodeSpec:
