@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from scheduler_worker.tracing import WorkerTraces
 
 # Defaults of WorkerConfig.window, in pods.
-_WINDOW, _PACKING_WINDOW = 2000, 100
+_WINDOW, _PACKING_WINDOW = 2000, 500
 
 # A stopping worker waits this long for the ledger's answers.
 _FINISH_SECONDS = 2.0

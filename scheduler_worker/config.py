@@ -139,7 +139,7 @@ class WorkerConfig(TelemetryConfig, SecurityConfig):
     seed: int | None = Field(default=None, ge=0)
 
     # Pods that the worker may have at once, sent and not answered. Left out: 2,000, two full proposals, so
-    # that one is placed while the other is at the ledger. With a profile that packs pod by pod it is 100:
+    # that one is placed while the other is at the ledger. With a profile that packs pod by pod it is 500:
     # pods that a worker has are packed without knowing what others do meanwhile, and such profiles are slow
     # enough to be kept busy by fewer.
     window: int | None = Field(default=None, ge=1, le=100_000)

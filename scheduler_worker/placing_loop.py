@@ -11,13 +11,14 @@ from scheduler_worker.core.cycle.scheduler import Scheduler
 from scheduler_worker.experiments import GlobalLock, WorkerExperiment
 from scheduler_worker.outbox import Outbox
 
-# After so much CPU time the loop proposes what it has placed: a proposal of costly pods is worth its message
-# then. By the clock alone, a proposal would have the fewer pods the more other processes use the cores, and
-# each costs them all.
-_SLICE_SECONDS = 0.02
+# After so much CPU time the loop proposes what it has placed, if these are many pods; else after the longer
+# time (docs/adr/0125). Each proposal costs all processes some milliseconds, whatever it carries. By the clock
+# alone, it would have the fewer pods the more other processes use the cores.
+_SLICE_SECONDS, _MANY_PODS = 0.02, 200
+_SLICE_SECONDS_OF_FEW_PODS = 0.08
 
 # And after this time by the clock in any case, so that the ledger and heartbeats never wait noticeably.
-_LONGEST_SLICE_SECONDS = 0.1
+_LONGEST_SLICE_SECONDS = 0.25
 
 # After a slice that took all of its time the event loop has this long to itself. One turn of the event loop
 # is not enough: a message takes several. Outcomes and heartbeats of a slow worker piled up until the
@@ -94,11 +95,12 @@ class PlacingLoop:
     async def _slice(self) -> bool:
         """Place for a while and propose it. False when nothing is left to place."""
         scheduler, pods, self._slice_used_up = self._scheduler, 0, False
-        until, cpu_until = self._clock() + _LONGEST_SLICE_SECONDS, self._thread_clock() + _SLICE_SECONDS
+        until, cpu_began = self._clock() + _LONGEST_SLICE_SECONDS, self._thread_clock()
         with self._gauges.working(), self._gauges.busy():
             while not self._slice_used_up and (settled := scheduler.step()):
                 pods += settled
-                self._slice_used_up = self._clock() > until or self._thread_clock() > cpu_until
+                enough = _SLICE_SECONDS if pods >= _MANY_PODS else _SLICE_SECONDS_OF_FEW_PODS
+                self._slice_used_up = self._clock() > until or self._thread_clock() - cpu_began > enough
             placed = self._clock()
             decision_seconds = self._experiment.seconds(pods)
             proposals = scheduler.take_proposals(placed + decision_seconds)

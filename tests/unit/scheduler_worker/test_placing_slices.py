@@ -19,8 +19,6 @@ from scheduler_worker.core.plugins.profiles import PRESETS
 from scheduler_worker.service import WorkerService
 from scheduler_worker.synchronisation import Push
 
-PODS = 10
-
 
 class SentProposals(ProposalStream):
     """Keeps how many pods each proposal has."""
@@ -43,7 +41,7 @@ def clock(seconds_a_look):
 @pytest.fixture
 def packing(harness_of, make_ledger):
     """A scheduler that places each pod in a step of its own."""
-    ledger = make_ledger(20, cards=2)
+    ledger = make_ledger(20, cards=4)
     harness = harness_of(ledger)
     profile = PRESETS["best-fit"].profile(REGISTRY)
     harness.scheduler = Scheduler(NodeInfoCache(), profile, np.random.default_rng(1))
@@ -54,10 +52,11 @@ def packing(harness_of, make_ledger):
 @pytest.mark.parametrize(
     ("seconds", "cpu_seconds", "pods"),
     [
-        pytest.param(0.001, 0.001, [PODS], id="quick pods go together"),
-        pytest.param(0.009, 0.001, [PODS], id="and do so where others use the cores"),
-        pytest.param(0.009, 0.009, [2, 2, 2, 2, 2], id="costly pods go two by two"),
-        pytest.param(0.03, 0.0, [3, 3, 3, 1], id="a plugin that waits keeps nobody waiting for long"),
+        pytest.param(0.001, 0.001, [10], id="quick pods go together"),
+        pytest.param(0.009, 0.001, [10], id="and do so where others use the cores"),
+        pytest.param(0.03, 0.03, [2, 2, 2, 2, 2], id="costly pods go two by two"),
+        pytest.param(0.08, 0.0, [3, 3, 3, 1], id="a plugin that waits keeps nobody waiting for long"),
+        pytest.param(0.0002, 0.0002, [200, 10], id="many pods do not wait until costly ones would go"),
     ],
 )
 async def test_a_proposal_has_the_pods_of_a_slice(packing, make_pod, seconds, cpu_seconds, pods):
@@ -70,7 +69,7 @@ async def test_a_proposal_has_the_pods_of_a_slice(packing, make_pod, seconds, cp
     )
     proposals = SentProposals(service.take_verdict)
     service.connect(DispatcherLink([], workerlink_pb2.Register(), service), proposals, Push(None))
-    packing.submit((make_pod(devices=DeviceRequest(1, 100)), PODS))
+    packing.submit((make_pod(devices=DeviceRequest(1, 100)), sum(pods)))
     placing = asyncio.ensure_future(service.schedule())
     service.received(workerlink_pb2.DispatcherMessage(storage=objects_pb2.StorageChanges()))  # wakes it
     await until(lambda: not packing.scheduler.backlog, "all pods to be placed")
