@@ -228,6 +228,17 @@ class NodeState(NamedTuple):
         )
         return differs
 
+    def freed_since(self, before: "NodeState") -> NDArray[np.bool_]:
+        """Which nodes have more room than before in any column, flags aside: (n,). The others are as they
+        were, or have taken pods."""
+        freed: NDArray[np.bool_] = (
+            (self.requested < before.requested).any(axis=0)
+            | (self.nonzero_requested < before.nonzero_requested).any(axis=0)
+            | (self.allocatable != before.allocatable).any(axis=0)
+            | ((self.cards < before.cards) | (self.cards == NO_CARD) != (before.cards == NO_CARD)).any(axis=1)
+        )
+        return freed
+
 
 class NodeColumns:
     """Arrays have room for more nodes than there are; `present` says which indexes below `size` are nodes."""

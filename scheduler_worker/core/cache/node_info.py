@@ -36,6 +36,8 @@ class NodeInfoCache(NodeColumns):
         self.shards = 0  # 0 until the first snapshot
         self.seqs: dict[int, int] = {}  # shard -> the sequence number its nodes stand at
         self.changes = ChangeLog()  # nodes whose room, existence or spec changed
+        # Those of them that may admit what they refused. Others only took pods (see FilterPlugin.filter).
+        self.freed = ChangeLog()
         self.spec_changes = ChangeLog()  # nodes whose existence or spec changed
         self.storage = StorageCatalogue(self.catalogue.name)
         self.attached_volumes = AttachedVolumes(
@@ -94,7 +96,7 @@ class NodeInfoCache(NodeColumns):
     def apply_objects(self, update: StorageUpdate) -> None:
         """Take in changes of storage objects and of nominated pods. Device objects go to `devices`."""
         self.storage.apply(update)
-        self.changes.extend(self.pod_index.nominated.apply(update))
+        self._log(self.pod_index.nominated.apply(update))
 
     # From this worker
 
@@ -198,6 +200,7 @@ class NodeInfoCache(NodeColumns):
         self.requested = self.accounts.committed + self.assumed
         self.cards.combine(np.arange(self.size))
         self.changes.everything()
+        self.freed.everything()
 
     def regroup(self, before: PodGroup, after: PodGroup, nodes: NodeIndexes) -> None:
         """Pods that were assumed on `nodes` as one group, and never tracked, are of another."""
@@ -318,18 +321,23 @@ class NodeInfoCache(NodeColumns):
         self._combine(nodes)
         after = self._state(nodes)
         reflagged = before.flags != after.flags
-        self.changes.extend(nodes[before.unlike(after)])
+        self.changes.extend(nodes[after.unlike(before)])
+        self.freed.extend(nodes[after.freed_since(before)])
         if reflagged.any():
             self.catalogue.cordoned[nodes] = (after.flags & FLAGS_CLOSED) != 0
             self._log_specs(nodes[reflagged])
 
-    def _log_specs(self, nodes: NodeIndexes) -> None:
+    def _log(self, nodes: NodeIndexes) -> None:
         self.changes.extend(nodes)
+        self.freed.extend(nodes)
+
+    def _log_specs(self, nodes: NodeIndexes) -> None:
+        self._log(nodes)
         self.spec_changes.extend(nodes)
 
     def _recombine(self, nodes: NodeIndexes) -> None:
         self._combine(nodes)
-        self.changes.extend(nodes)
+        self._log(nodes)
 
     def _end(self, assumptions: list[Assumption]) -> None:
         for assumption in assumptions:

@@ -8,6 +8,7 @@ While a class has room there, only these nodes are kept exact, by `refresh_share
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,19 @@ _FULL_PASS_FRACTION = 2
 # long for one as for many.
 FEW_NODES = 8
 _MAYBE_FEW = 48  # entries of the log: a node that was filled by several pods has as many of them
-_NEVER = (-1, -1, -1)  # versions that nothing has
+
+
+class _AsOf(NamedTuple):
+    """What keys were made from: versions, and positions in the cache's logs."""
+
+    static: int = -1
+    ties: int = -1
+    scores: int = -1
+    changes: int = -1
+    freed: int = -1
+
+
+_NEVER = _AsOf()
 
 
 class Ranking:
@@ -56,62 +69,48 @@ class Ranking:
         self._cache = cache
         self._ties = ties
         self._static_total: NDArray[np.int64] | int = 0  # normalised by `highest`
-        self._position = -1
+        self._as_of = _NEVER
         self._diagnosis: Diagnosis | None = None  # of what the keys were made from
-        self._versions = _NEVER
         self._share_first = profile.mixes and not demand.about_pods
-        self._share_position = -1  # the same two for the nodes of the share
-        self._share_versions = _NEVER
+        self._share_as_of = _NEVER  # the keys of the share's nodes
 
     def refresh(self) -> None:
         """Bring the keys up to date with the cache."""
-        cache = self._cache
-        self.static.refresh(self.demand)
-        self._ties.cover(cache.size)
-        versions = (self.static.version, self._ties.version, self._profile.version)
-        fresh = versions == self._versions and len(self.keys) == cache.size
-        changed = cache.changes.since(self._position, cache.size) if fresh else None
-        if changed is None or len(changed):
+        now = self._now()
+        if now != self._as_of:
             self._diagnosis = None
-        if changed is None or len(changed) * _FULL_PASS_FRACTION > cache.size:
+        changed = self._changed(self._as_of, now)
+        if changed is None or len(changed) * _FULL_PASS_FRACTION > self._cache.size:
             self._rank_all()
         elif len(changed) and self._rank(changed) and self._highest() != self.highest:
-            self._versions = _NEVER  # if a plugin raises now, the next call does all of it again
+            self._as_of = _NEVER  # if a plugin raises now, the next call does all of it again
             self._rank_all()
         # Last: if a plugin raised, the ranking stays stale.
-        self._position, self._versions = cache.changes.position, versions
-        self._share_position, self._share_versions = self._position, versions
+        self._as_of = self._share_as_of = now
 
     def refresh_share(self) -> NodeIndexes | None:
         """Bring the keys of the worker's own share up to date. Returns its nodes, which come before all
         others. None: there is no share, or something that users can configure prefers nodes; all keys are up
         to date then."""
-        cache = self._cache
-        self.static.refresh(self.demand)
-        self._ties.cover(cache.size)
-        own = self._ties.own
+        now, own, size = self._now(), self._ties.own, self._cache.size
         if not self._share_first or own is None or self.static.varying:
             self.refresh()
             return None
-        share: NodeIndexes = own[: cache.size].nonzero()[0]
-        versions = (self.static.version, self._ties.version, self._profile.version)
-        nodes = share
-        if len(self.keys) != cache.size:
-            self.keys, self._versions = np.full(cache.size, INFEASIBLE, np.int64), _NEVER
-        elif versions == self._share_versions:
-            changed = cache.changes.since(self._share_position, cache.size)
-            if changed is not None:
-                nodes = changed[own.take(changed)]
+        share: NodeIndexes = own[:size].nonzero()[0]
+        changed = self._changed(self._share_as_of, now)
+        if len(self.keys) != size:
+            self.keys, self._as_of = np.full(size, INFEASIBLE, np.int64), _NEVER
+        nodes = share if changed is None else changed[own.take(changed)]
         if len(nodes):
             self._static_total = self.static.constant
             self._rank(nodes)
-        self._share_position, self._share_versions = cache.changes.position, versions
+        self._share_as_of = now
         return share
 
     @property
     def refreshed(self) -> bool:
         """Whether it was, ever."""
-        return self._position >= 0
+        return self._share_as_of is not _NEVER
 
     def diagnosis(self, explain: Callable[[], Diagnosis]) -> Diagnosis:
         """Why nothing fits, as of the last `refresh`: the result of `explain`, which is called again only
@@ -131,6 +130,30 @@ class Ranking:
         ahead = np.repeat(np.arange(levels), len(nodes))
         keys = self._keys(cells, self._cache.view_ahead(cells, self.demand, ahead, cards=self._cards))
         return keys.reshape(levels, len(nodes))
+
+    def _now(self) -> _AsOf:
+        """What the keys are made from now, with the static fit and the ties up to date."""
+        cache = self._cache
+        self.static.refresh(self.demand)
+        self._ties.cover(cache.size)
+        versions = self.static.version, self._ties.version, self._profile.version
+        return _AsOf(*versions, cache.changes.position, cache.freed.position)
+
+    def _changed(self, since: _AsOf, now: _AsOf) -> NodeIndexes | None:
+        """The nodes whose keys may be others now, perhaps with repetitions; None: all. A node that refused
+        the class and only took pods refuses it still."""
+        cache = self._cache
+        if since.static != now.static or len(self.keys) != cache.size:
+            return None
+        changed = cache.changes.since(since.changes, cache.size)
+        freed = cache.freed.since(since.freed, cache.size)
+        if changed is None or freed is None:
+            return None
+        if (since.ties, since.scores) != (now.ties, now.scores):
+            changed = (self.keys >= 0).nonzero()[0]
+        else:
+            changed = changed[self.keys.take(changed) >= 0]
+        return np.concatenate((changed, freed)) if len(freed) else changed
 
     def _rank_all(self) -> None:
         view = self._cache.view(None, cards=self._cards)
@@ -301,12 +324,10 @@ class PodRanking(Ranking):
 
     def refresh(self) -> None:
         """Bring the keys up to date with the cache and the pod index."""
-        cache = self._cache
-        self.static.refresh(self.demand)
-        self._ties.cover(cache.size)
-        versions = (self.static.version, self._ties.version, self._profile.version)
-        fresh = versions == self._versions and len(self._room) == cache.size
-        changed = cache.changes.since(self._position, cache.size) if fresh else None
+        cache, since, now = self._cache, self._as_of, self._now()
+        versions = since.static, since.ties, since.scores
+        fresh = versions == (now.static, now.ties, now.scores) and len(self._room) == cache.size
+        changed = cache.changes.since(since.changes, cache.size) if fresh else None
         if changed is None:
             self._room, self._scores = self._evaluate(None)
         elif len(changed) <= FEW_NODES and self._one_at_a_time:
@@ -321,7 +342,7 @@ class PodRanking(Ranking):
             self._diagnosis = None
             self._combine()
             self._stale = False  # last: if a plugin raised, the next call combines the keys again
-        self._position, self._versions = cache.changes.position, versions
+        self._as_of = now
 
     def even_run(self, pods: int) -> EvenRun | BoundRun | None:
         """A choice for a whole run of pods that are spread by default, or that limit each other by domains

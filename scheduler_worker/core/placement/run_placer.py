@@ -88,9 +88,10 @@ class RunPlacer:
         keys = ranking.keys if among is None else ranking.keys.take(among)
         if not len(keys):
             return np.empty(0, np.intp), np.empty(0, np.intp)
-        pick = self._ties.draw if ranking.by_chance else np.argmax
+        pick = self._ties.draw if ranking.by_chance else np.ndarray.argmax
         best = int(pick(keys))
-        if keys[best] == INFEASIBLE:
+        key = int(keys[best])
+        if key == INFEASIBLE:
             return np.empty(0, np.intp), np.empty(0, np.intp)
         shards = max(self._cache.shards, 1)
         if among is not None and shards > 1:
@@ -99,17 +100,19 @@ class RunPlacer:
         shard = best % shards
         of_shard = keys[shard::shards]
         # A packed pod takes no second best node: once refused, it is placed again with the ledger's numbers.
-        least = keys[best] >> SCORE_SHIFT << SCORE_SHIFT if ranking.only_best else 0
-        taken, hidden = [best], [keys[best]]
+        least = key >> SCORE_SHIFT << SCORE_SHIFT if ranking.only_best else 0
+        taken, hidden = [best], [key]
         for _ in range(self.alternates):
             keys[taken[-1]] = INFEASIBLE
             following = int(pick(of_shard)) * shards + shard
-            if keys[following] < least:
+            key = int(keys[following])
+            if key < least:
                 break
             taken.append(following)
-            hidden.append(keys[following])
-        keys[taken] = hidden
-        nodes = np.array(taken, np.intp) if among is None else among[taken]
+            hidden.append(key)
+        if among is None:
+            keys[taken] = hidden
+        nodes = np.array(taken, np.intp) if among is None else among.take(taken)
         return nodes[:1], nodes[1:]
 
     def _whole_run(self, ranking: Ranking, pods: int) -> tuple[NodeIndexes, NodeIndexes] | None:

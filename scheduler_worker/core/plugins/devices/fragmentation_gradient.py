@@ -23,6 +23,8 @@ _MEMORY_PODS = 200_000
 # Beyond so many states all are forgotten: most were seen once. They take some ten megabytes.
 _MOST_STATES = 1 << 15
 _FIRST_CAPACITY = 64
+# Up to so many new states are computed one at a time, each in a few microseconds.
+_FEW_STATES = 8
 
 
 class FragmentationGradient:
@@ -118,10 +120,7 @@ class CardStates:
         """`growth` for one node, to the bit. `cards_used` has 16."""
         self._forget_if_many()
         used = sorted([min(used, WHOLE_CARD_MILLI) for used in cards_used])
-        row = array("H", used).tobytes()
-        if row not in self._numbers:
-            self._add({row: None})
-        before = after = self._numbers[row]
+        before = after = self._number(array("H", used).tobytes())
         if task.cards:
             known = self._after.get((task.cards, task.milli))
             after = -1 if known is None or before >= len(known) else int(known[before])
@@ -185,10 +184,30 @@ class CardStates:
         found: NDArray[np.intp] = after.take(states)
         if len(found) and found.min() < 0:
             new = np.unique(states[found < 0])
-            free = free_after(self._free[new].astype(np.int64), count, milli)
-            after[new] = self._states_of((WHOLE_CARD_MILLI - free).astype(np.uint16))
+            if len(new) <= _FEW_STATES:
+                for state in new.tolist():
+                    after[state] = self._state_after(state, count, milli)
+            else:
+                free = free_after(self._free[new].astype(np.int64), count, milli)
+                after[new] = self._states_of((WHOLE_CARD_MILLI - free).astype(np.uint16))
             found = after.take(states)
         return found
+
+    def _state_after(self, state: int, count: int, milli: int) -> int:
+        """The same for one, numbered if it is new. By the rule of free_after."""
+        free = self._free[state].tolist()  # descending
+        left = count
+        for slot in range(CARD_SLOTS - 1, -1, -1):
+            if left and free[slot] >= milli:
+                free[slot] -= milli
+                left -= 1
+        used = array("H", sorted([WHOLE_CARD_MILLI - part for part in free]))
+        return self._number(used.tobytes())
+
+    def _number(self, row: bytes) -> int:
+        if row not in self._numbers:
+            self._add({row: None})
+        return self._numbers[row]
 
     def _add(self, rows: dict[bytes, None]) -> None:
         """Number these states."""
