@@ -65,7 +65,9 @@ class World:
     def others(self, sign):
         """Pods of others come, or go."""
         amounts = sign * np.array([(700, 0, 0, 1, 0, 0), (0, 0, 0, 3, 0, 0)][int(self.chance.integers(2))])
-        after = {node: self.ledger.requested[node] + amounts for node in self.chance.choice(NODES, 3).tolist()}
+        after = {
+            node: self.ledger.requested[node] + amounts for node in self.chance.choice(NODES, 3).tolist()
+        }
         nodes = [node for node, used in after.items() if (used >= 0).all() and used[0] <= CPU]
         for node in nodes if self.chance.integers(2) else ():
             card = self.ledger.cards[node][:CARDS]

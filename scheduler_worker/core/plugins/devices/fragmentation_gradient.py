@@ -122,10 +122,10 @@ class CardStates:
         used = sorted([min(used, WHOLE_CARD_MILLI) for used in cards_used])
         before = after = self._number(array("H", used).tobytes())
         if task.cards:
-            known = self._after.get((task.cards, task.milli))
-            after = -1 if known is None or before >= len(known) else int(known[before])
+            known = self._known_after(task.cards, task.milli)
+            after = int(known[before])
             if after < 0:
-                after = int(self._states_after(np.array((before,)), task.cards, task.milli)[0])
+                after = known[before] = self._state_after(before, task.cards, task.milli)
         lost = self._lost_of_one(before, cpu, memory)
         return self._lost_of_one(after, cpu - task.cpu, memory - task.memory) - lost
 
@@ -176,22 +176,27 @@ class CardStates:
 
     def _states_after(self, states: NDArray[np.intp], count: int, milli: int) -> NDArray[np.intp]:
         """The states after a pod took `milli` of `count` cards of each node."""
-        after = self._after.get((count, milli))
-        if after is None or len(after) < len(self._total):
-            known = np.empty(0, np.intp) if after is None else after
-            after = np.concatenate((known, np.full(len(self._total) - len(known), -1, np.intp)))
-            self._after[count, milli] = after
+        after = self._known_after(count, milli)
         found: NDArray[np.intp] = after.take(states)
         if len(found) and found.min() < 0:
-            new = np.unique(states[found < 0])
+            new = list(set(states[found < 0].tolist()))
             if len(new) <= _FEW_STATES:
-                for state in new.tolist():
+                for state in new:
                     after[state] = self._state_after(state, count, milli)
             else:
                 free = free_after(self._free[new].astype(np.int64), count, milli)
                 after[new] = self._states_of((WHOLE_CARD_MILLI - free).astype(np.uint16))
             found = after.take(states)
         return found
+
+    def _known_after(self, count: int, milli: int) -> NDArray[np.intp]:
+        """By state, the state after such a pod; -1: not computed yet."""
+        after = self._after.get((count, milli))
+        if after is None or len(after) < len(self._total):
+            known = np.empty(0, np.intp) if after is None else after
+            after = np.concatenate((known, np.full(len(self._total) - len(known), -1, np.intp)))
+            self._after[count, milli] = after
+        return after
 
     def _state_after(self, state: int, count: int, milli: int) -> int:
         """The same for one, numbered if it is new. By the rule of free_after."""
