@@ -142,3 +142,13 @@ def test_keys_are_those_of_a_new_ranking_whenever_all_are_wanted(harness_of, led
         share, new = kept[spec].refresh_share(), ranking_of(spec)
         new.refresh()
         assert kept[spec].keys[share].tolist() == new.keys[share].tolist()
+
+
+def test_what_a_pod_costs_is_measured_by_class_also_while_the_share_has_room(harness_of, ledger, make_pod):
+    """The first pod of a class pays for its ranking. The dispatcher hears what the others take."""
+    harness = packing(harness_of, ledger)
+    pod = make_pod(devices=DeviceRequest(1, 100))
+    placed_on(harness, pod, 1)
+    assert not len(harness.scheduler.costs.take_changed().classes)
+    placed_on(harness, pod, 1)
+    assert len(harness.scheduler.costs.take_changed().classes) == 1
