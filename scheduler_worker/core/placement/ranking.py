@@ -110,7 +110,7 @@ class Ranking:
     @property
     def refreshed(self) -> bool:
         """Whether it was, ever."""
-        return self._share_as_of is not _NEVER
+        return self._as_of != _NEVER or self._share_as_of != _NEVER
 
     def diagnosis(self, explain: Callable[[], Diagnosis]) -> Diagnosis:
         """Why nothing fits, as of the last `refresh`: the result of `explain`, which is called again only

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hoss.model.conflicts import Overlap, Preference
-from hoss.model.pod import DeviceRequest, group_of
+from hoss.model.pod import DeviceRequest, SpreadConstraint, group_of
 from hoss.model.selectors import NodeSelectorTerm, PreferredTerm, Requirement
 from hoss.wire.columns import NONE_U32
 from scheduler_worker.core.cache.node_info import NodeInfoCache
@@ -19,6 +19,7 @@ from scheduler_worker.core.plugins.profiles import PRESETS
 
 NODES, CARDS = 24, 4
 SHARE = Preference(Overlap.SOFT_PARTITION, 0, 3)
+SPREAD = SpreadConstraint(1, "kubernetes.io/hostname", None, required=False)
 
 
 @pytest.fixture
@@ -144,10 +145,13 @@ def test_keys_are_those_of_a_new_ranking_whenever_all_are_wanted(harness_of, led
         assert kept[spec].keys[share].tolist() == new.keys[share].tolist()
 
 
-def test_what_a_pod_costs_is_measured_by_class_also_while_the_share_has_room(harness_of, ledger, make_pod):
+@pytest.mark.parametrize("spread", [(), (SPREAD,)], ids=["alone", "about-pods"])
+def test_what_a_pod_costs_is_measured_by_class_also_while_the_share_has_room(
+    harness_of, ledger, make_pod, spread
+):
     """The first pod of a class pays for its ranking. The dispatcher hears what the others take."""
     harness = packing(harness_of, ledger)
-    pod = make_pod(devices=DeviceRequest(1, 100))
+    pod = make_pod(devices=DeviceRequest(1, 100), spread=spread)
     placed_on(harness, pod, 1)
     assert not len(harness.scheduler.costs.take_changed().classes)
     placed_on(harness, pod, 1)
