@@ -115,29 +115,56 @@ def _joined(rooms: list[Room]) -> tuple[Room, ...]:
 
 
 @dataclass(slots=True)
-class _Window:
-    """Changes of a short time: from the feed, with their positions, or the dispatcher's `own`."""
+class _Reach:
+    """How far changes reach: the number of the latest, and its position in the feed of each shard. Changes of
+    the dispatcher's own have no position."""
 
-    number: int
-    begun: float
-    own: bool = True
-    positions: dict[int, int] = field(default_factory=dict)  # shard -> seq of the latest
-    parts: list[Changes] = field(default_factory=list)
-    processed: bool = False
+    number: int = 0
+    positions: dict[int, int] = field(default_factory=dict)  # shard -> seq
 
-    def changes(self) -> Changes:
-        self.parts = [merge(self.parts)]
-        return self.parts[0]
+    def extend(self, further: "_Reach") -> None:
+        self.number = further.number
+        for shard, seq in further.positions.items():
+            self.positions[shard] = max(seq, self.positions.get(shard, 0))
 
     def unseen(self, since: int, seen: ViewPosition) -> bool:
-        """Whether a view misses some of this window. Decided by change number where the change is the
-        dispatcher's own, else by feed position, and by both where the view's position is unknown."""
-        if not self.own:
+        """Whether a view misses the latest. Decided by change number where the changes are the dispatcher's
+        own, else by feed position, and by both where the view's position is unknown."""
+        if self.positions:
             if any(seq > seen[shard] for shard, seq in self.positions.items() if shard in seen):
                 return True
             if self.positions.keys() <= seen.keys():
                 return False
         return self.number > since
+
+
+@dataclass(slots=True)
+class _Window:
+    """Changes of a short time: from the feed, or the dispatcher's own. Each keeps its reach: a view between
+    two of them has seen the former."""
+
+    begun: float
+    reach: _Reach = field(default_factory=_Reach)
+    parts: list[tuple[_Reach, Changes]] = field(default_factory=list)
+    processed: bool = False
+    _merged: Changes | None = None
+
+    def add(self, reach: _Reach, changes: Changes) -> None:
+        self.reach.extend(reach)
+        self.parts.append((reach, changes))
+        self._merged = None
+
+    def changes(self) -> Changes:
+        if self._merged is None:
+            self._merged = merge([changes for _, changes in self.parts])
+        return self._merged
+
+    def missed(self, since: int, seen: ViewPosition) -> Changes:
+        """What a view misses of it."""
+        if not self.reach.unseen(since, seen):
+            return Changes()
+        missed = [changes for reach, changes in self.parts if reach.unseen(since, seen)]
+        return self.changes() if len(missed) == len(self.parts) else merge(missed)
 
 
 class ChangeHistory:
@@ -151,7 +178,7 @@ class ChangeHistory:
         # Both by whether the changes are the dispatcher's own: the window that new changes join, and how far
         # the dropped windows reached.
         self._open: dict[bool, _Window] = {}
-        self._dropped = {own: _Window(0, 0.0, own) for own in (False, True)}
+        self._dropped = {own: _Reach() for own in (False, True)}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -169,19 +196,18 @@ class ChangeHistory:
         own = shard < 0
         window = self._open.get(own)
         if window is None or window.processed or now - window.begun >= WINDOW_SECONDS:
-            window = self._open[own] = _Window(self.number, now, own)
+            window = self._open[own] = _Window(now)
             self._keep(window)
             self._pending.append(window)
-        window.number = self.number
-        window.parts.append(changes)
-        if not own:
-            window.positions[shard] = max(seq, window.positions.get(shard, 0))
+        window.add(_Reach(self.number, {} if own else {shard: seq}), changes)
 
     def outdate_views(self, now: float) -> None:
         """Refusals of pods that were sent before now are outdated, whatever the workers' views. No waiting
         pod is woken."""
         self.number += 1
-        self._keep(_Window(self.number, now, parts=[ANYTHING], processed=True))
+        window = _Window(now, processed=True)
+        window.add(_Reach(self.number), ANYTHING)
+        self._keep(window)
 
     def take_pending(self, now: float) -> list[Changes]:
         """Changes that were not processed yet. The dispatcher's own changes follow a moment later: workers
@@ -189,7 +215,7 @@ class ChangeHistory:
         ripe = [
             window
             for window in self._pending
-            if not window.own or now - window.begun >= WINDOW_SECONDS or window.changes().anything
+            if window.reach.positions or now - window.begun >= WINDOW_SECONDS or window.changes().anything
         ]
         for window in ripe:
             window.processed = True
@@ -203,19 +229,14 @@ class ChangeHistory:
 
     def unseen_by(self, since: int, seen: ViewPosition) -> Iterator[Changes]:
         """Changes that a view at `seen` misses, for a pod that was sent at change number `since`."""
-        if any(window.unseen(since, seen) for window in self._dropped.values()):
+        if any(dropped.unseen(since, seen) for dropped in self._dropped.values()):
             yield ANYTHING
         for window in self._kept:
-            if window.unseen(since, seen):
-                yield window.changes()
+            if missed := window.missed(since, seen):
+                yield missed
 
     def _keep(self, window: _Window) -> None:
         self._kept.append(window)
         if len(self._kept) > KEPT_WINDOWS:
-            self._drop(self._kept.popleft())
-
-    def _drop(self, window: _Window) -> None:
-        dropped = self._dropped[window.own]
-        dropped.number = window.number
-        for shard, seq in window.positions.items():
-            dropped.positions[shard] = max(seq, dropped.positions.get(shard, 0))
+            dropped = self._kept.popleft().reach
+            self._dropped[not dropped.positions].extend(dropped)

@@ -61,8 +61,12 @@ def test_explain_says_which_queue_since_when_how_often_and_what_would_help(platf
     assert any(s.startswith("a node with room for it (500 cpu)") for s in told["wouldHelp"])
     assert told["nodes"]["message"] == told["reason"]
     assert len(told["nodes"]["reasons"]) == 3
-    people = hoss("explain", "pod", "giant").stdout
-    assert "unschedulable, for " in people
+
+    def told_to_people():
+        people = hoss("explain", "pod", "giant").stdout
+        return "unschedulable, for " in people and people
+
+    people = wait_until(told_to_people, "it waits for a change, as people are told")
     assert "a node with room for it (500 cpu)" in people
     assert "nobody" in hoss("explain", "pod", "nobody", code=1).stderr
     assert "NAME" in hoss("explain", "pod", code=2).stderr

@@ -244,6 +244,29 @@ def test_a_view_misses_what_the_feed_reported_after_it():
     assert not list(history.unseen_by(history.number, {}))
 
 
+def test_a_view_between_two_changes_of_one_moment_misses_the_latter_alone():
+    history = ChangeHistory()
+    sent = history.number
+    history.record(room(), now=0.0, shard=0, seq=7)
+    history.record(node(Aspect.TAINTS), now=0.01, shard=0, seq=8)
+    history.record(node(Aspect.LABELS), now=0.02, shard=1, seq=3)
+    (processed,) = history.take_pending(0.0)
+    assert (len(processed.rooms), len(processed.nodes)) == (1, 2), "one window"
+
+    def missed(seen, since=sent):
+        return [
+            (len(m.rooms), [change.aspects for change in m.nodes]) for m in history.unseen_by(since, seen)
+        ]
+
+    assert missed({0: 6, 1: 2}) == [(1, [Aspect.TAINTS, Aspect.LABELS])]
+    assert missed({0: 7, 1: 2}) == [(0, [Aspect.TAINTS, Aspect.LABELS])]
+    assert missed({0: 7, 1: 3}) == [(0, [Aspect.TAINTS])]
+    assert missed({0: 8, 1: 3}) == []
+    assert missed({1: 3}) == [(1, [Aspect.TAINTS])], "nothing is known of shard 0"
+    assert missed({0: 8}, since=sent + 2) == [(0, [Aspect.LABELS])]
+    assert missed({0: 8}, since=sent + 3) == []
+
+
 def test_a_change_of_its_own_helps_who_was_sent_before_it_whatever_the_view():
     history = ChangeHistory()
     history.record(Changes(relabelled=frozenset(["team-a"])), 0.0)
