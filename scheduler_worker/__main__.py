@@ -136,13 +136,15 @@ async def serve(
     )
     resolver = ResolverClient(config.resolvers, open_channel=host.channel)
     proposals = ProposalStream(resolver, service.take_verdict, rng=host.rng)
+    packs = profile.mixes and algorithm is None
     registration = Register(
         name=config.name,
         labels=labels_to_proto(sorted(config.labels.items())),
         incarnation=host.rng.getrandbits(63),
-        window=config.window or (_PACKING_WINDOW if profile.mixes and algorithm is None else _WINDOW),
+        window=config.window or (_PACKING_WINDOW if packs else _WINDOW),
         profile=profile_name if algorithm is None else f"{profile_name}, algorithm {algorithm.name}",
         bind_seconds=profile.bind_seconds,
+        packs=packs,
     )
     link = DispatcherLink(
         config.dispatcher.split(","), registration, service, open_channel=host.channel, rng=host.rng

@@ -121,6 +121,7 @@ class Registered(Event):
     window: int
     profile: str = ""  # how it chooses nodes, for people
     bind_seconds: Mapping[str, float] = field(default_factory=dict)  # see Worker
+    packs: bool = False  # see Worker
 
 
 @dataclass(frozen=True, slots=True)

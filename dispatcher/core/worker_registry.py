@@ -62,6 +62,7 @@ class WorkerRegistry:
             window=event.window,
             profile=event.profile,
             bind_seconds=event.bind_seconds,
+            packs=event.packs,
             link=event.link,
             now=now,
         )

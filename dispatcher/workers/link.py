@@ -275,6 +275,7 @@ def read_registration(message: pb.Register, link: int) -> m.Registered:
         message.window,
         clipped(message.profile, MAX_NAME_BYTES),
         _bind_seconds(message.bind_seconds),
+        message.packs,
     )
 
 

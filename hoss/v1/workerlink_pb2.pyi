@@ -71,7 +71,7 @@ class DispatcherMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., work: _Optional[_Union[WorkBatch, _Mapping]] = ..., view: _Optional[_Union[ViewRequest, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., preemption: _Optional[_Union[PreemptionAnswer, _Mapping]] = ..., surroundings: _Optional[_Union[_objects_pb2.Surroundings, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., storage: _Optional[_Union[_objects_pb2.StorageChanges, _Mapping]] = ..., decisions: _Optional[_Union[DecisionQuestion, _Mapping]] = ..., preference: _Optional[_Union[Preference, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("name", "labels", "incarnation", "window", "protocol", "profile", "bind_seconds")
+    __slots__ = ("name", "labels", "incarnation", "window", "protocol", "profile", "bind_seconds", "packs")
     class BindSecondsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class Register(_message.Message):
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     BIND_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PACKS_FIELD_NUMBER: _ClassVar[int]
     name: str
     labels: _containers.RepeatedCompositeFieldContainer[_common_pb2.Label]
     incarnation: int
@@ -93,7 +94,8 @@ class Register(_message.Message):
     protocol: int
     profile: str
     bind_seconds: _containers.ScalarMap[str, float]
-    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., incarnation: _Optional[int] = ..., window: _Optional[int] = ..., protocol: _Optional[int] = ..., profile: _Optional[str] = ..., bind_seconds: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    packs: bool
+    def __init__(self, name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[_common_pb2.Label, _Mapping]]] = ..., incarnation: _Optional[int] = ..., window: _Optional[int] = ..., protocol: _Optional[int] = ..., profile: _Optional[str] = ..., bind_seconds: _Optional[_Mapping[str, float]] = ..., packs: bool = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "heartbeat_ms")

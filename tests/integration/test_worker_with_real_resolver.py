@@ -133,9 +133,10 @@ async def dispatcher(resolver):
 
 
 @pytest.fixture
-async def worker(dispatcher, resolver, tmp_path):
+async def worker(request, dispatcher, resolver, tmp_path):
+    """With the parameter's flags, if any, besides its own."""
     flags = ("--name", "w1", "--label", "zone=a", "--dispatcher", f"127.0.0.1:{dispatcher.port}")
-    flags += ("--resolver", f"127.0.0.1:{resolver.port}", "--seed", "1")
+    flags += ("--resolver", f"127.0.0.1:{resolver.port}", "--seed", "1", *getattr(request, "param", ()))
     async with process("scheduler_worker", *flags, ready=tmp_path / "worker.json") as (child, _):
         await until(lambda: dispatcher.registrations)
         yield child
@@ -169,6 +170,16 @@ async def agreed(dispatcher, resolver):
         return view.idle and mine == {(d.shard, d.seq, d.digest) for d in audit.digests}
 
     await until(so_it_is, lambda: f"agreement: {compared}")
+
+
+@pytest.mark.parametrize(
+    ("worker", "packs"),
+    [(("--profile", name), packs) for name, packs in (("spread", False), ("best-fit", True), ("fgd", True))],
+    indirect=["worker"],
+)
+async def test_a_worker_says_whether_its_profile_packs_and_takes_fewer_pods_then(dispatcher, worker, packs):
+    [registration] = dispatcher.registrations
+    assert (registration.packs, registration.window) == (packs, 500 if packs else 2000)
 
 
 async def test_pods_are_bound_as_the_ledger_says_and_the_worker_sees_what_it_did(

@@ -51,6 +51,9 @@ DEFAULT_OVERLAP_RULES = OverlapControlRules()
 _FEW_PODS = 100  # proposed per window: fewer give no reliable share
 # In hand at once, a bulk is as many pods as there are nodes, and so many. It is over below the second number.
 _BULK_PODS, _FEW_IN_HAND = 1000, 100
+# For workers that pack it is so many pods each: they all want the same nodes from the first pod on
+# (docs/adr/0126).
+_PACKED_PODS_A_WORKER = 50
 _NODES_A_SHARE = 100
 _GAIN = 1.03  # this much more throughput is an improvement and not noise
 _LOSS = 0.97
@@ -83,13 +86,17 @@ class WorkInHand(NamedTuple):
     pods: int  # queued, or with a worker
     nodes: int
     workers: int  # that get work
+    packing: bool = False  # all of these workers pack
 
     @property
     def bulk(self) -> bool:
-        """Whether the workers are to part the nodes at once. With fewer pods they meet rarely. And a share of
-        few nodes would be filled by one batch, while the others are empty."""
-        enough_nodes = self.nodes >= self.workers * _NODES_A_SHARE
-        return self.workers > 1 and enough_nodes and self.pods >= max(_BULK_PODS, self.nodes)
+        """Whether the workers are to part the nodes at once. With fewer pods they meet rarely, unless they
+        pack. And a share of few nodes would be filled by one batch, while the others are empty."""
+        if self.workers < 2 or self.nodes < self.workers * _NODES_A_SHARE:
+            return False
+        if self.packing:
+            return self.pods >= max(2 * _FEW_IN_HAND, self.workers * _PACKED_PODS_A_WORKER)
+        return self.pods >= max(_BULK_PODS, self.nodes)
 
     def __str__(self) -> str:
         return f"{self.pods:,} pods for {self.nodes:,} nodes are in hand"
@@ -424,7 +431,8 @@ class OverlapEnforcer:
         in_hand = sum(active.count(n) for n in active.sub_queues() if routing.destination(n).workers)
         in_hand += sum(worker.outstanding for worker in self._members)
         working = workers_taking_work(self._members, routing.worker_limit)
-        step = self.control.foresee(WorkInHand(in_hand, len(self._nodes), len(working)), now)
+        packing = all(worker.packs for worker in working)
+        step = self.control.foresee(WorkInHand(in_hand, len(self._nodes), len(working), packing), now)
         return [] if step is None else [_note(step), *self._send_preferences()]
 
     def _send_preferences(self) -> list[Instruction]:

@@ -147,6 +147,7 @@ class Worker:
     profile: str = ""  # how it chooses nodes, for people
     # By plugin, how long the pods that it placed may wait before they are bound; not given: by the platform.
     bind_seconds: Mapping[str, float] = field(default_factory=dict)
+    packs: bool = False  # it wants the same nodes as others that pack
     window: int = 0
     link: int = 0
     epoch: int = 0
@@ -326,6 +327,7 @@ class Membership:
         now: float,
         profile: str = "",
         bind_seconds: Mapping[str, float] | None = None,
+        packs: bool = False,
     ) -> Worker | None:
         """Register a worker on a new link, JOINING until `welcome`. None if a living or joining worker has
         the name, or if it is a new name and there is no number for it."""
@@ -338,6 +340,7 @@ class Membership:
             return None
         worker.labels, worker.incarnation, worker.profile = dict(labels), incarnation, profile
         worker.window, worker.link, worker.bind_seconds = window, link, dict(bind_seconds or {})
+        worker.packs = packs
         worker.last_seen, worker.heartbeat = now, NO_HEARTBEAT
         worker.set_state(WorkerState.JOINING, now)
         worker.trust.progressed(now)

@@ -58,10 +58,11 @@ class Bench:
         window: int = 2000,
         ready: bool = True,
         bind_seconds: Mapping[str, float] | None = None,
+        packs: bool = False,
         **labels: str,
     ) -> int:
         """A worker registers, gets its epoch and says that its cache is filled; returns its link."""
-        link = self.register(name, window=window, bind_seconds=bind_seconds, **labels)
+        link = self.register(name, window=window, bind_seconds=bind_seconds, packs=packs, **labels)
         self.handle(m.EpochGranted(link, epoch=link))
         self.handle(m.HeartbeatReceived(link, Heartbeat(ready=ready)))
         return link
@@ -72,11 +73,20 @@ class Bench:
         *,
         window: int = 2000,
         bind_seconds: Mapping[str, float] | None = None,
+        packs: bool = False,
         **labels: str,
     ) -> int:
         link = next(self._links)
         self.handle(
-            m.Registered(link, name, labels, incarnation=link, window=window, bind_seconds=bind_seconds or {})
+            m.Registered(
+                link,
+                name,
+                labels,
+                incarnation=link,
+                window=window,
+                bind_seconds=bind_seconds or {},
+                packs=packs,
+            )
         )
         return link
 

@@ -214,6 +214,11 @@ def test_a_bad_submission_names_the_field_and_the_value(request_message, told):
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("packs", [False, True])
+def test_a_registration_says_whether_the_worker_packs(packs):
+    assert read_registration(workerlink_pb2.Register(name="w", window=1, packs=packs), 7).packs is packs
+
+
 @pytest.mark.parametrize(
     ("register", "told"),
     [

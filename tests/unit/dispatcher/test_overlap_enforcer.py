@@ -236,6 +236,29 @@ def test_few_pods_few_nodes_and_one_worker_have_no_partition(bench, nodes, pods,
     assert preferences(bench) == {}
 
 
+@pytest.mark.parametrize(
+    ("packing", "nodes", "pods", "parted"),
+    [
+        (3, 300, 200, True),
+        (3, 300, 199, False),
+        (3, 299, 5000, False),
+        (2, 300, 999, False),
+        (8, 800, 400, True),
+        (8, 800, 399, False),
+        (1, 300, 5000, False),
+    ],
+)
+def test_workers_that_all_pack_part_the_nodes_for_few_pods(bench, packing, nodes, pods, parted):
+    workers = max(packing, 3) if packing > 1 else 1
+    for number in range(workers):
+        bench.join(f"w{number + 1}", packs=number < packing)
+    bench.handle(m.NodesSeen({index: m.KnownNode(f"n{index}", {}) for index in range(nodes)}))
+    bench.pass_time(0.1)
+    bench.job("many", pods)
+    found = set(preferences(bench).values())
+    assert found == ({Preference(SOFT, number, workers) for number in range(workers)} if parted else set())
+
+
 def test_pods_that_no_worker_may_have_are_no_bulk(new_bench):
     gpu = Rule("gpu", Match(), Selector((Requirement("tier", "In", ("gpu",)),)))
     bench = new_bench(Policy((gpu,)))
