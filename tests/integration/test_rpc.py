@@ -34,9 +34,11 @@ class CountingProxy:
 
     def __init__(self, server_port: int) -> None:
         self.pings = 0
+        self.serving: list[asyncio.Task[None] | None] = []
         self._server_port = server_port
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.serving.append(asyncio.current_task())
         there, back = await asyncio.open_connection("127.0.0.1", self._server_port)
         back.write(await reader.readexactly(_PREFACE_BYTES))
         await asyncio.gather(self._pass_on(reader, back), self._pass_on(there, writer))
@@ -69,6 +71,7 @@ async def test_an_idle_stream_outlives_keepalive_pings():
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
     await server.stop(0)
     listening.close()
+    await asyncio.gather(*filter(None, proxy.serving))  # else a connection may outlive the loop
 
 
 async def test_a_server_that_takes_longer_than_a_second_for_a_new_connection_is_reached():

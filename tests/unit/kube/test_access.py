@@ -66,6 +66,7 @@ async def proxy(target_port: int) -> AsyncIterator[tuple[int, list[str]]]:
     """An HTTP proxy that tunnels every CONNECT to a port of this machine; gives its port and what it was
     asked for."""
     asked: list[str] = []
+    tunnels: list[asyncio.Task[None] | None] = []
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
@@ -75,6 +76,7 @@ async def proxy(target_port: int) -> AsyncIterator[tuple[int, list[str]]]:
         writer.close()
 
     async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tunnels.append(asyncio.current_task())
         head = await reader.readuntil(b"\r\n\r\n")
         asked.append(head.split(b"\r\n")[0].decode())
         to, back = await asyncio.open_connection("127.0.0.1", target_port)
@@ -86,6 +88,7 @@ async def proxy(target_port: int) -> AsyncIterator[tuple[int, list[str]]]:
         yield server.sockets[0].getsockname()[1], asked
     finally:
         server.close()
+        await asyncio.gather(*filter(None, tunnels))  # else a connection may outlive the loop
 
 
 async def test_a_proxy_of_the_kubeconfig_is_used(tmp_path):

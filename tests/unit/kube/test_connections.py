@@ -29,9 +29,11 @@ class Server:
         self.go = asyncio.Event()
         self.answers: list[bytes] = []
         self.bytewise = self.closes = False
+        self.handlers: list[asyncio.Task[None] | None] = []
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.handlers.append(asyncio.current_task())
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 await reader.readuntil(b"\r\n\r\n")
@@ -48,6 +50,8 @@ class Server:
                 if self.closes or not answer:
                     break
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 @contextlib.asynccontextmanager
@@ -63,6 +67,8 @@ async def serving(*answers: bytes, limit: int = 4) -> AsyncIterator[tuple[Server
     finally:
         await api.close()
         listening.close()
+        server.go.set()
+        await asyncio.gather(*filter(None, server.handlers))  # else a connection may outlive the loop
 
 
 @pytest.mark.parametrize("bytewise", [False, True], ids=["at once", "byte by byte"])
