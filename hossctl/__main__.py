@@ -5,15 +5,7 @@ import io
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
-
-_INTERRUPTED = 128 + signal.SIGINT
-_TERMINATED = 128 + signal.SIGTERM
-
-
-class _Terminated(SystemExit):
-    """SIGTERM came."""
 
 
 def main() -> None:
@@ -30,15 +22,15 @@ def run(command: Callable[..., Any], name: str) -> None:
     leaves no process behind."""
     with _ended_by_interrupts():
         from hoss import quieten_grpc  # noqa: PLC0415
-        from hossctl.cli import exit_code, flush_output, report  # noqa: PLC0415
-    signal.signal(signal.SIGTERM, _end)
+        from hossctl import cli  # noqa: PLC0415
+    signal.signal(signal.SIGTERM, cli.end)
     write_whole()
     quieten_grpc()  # commands import it when they run
     try:
         command(prog_name=name)
     except (KeyboardInterrupt, SystemExit) as exc:
-        code = _INTERRUPTED if isinstance(exc, KeyboardInterrupt) else exc.code
-        if code not in (_INTERRUPTED, _TERMINATED):
+        code = cli.EXIT_INTERRUPTED if isinstance(exc, KeyboardInterrupt) else exc.code
+        if code not in (cli.EXIT_INTERRUPTED, cli.EXIT_TERMINATED):
             raise
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         from hossctl.local.process import kill_children  # noqa: PLC0415 - only after a signal
@@ -46,10 +38,10 @@ def run(command: Callable[..., Any], name: str) -> None:
         kill_children()  # the signal may have come between the start of a process and its registration
         sys.exit(code)
     except Exception as exc:  # noqa: BLE001 - people get a sentence, not a traceback
-        report(exc)
-        sys.exit(exit_code(exc))
+        cli.report(exc)
+        sys.exit(cli.exit_code(exc))
     finally:
-        flush_output()
+        cli.flush_output()
 
 
 @contextlib.contextmanager
@@ -76,11 +68,6 @@ def write_whole() -> None:
         sys.stdout = open(  # noqa: SIM115 - a descriptor, until the process ends
             out.fileno(), "w", buffering=1, encoding=out.encoding, errors=out.errors, closefd=False
         )
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
-    raise _Terminated(_TERMINATED)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ platform cannot be reached."""
 import errno
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 from functools import partial
+from types import FrameType
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -37,9 +39,49 @@ from hossctl.command_table import COMMANDS, EXAMPLES, PANELS
 ResultT = TypeVar("ResultT")
 
 
+class Terminated(SystemExit):
+    """SIGTERM came. Carries the exit code of shells for a command that SIGTERM ended."""
+
+
+def end(number: int, _frame: FrameType | None) -> None:
+    """The command's handler of SIGTERM. Raises Terminated."""
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
+    raise Terminated(EXIT_TERMINATED)
+
+
 def run_async(main: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Run a command's coroutine on a new event loop, on uvloop where that is installed."""
+    """Run a command's coroutine on a new event loop, on uvloop where that is installed. SIGTERM cancels it,
+    as asyncio has Ctrl-C do, and Terminated is raised once it has cleaned up: raised by the handler, it may
+    meet code that drops it, such as gRPC's that asks for the next message of a stream."""
     import asyncio  # noqa: PLC0415 - help and errors of usage need no loop
+
+    if signal.getsignal(signal.SIGTERM) is not end:  # nobody's, or of a command that does something else
+        return _run(main)
+    terminated = False
+
+    async def cancelled_by_sigterm() -> ResultT:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+        def cancel(number: int, _frame: FrameType | None) -> None:
+            nonlocal terminated
+            terminated = True
+            signal.signal(number, signal.SIG_IGN)
+            if task is not None:
+                loop.call_soon_threadsafe(task.cancel)
+
+        signal.signal(signal.SIGTERM, cancel)
+        return await main
+
+    try:
+        return _run(cancelled_by_sigterm())
+    finally:
+        if terminated:  # also where it came too late to cancel anything
+            raise Terminated(EXIT_TERMINATED)
+        signal.signal(signal.SIGTERM, end)
+
+
+def _run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
+    import asyncio  # noqa: PLC0415 - as above
 
     try:
         import uvloop  # noqa: PLC0415 - not on every platform
@@ -52,7 +94,8 @@ def run_async(main: Coroutine[Any, Any, ResultT]) -> ResultT:
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_UNREACHABLE = 3
-EXIT_INTERRUPTED = 130  # of shells for a command that Ctrl-C ended
+EXIT_INTERRUPTED = 128 + signal.SIGINT  # of shells for a command that Ctrl-C ended
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 QUIET = "HOSS_QUIET"  # environment variable; any value means --quiet
 _QUIET = ("-q", "--quiet")

@@ -1,4 +1,4 @@
-"""Benchmarks that are asked to end: nothing that they started outlives them."""
+"""Benchmarks and commands that are asked to end do so, and nothing that they started outlives them."""
 
 import os
 import signal
@@ -83,6 +83,31 @@ def test_a_process_that_the_command_had_only_just_started_is_ended_too(number: i
         process.send_signal(number)
         assert process.wait(DEADLINE_SECONDS) == 128 + number
     assert _ends(child)
+
+
+AMID_A_STREAM = """\
+import os, signal, typer.main, grpc.aio, hossctl.__main__ as command
+from hossctl.cli import run_async
+async def outgoing():
+    os.kill(os.getpid(), signal.SIGTERM)
+    yield b""
+async def call():
+    try:
+        async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
+            await channel.stream_unary("/any/method")(outgoing(), wait_for_ready=True)
+    finally:
+        print("cleaned up", flush=True)
+typer.main.get_command = lambda app: lambda prog_name: run_async(call())
+command.main()
+"""
+
+
+def test_a_command_that_is_asked_to_end_while_grpc_asks_it_for_a_message_does_so() -> None:
+    """gRPC drops what is raised there."""
+    amid = subprocess.run(
+        [sys.executable, "-c", AMID_A_STREAM], stdout=subprocess.PIPE, timeout=DEADLINE_SECONDS, check=False
+    )
+    assert (amid.stdout, amid.returncode) == (b"cleaned up\n", 128 + signal.SIGTERM)
 
 
 def _ends(process: psutil.Process) -> bool:
