@@ -157,7 +157,13 @@ def test_an_algorithm_of_ones_own_is_compared_with_fgd_best_fit_and_the_default_
     if load == "unique":
         assert runs[EMPTIEST].quality.spread["cpu"] < runs["best-fit"].quality.spread["cpu"]
     else:
-        assert runs["fgd"].quality.spread["nvidia.com/gpu"] > runs["default"].quality.spread["nvidia.com/gpu"]
+        assert (
+            runs["best-fit"].quality.spread["nvidia.com/gpu"]
+            > runs["default"].quality.spread["nvidia.com/gpu"]
+        )
+        # FGD minds the pieces of cards and not how even they lie: on six nodes its cards may lie as even as
+        # the default's, its cpus never do.
+        assert runs["fgd"].quality.spread["cpu"] > runs["default"].quality.spread["cpu"]
     text = hoss("bench", "report", str(tmp_path / "mine" / "comparison.json")).stdout
     assert f"Between schedulers (HOSS, {load}, 6 nodes" in text.replace("\n", " ")
 
