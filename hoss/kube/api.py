@@ -7,6 +7,7 @@ PATCH."""
 
 import asyncio
 import random
+import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -238,7 +239,13 @@ class KubeApi:
 
     def _session(self, limit: int) -> aiohttp.ClientSession:
         """A session of at most `limit` connections (0: no limit), for the running event loop."""
-        connector = aiohttp.TCPConnector(limit=limit, ssl=self._access.tls or False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Pythons that end TLS better themselves
+            # Else a connection that is left amid an answer stays open, also after `close`, until the server
+            # has said goodbye too.
+            connector = aiohttp.TCPConnector(
+                limit=limit, ssl=self._access.tls or False, enable_cleanup_closed=True
+            )
         return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
     def _url(self, path: str) -> URL:

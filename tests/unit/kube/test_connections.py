@@ -3,9 +3,13 @@ after its end."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import trustme
 
 from hoss.errors import TransportError
 from hoss.kube.access import Access
@@ -19,6 +23,8 @@ CHUNKED = (
 UNTIL_END = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello"
 EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + COUNTED
+
+PATIENCE_SECONDS = 10.0  # less than TLS waits for the other's goodbye
 
 
 class Server:
@@ -181,3 +187,68 @@ async def test_a_server_that_restarts_is_found_by_the_next_request():
             except TransportError:
                 assert attempt == 0
         assert server.connections == 2
+
+
+class Silent:
+    """A server that speaks TLS, reads one request, sends what it has of an answer, and never says goodbye."""
+
+    def __init__(self, begun: bytes) -> None:
+        self._begun = begun
+        self.left = threading.Event()  # the client has ended the connection
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        authority = trustme.CA()
+        self._tls, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+        authority.issue_cert("127.0.0.1").configure_cert(self._tls)
+        authority.configure_trust(trusting)
+        self.access = Access(f"https://127.0.0.1:{self._listening.getsockname()[1]}", trusting)
+        self.asked = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        connection, _ = self._listening.accept()
+        below = connection.dup()  # where bytes come as they were sent, a client's goodbye among them
+        with below, self._tls.wrap_socket(connection, server_side=True) as over_tls:
+            over_tls.recv(65536)
+            over_tls.sendall(self._begun)
+            self.asked.set()
+            below.settimeout(PATIENCE_SECONDS)
+            try:
+                while below.recv(65536):
+                    pass
+            except ConnectionError:
+                pass
+            except TimeoutError:
+                return
+            self.left.set()
+
+    def end(self) -> None:
+        self._listening.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def silent(request: pytest.FixtureRequest) -> Iterator[Silent]:
+    server = Silent(request.param)
+    yield server
+    server.end()
+
+
+@pytest.mark.parametrize("silent", [b""], indirect=True, ids=["no answer"])
+async def test_a_request_that_is_given_up_keeps_no_connection_open_beyond_its_client(silent: Silent):
+    api = KubeApi(silent.access)
+    asked = asyncio.create_task(api.send("GET", "/x", timeout_seconds=60))
+    await asyncio.to_thread(silent.asked.wait)
+    asked.cancel()
+    await asyncio.wait([asked])
+    await api.close()
+    assert await asyncio.to_thread(silent.left.wait, PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("silent", [CHUNKED[:-9]], indirect=True, ids=["a part of one"])
+async def test_a_stream_that_is_left_keeps_no_connection_open_beyond_its_client(silent: Silent):
+    api = KubeApi(silent.access)
+    async with api.stream("/x", {}, silence_seconds=60) as lines:
+        assert await anext(lines) == b"hello\r"
+    await api.close()
+    assert await asyncio.to_thread(silent.left.wait, PATIENCE_SECONDS)
