@@ -196,6 +196,7 @@ class Silent:
         self._begun = begun
         self.left = threading.Event()  # the client has ended the connection
         self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening.settimeout(PATIENCE_SECONDS)
         authority = trustme.CA()
         self._tls, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
         authority.issue_cert("127.0.0.1").configure_cert(self._tls)
