@@ -7,6 +7,7 @@ PATCH."""
 
 import asyncio
 import random
+import ssl
 import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -239,13 +240,7 @@ class KubeApi:
 
     def _session(self, limit: int) -> aiohttp.ClientSession:
         """A session of at most `limit` connections (0: no limit), for the running event loop."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of Pythons that end TLS better themselves
-            # Else a connection that is left amid an answer stays open, also after `close`, until the server
-            # has said goodbye too.
-            connector = aiohttp.TCPConnector(
-                limit=limit, ssl=self._access.tls or False, enable_cleanup_closed=True
-            )
+        connector = tls_connector(limit, self._access.tls)
         return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
     def _url(self, path: str) -> URL:
@@ -267,6 +262,16 @@ class KubeApi:
             else str(error) or type(error).__name__
         )
         return TransportError(f"the API server at {self.server} cannot be reached ({request}): {problem}")
+
+
+def tls_connector(limit: int, tls: ssl.SSLContext | None) -> aiohttp.TCPConnector:
+    """At most `limit` connections (0: no limit) for a session of the running event loop, which end with it.
+    `tls`: None, the server's certificate is not looked at."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Pythons that end TLS better themselves
+        # Else a connection that is left amid an answer stays open, also after the session, until the server
+        # has said goodbye too.
+        return aiohttp.TCPConnector(limit=limit, ssl=tls or False, enable_cleanup_closed=True)
 
 
 def _no_such_object(name: str) -> Reply:

@@ -14,6 +14,7 @@ import orjson
 from aiohttp import web
 from waiting import DEADLINE_SECONDS
 
+from hoss.kube.api import tls_connector
 from hossctl.local.control_plane import ControlPlane
 
 _LOOK_SECONDS = 0.02
@@ -49,13 +50,11 @@ class FaultyApi:
         self.struck = 0  # requests, and watches that were cut
         self._plane = plane
         self._chance = random.Random(7)
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._over = asyncio.Event()
         self._port = 0
         ready = threading.Event()
-        self._thread = threading.Thread(
-            target=lambda: self._loop.run_until_complete(self._serve(ready)), daemon=True
-        )
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
         self._thread.start()
         assert ready.wait(DEADLINE_SECONDS), "the proxy does not start"
         self.url = f"http://127.0.0.1:{self._port}"
@@ -69,18 +68,17 @@ class FaultyApi:
         self.faults = ()
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(DEADLINE_SECONDS)
-        self._loop.close()
 
     async def _serve(self, ready: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
         app = web.Application(client_max_size=2**24)
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self._port = runner.addresses[0][1]
-        connector = aiohttp.TCPConnector(limit=0, ssl=False)
         async with aiohttp.ClientSession(
-            connector=connector, timeout=aiohttp.ClientTimeout(total=None)
+            connector=tls_connector(0, None), timeout=aiohttp.ClientTimeout(total=None)
         ) as session:
             self._session = session
             ready.set()
